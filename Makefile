@@ -10,7 +10,7 @@ CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
 # Compiled tests are kept: compiling them takes each worker longer than collecting them does.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup help demo test test-quick test-python flaky check format bench conformance soak parity pictures manifest web clean
+.PHONY: setup help demo test test-quick test-python flaky check format bench conformance soak parity pictures manifest web image clean
 
 setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
 
@@ -71,8 +71,9 @@ soak: setup  ## the tests marked soak, random trials, kills, 150 sessions at onc
 parity: setup  ## the hub against Claude Code's own client, with servers from npm and PyPI; PARITY=write renews the table
 	PARITY=$(or $(PARITY),full) $(BIN)/python -m pytest tests/scenarios/hub_parity -m '' -q
 
-pictures: setup  ## renew the pictures of the terminal interface
+pictures: setup  ## renew the pictures of the terminal interface and of the console; needs Node
 	$(BIN)/python -m tests.tui.pictures docs/pictures
+	$(BIN)/python -m tests.web.browser.pictures
 
 manifest: setup  ## renew the first answers on stdio, after a change to a tool, the instructions or the SDK
 	$(BIN)/python -m claude_code_mcp.greeting.build
@@ -82,6 +83,13 @@ web:  ## build the web console and the MCP App into the package; needs Node
 	npm install --prefix build/web --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
 	build/web/node_modules/.bin/tsc -p web
 	node web/build.mjs src/claude_code_mcp build/web
+
+# Podman or Docker, whichever is there.
+ENGINE ?= $(shell command -v podman || echo docker)
+
+image: setup  ## a container image of this checkout, claude-code-mcp; needs Podman or Docker
+	rm -rf dist && $(BIN)/python -m hatchling build -t wheel -d dist
+	$(ENGINE) build -f deploy/container/Containerfile -t claude-code-mcp .
 
 clean:  ## remove .venv and all caches
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .hypothesis

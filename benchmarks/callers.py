@@ -35,8 +35,8 @@ class Callers:
             for number in range(messages):
                 running.create_task(self._send(number))
                 await asyncio.sleep(self._random.choice([0, 0, 0.02, 0.1, 0.3]))
-                if self._random.random() < 0.2 and self.session.evictable:
-                    self.session.evict()
+                if self._random.random() < 0.2 and self.session.can_park:
+                    self.session.park()
         return [mistake for sent in self.sent if (mistake := await self._mistake(*sent))]
 
     async def _send(self, number: int) -> None:

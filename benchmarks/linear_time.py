@@ -18,32 +18,31 @@ from pathlib import Path
 
 import mcp_types as types
 
-from claude_code_mcp.claude.frames import parse_frame
+from claude_code_mcp.claude.protocol import parse_frame
 from claude_code_mcp.escaped_text import unescaped
-from claude_code_mcp.hub import url_patterns
+from claude_code_mcp.hub import organisation
 from claude_code_mcp.hub.config_entry import StdioConfig, expand, for_directory
-from claude_code_mcp.hub.failure_reasons import status_reason, stderr_summary
 from claude_code_mcp.hub.streams import id_of_answer, parse_message
-from claude_code_mcp.hub.tool_search import ToolIndex
-from claude_code_mcp.hub.trimming import with_long_parts_saved
+from claude_code_mcp.hub.tools import ToolIndex
+from claude_code_mcp.hub.transports import status_reason, stderr_summary
 from claude_code_mcp.json_text import decode_with_comments
 from claude_code_mcp.json_text import encode as encode_json
-from claude_code_mcp.model.mcp_servers import ToolNames
 from claude_code_mcp.model.paths import POSIX, WINDOWS
 from claude_code_mcp.model.text import as_json, gaps, has_mark, hidden_in, one_line, visible
-from claude_code_mcp.policy import programs, shell
-from claude_code_mcp.policy.prompt_reader import mentioned_paths, mentioned_servers, slash_command
+from claude_code_mcp.model.tool_names import ToolNames
+from claude_code_mcp.policy import shell
+from claude_code_mcp.policy.admission import mentioned_paths, mentioned_servers, slash_command
 from claude_code_mcp.policy.rules import ToolCall, fits, judge, parse_rule
 from claude_code_mcp.processes.lines import LineSplitter
 from claude_code_mcp.questions.form_model import questions_of
 from claude_code_mcp.questions.presentation import describe
 from claude_code_mcp.redaction import Redactor, is_secret_name, redact_url, secrets_in
+from claude_code_mcp.server.tools.hub_proxy import with_long_parts_saved
 from claude_code_mcp.store.conversation import read_outline, read_turn
-from claude_code_mcp.store.transcript_html import page
+from claude_code_mcp.store.transcript_export import Detail, markdown, page
 from claude_code_mcp.store.transcript_lines import is_bare_command, unwrapped
-from claude_code_mcp.store.transcript_reader import first_mention, readable_lines
+from claude_code_mcp.store.transcript_reader import first_mention, read_checkpoints, readable_lines
 from claude_code_mcp.store.transcript_summary import summarize
-from claude_code_mcp.store.transcript_text import Detail, markdown
 
 Handle = Callable[[str], object]
 
@@ -53,6 +52,7 @@ _MOST = 9.0
 _ENOUGH = 0.005
 """Seconds: below this the larger text is fine. Were it read anew from many places, it would take far longer."""
 _ATTEMPTS = 8
+_CROWD = 500
 
 PLAIN = {
     "letters": "a",
@@ -211,7 +211,7 @@ HANDLERS: dict[str, Handle] = {
     "redact data": lambda text: redactor.data({text: [text], "password": text}),
     "redact escapes": lambda text: escapable.text(f"cret {text} with {text}"),
     "undo escapes": unescaped,
-    "address and pattern": lambda text: url_patterns.fits(f"http://a/{text}", "http://*a*/*b*c*"),
+    "address and pattern": lambda text: organisation.fits(f"http://a/{text}", "http://*a*/*b*c*"),
     "redact url": redact_url,
     "hold back": redactor.held_back,
     "secret name": is_secret_name,
@@ -225,8 +225,8 @@ HANDLERS: dict[str, Handle] = {
     "tool search": lambda text: ToolIndex([(text, text, {"properties": {text: {"description": text}}})]).ranked(text),
     "comments": _tolerant,
     "expand": lambda text: expand(text, {"A": "b"}),
-    "shell": programs.read_loosely,
-    "shell in quotes": lambda text: programs.read_loosely(f"sh -c '{text}'"),
+    "shell": shell.read_loosely,
+    "shell in quotes": lambda text: shell.read_loosely(f"sh -c '{text}'"),
     "command": lambda text: _judge("Bash", command=text),
     "script of sed": lambda text: _judge("Bash", command=f"sed -n '{text}'"),
     "program of awk": lambda text: _judge("Bash", command=f"awk '{text}'"),
@@ -292,15 +292,49 @@ TRANSCRIPT_PLACES = 4
 TRANSCRIPT_ENDS = {"whole": "\n", "cut": "x" * (1 << 18)}
 
 
+def crowded_transcript(count: int) -> str:
+    """So many of everything that a transcript tells, each different: prompts, answers, models, days, calls, results,
+    titles, summaries and what every model cost."""
+    lines: list[dict[str, object]] = []
+    for at in range(count):
+        when, parent = f"{2000 + at // 28}-11-{1 + at % 28:02}T10:00:00Z", f"r{at - 1}" if at else None
+        call = {"type": "tool_use", "id": f"t{at}", "name": f"Tool{at}", "input": {"a": f"{at}"}}
+        result = {"type": "tool_result", "tool_use_id": f"t{at}", "content": f"{at}"}
+        usage = {"input_tokens": 1, "output_tokens": 1}
+        answer = {"id": f"m{at}", "model": f"model-{at}", "usage": usage, "content": [call]}
+        lines += [
+            {"type": "summary", "summary": f"{at}", "leafUuid": f"u{at}"},
+            {"type": "custom-title", "customTitle": f"{at}"},
+            {"type": "user", "uuid": f"u{at}", "parentUuid": parent, "cwd": f"/{at}", "timestamp": when}
+            | {"gitBranch": f"b{at}", "message": {"content": f"prompt {at}"}},
+            {"type": "assistant", "uuid": f"a{at}", "parentUuid": f"u{at}", "timestamp": when, "message": answer},
+            {"type": "user", "uuid": f"r{at}", "parentUuid": f"a{at}", "message": {"content": [result]}},
+            {"type": "file-history-snapshot", "messageId": f"u{at}"},
+        ]
+    costs = {f"model-{at}": {"inputTokens": 1, "costUSD": 1.0} for at in range(count)}
+    return "".join(f"{json.dumps(line)}\n" for line in (*lines, {"type": "cost-state", "modelUsage": costs}))
+
+
+def _exported(path: str) -> list[str]:
+    turns = [read_turn(path, places) for places in read_outline(path).turns]
+    whole = Detail(full=True, thinking=True)
+    return ["".join(page("", [], turns, whole)), "".join(markdown("", [], turns, whole))]
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "summary": lambda path: summarize(path, Path(path).stat().st_size),
+    "search": lambda path: first_mention(path, "nowhere in it"),
+    "export": _exported,
+    "end": lambda path: list(readable_lines(path)),
+    "checkpoints": lambda path: read_checkpoints(path, 50),
+}
+"""Everything that is done to a transcript."""
+
+
 def read_transcript(path: Path, text: str) -> None:
-    """Everything that is done to a transcript."""
     path.write_text(text)
-    summarize(str(path), path.stat().st_size)
-    first_mention(str(path), "nowhere in it")
-    turns = [read_turn(str(path), places) for places in read_outline(str(path)).turns]
-    "".join(page("", [], turns, Detail(full=True, thinking=True)))
-    "".join(markdown("", [], turns, Detail(full=True, thinking=True)))
-    list(readable_lines(str(path)))
+    for read in READERS.values():
+        read(str(path))
 
 
 @contextlib.contextmanager
@@ -344,6 +378,7 @@ def _cases(directory: Path) -> Iterator[tuple[str, Handle, str, str]]:
     ):
         written = [list(transcripts_with(text))[place] + end for text in (small, large)]
         yield f"a transcript ({place}, {ending}) of {shape}", read, written[0], written[1]
+    yield "a crowded transcript", read, crowded_transcript(_CROWD), crowded_transcript(_TIMES * _CROWD)
 
 
 def main() -> int:

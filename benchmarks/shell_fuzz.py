@@ -11,6 +11,7 @@ run has stopped.
 
 import argparse
 import random
+import re
 import secrets
 import sys
 import time
@@ -71,6 +72,24 @@ def decide(command: str, denied: Sequence[Rule] = DENY) -> Decision:
     return judge(ToolCall("Bash", {"command": command}, "/", lambda path: path), ANY, denied).decision
 
 
+def is_expansion(call: Sequence[str], words: Sequence[str]) -> bool:
+    """Whether a call is the command that was read, where a word may stand for the names of files, of any number, that
+    begin as it does: `/*` or, in zsh with its options, `/^a`."""
+    places = {0}
+    for word in words:
+        start = re.match(r"[^*?^~]*", word)
+        assert start is not None
+        following = {place + 1 for place in places if place < len(call) and call[place] == word}
+        if start[0] != word:
+            for place in places:
+                end = place
+                while end < len(call) and call[end].startswith(start[0]):
+                    end += 1
+                following |= set(range(place, end + 1))
+        places = following
+    return len(call) in places
+
+
 def problems_in(commands: Sequence[str], shells: Sequence[Shell]) -> list[str]:
     """What these commands, all of them read, do in these shells beside what was read."""
     found = []
@@ -79,7 +98,8 @@ def problems_in(commands: Sequence[str], shells: Sequence[Shell]) -> list[str]:
             for start in range(0, len(commands), _BATCH):
                 batch = commands[start : start + _BATCH]
                 for command, effect in zip(batch, effects(shell, batch, place), strict=True):
-                    unread = effect.calls - set(read_strictly(command) or ())
+                    read = read_strictly(command) or ()
+                    unread = {call for call in effect.calls if not any(is_expansion(call, words) for words in read)}
                     if unread or effect.files:
                         found.append(f"{shell.name}: {command!r} calls {sorted(unread)}, writes {list(effect.files)}")
     return found

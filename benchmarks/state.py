@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from claude_code_mcp.model.caller import LOCAL
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.sessions.record_writer import RecordWriter
 from claude_code_mcp.sessions.session_library import SessionLibrary
-from claude_code_mcp.state.session_records import LOCAL, SessionRecord, SessionRecords
+from claude_code_mcp.state.session_records import SessionRecord, SessionRecords
 from claude_code_mcp.state.state_directory import database_in
 
 from .catalogue import generate
@@ -103,17 +104,17 @@ async def _all(root: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     found["list, first"] = await _seconds(lambda: asyncio.to_thread(catalogue.list, limit=50))
     found["list"] = await _seconds(lambda: asyncio.to_thread(catalogue.list, limit=50), _ROUNDS)
-    found["costs, first"], found["costs hold"] = await _held(lambda: library.costs("day", owner=LOCAL, most=500))
+    found["costs, first"], found["costs hold"] = await _held(lambda: library.costs("day", principal=LOCAL, most=500))
     cpu = _cpu()
-    found["costs"] = await _seconds(lambda: library.costs("day", owner=LOCAL, most=500), _ROUNDS)
+    found["costs"] = await _seconds(lambda: library.costs("day", principal=LOCAL, most=500), _ROUNDS)
     found["costs cpu"] = (_cpu() - cpu) / _ROUNDS
-    found["costs by session"] = await _seconds(lambda: library.costs("session", owner=LOCAL, most=500), _ROUNDS)
+    found["costs by session"] = await _seconds(lambda: library.costs("session", principal=LOCAL, most=500), _ROUNDS)
     changed = catalogue.path_of(catalogue.list(limit=1)[0].session_id)
     assert changed is not None
 
     async def grow() -> None:
         await asyncio.to_thread(_append, changed)
-        await library.costs("day", owner=LOCAL, most=500)
+        await library.costs("day", principal=LOCAL, most=500)
 
     found["costs, changed"] = await _seconds(grow, _ROUNDS)
     await asyncio.to_thread(catalogue.list, text="kettle")

@@ -16,10 +16,10 @@ from random import Random
 
 import psutil
 
-from claude_code_mcp.claude_home import config_directory
 from claude_code_mcp.errors import Cancelled, SessionNotFound
 from claude_code_mcp.model.events import Event, Partial, PartialRun, ProcessChanged, TurnStarted
 from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.paths import config_directory
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.store.transcripts import ProjectFolders, Transcripts

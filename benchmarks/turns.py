@@ -64,9 +64,9 @@ async def spare_process(place: Place) -> Sequence[Figure]:
         with no_collection():
             for engine_first in pairs(_SPARES):
                 for ours in (engine_first, not engine_first):
-                    await service.spares_settled()
+                    await service.spares.settled()
                     if ours:
-                        assert service.spares_ready == 1
+                        assert service.spares.ready == 1
                         engine.append(await _engine_start(service, place))
                     else:
                         bare.append(await _print_start(place))

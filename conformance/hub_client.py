@@ -24,7 +24,7 @@ from claude_code_mcp.hub.auth.credentials import FileVault
 from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.hub.transports.http import UNAUTHORIZED
+from claude_code_mcp.hub.transports import UNAUTHORIZED
 from claude_code_mcp.state.database import Database
 
 SERVER = "suite"

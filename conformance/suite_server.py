@@ -16,7 +16,7 @@ import mcp_types as types
 from mcp.server.lowlevel import Server
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.model.origin import ClientOrigin
+from claude_code_mcp.model.caller import ClientEnvironment
 from claude_code_mcp.server.contents import Asker
 from claude_code_mcp.server.sdk import ChangingServer, Context
 from claude_code_mcp.server.server import McpServer, tools_of
@@ -54,8 +54,8 @@ class SuiteServer(McpServer):
         self._contents.hub_changed(kind)
         return types.CallToolResult(content=[suite_tools.text(f"The list of {kind} has changed.")])
 
-    def server(self, origin: ClientOrigin | None = None) -> Server[Any]:
-        server = super().server(origin)
+    def server(self, environment: ClientEnvironment | None = None) -> Server[Any]:
+        server = super().server(environment)
         assert isinstance(server, ChangingServer)
         server.tools_change = True
         server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, _take_level)
@@ -63,7 +63,7 @@ class SuiteServer(McpServer):
 
     def _asker(self, context: Context) -> Asker:
         asker = super()._asker(context)
-        return Asker(asker.owner, asker.origin, cast("HubContents", self._suite))
+        return Asker(asker.caller, cast("HubContents", self._suite))
 
     def _content_handlers(self) -> dict[str, Any]:
         handlers = super()._content_handlers()
@@ -85,7 +85,8 @@ async def serve(address: str) -> None:
     async with Service(settings) as service:
         mcp_server = SuiteServer(service)
         callers = Callers(settings)
-        server = HttpServer(read_address(address), lambda bound: http_app(mcp_server, settings, bound, callers))
+        make_app = partial(http_app, mcp_server, settings, callers=callers)
+        server = HttpServer(read_address(address), make_app, settings=settings)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
         await server.serve()
 

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -37,6 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(leftovers.Leftovers())
     config.pluginmanager.register(skipped)
     config.pluginmanager.register(quick)
+    # A shell starts what it runs in the background with Ctrl-C ignored, and so would the programs that tests interrupt.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection() -> None:

@@ -65,6 +65,14 @@ def test_a_link_is_not_listed_as_the_directory_that_it_leads_to(root: Path, name
         beneath.entries_at(str(root / name))
 
 
+def test_what_is_there_is_told_apart_from_what_a_link_leads_to(root: Path) -> None:
+    (root / "dangling").symlink_to(root / "nothing")
+    for there in ("folder", "folder/file", "folder/link", "linked", "dangling"):
+        assert beneath.exists_at(str(root / there))
+    for absent in ("nothing", "nothing/file", "folder/file/file", "linked/file", "linked/nothing", "inner/file"):
+        assert not beneath.exists_at(str(root / absent))
+
+
 def test_entries_are_what_they_are(root: Path) -> None:
     found = {entry.name: stat.S_IFMT(entry.status.st_mode) for entry in beneath.entries_at(str(root))}
     assert found == {"folder": stat.S_IFDIR, "linked": stat.S_IFLNK, "inner": stat.S_IFLNK}

@@ -232,6 +232,7 @@ def test_a_misspelt_variable_comes_with_the_one_that_was_probably_meant() -> Non
         "CLAUDE_CODE_MCP_STATE_DIR": "/srv",
         CONFIG_FILE_VARIABLE: "x",
         "CLAUDE_CODE_MCP_DEPTH": "1",
+        "CLAUDE_CODE_MCP_TOOL_IDLE_TIMEOUT": "1",  # of Claude Code itself
         "PATH": "/bin",
     }
     assert unknown_variables(environment) == {

@@ -1,48 +1,23 @@
-"""docs/design.md names every module of the package, and no file that does not exist."""
+"""docs/design.md and docs/files.md name no file that does not exist, and the index of files is that of the modules."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from .support import file_index
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "claude_code_mcp"
-TEXT = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-TREE = TEXT.split("```text\n", 1)[1].split("```", 1)[0]
-WIDTH = 120
-COLUMN = 26
+DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+FILES = file_index.PAGE.read_text(encoding="utf-8")
 LIKELY_CHANGES = 20
-_ENTRY = re.compile(r"(?P<indent>(?:  )*)(?P<name>\w+(?:\.py|/)) +(?P<description>\S.*)")
+MOST_LINES = 300
 
 
-def entries() -> dict[str, str]:
-    """The paths of the tree, relative to the package, with their descriptions; packages end with a slash."""
-    found: dict[str, str] = {}
-    parents: list[str] = []
-    for line in TREE.splitlines():
-        entry = _ENTRY.fullmatch(line)
-        assert entry is not None, f"not an entry of the tree: {line!r}"
-        depth = len(entry["indent"]) // 2
-        assert depth <= len(parents), f"indented below nothing: {line!r}"
-        del parents[depth:]
-        path = "".join(parents) + entry["name"]
-        assert path not in found, f"listed twice: {path}"
-        found[path] = entry["description"]
-        if path.endswith("/"):
-            parents.append(entry["name"])
-    return found
-
-
-def modules() -> set[str]:
-    """What the tree must list: packages with a slash, modules, and the `__init__` of the root."""
-    files = {path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")}
-    packages = {f"{path.parent.as_posix()}/" for path in files if path.name == "__init__.py" and path.parent.parts}
-    return packages | {path.as_posix() for path in files if path.name != "__init__.py"} | {"__init__.py"}
-
-
-def sections(level: str) -> dict[str, str]:
+def sections(text: str, level: str) -> dict[str, str]:
     """The text below each heading of a level."""
-    parts = re.split(rf"^{level} (.+)$", TEXT, flags=re.MULTILINE)
+    parts = re.split(rf"^{level} (.+)$", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -55,25 +30,39 @@ def exists(name: str) -> bool:
     return (PACKAGE / name).exists() or (ROOT / name).exists()
 
 
-PATHS = {title: body.split("\n## ")[0] for title, body in sections("###").items()}
-CHANGES = [line.strip("|").split("|") for line in sections("##")["To change X, go to Y"].splitlines() if "`" in line]
+PATHS = {title: body.split("\n## ")[0] for title, body in sections(DESIGN, "###").items()}
+CHANGES = [
+    line.strip("|").split("|") for line in sections(FILES, "##")["To change X, go to Y"].splitlines() if "`" in line
+]
 
 
-def test_the_tree_lists_every_module_and_nothing_else() -> None:
-    listed = set(entries())
-    assert {"missing": modules() - listed, "gone": listed - modules()} == {"missing": set(), "gone": set()}
+def test_the_index_is_made_from_the_files() -> None:
+    made = file_index.page_with(FILES, file_index.index())
+    assert made == FILES, "run `python -m tests.support.file_index`"
 
 
-def test_every_entry_of_the_tree_is_one_aligned_line() -> None:
-    lines = TREE.splitlines()
-    assert len(lines) == len(entries())
-    assert [line for line in lines if len(line) > WIDTH] == []
-    assert [line for line in lines if line[COLUMN - 1] != " " or line[COLUMN] == " "] == []
-    assert [path for path, description in entries().items() if description.endswith(".")] == []
+def test_the_index_has_every_file() -> None:
+    listed = {path.relative_to(PACKAGE) for path in file_index.files()}
+    assert {path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")} - listed == set()
+
+
+def test_the_design_can_be_read_in_one_go() -> None:
+    assert len(DESIGN.splitlines()) <= MOST_LINES
 
 
 def test_every_file_that_is_named_exists() -> None:
-    assert {name for name in files_in(TEXT) if not exists(name)} == set()
+    assert {name for name in files_in(DESIGN + FILES.partition(file_index.BEGIN)[0]) if not exists(name)} == set()
+
+
+def test_every_file_that_a_module_names_exists() -> None:
+    names = {path.name for path in PACKAGE.rglob("*.py")}
+    wrong = [
+        f"{path.relative_to(PACKAGE)}: {named}"
+        for path in PACKAGE.rglob("*.py")
+        for named in re.findall(r"[`(]([\w/]+\.py)[`)]", path.read_text("utf-8"))
+        if Path(named).name not in names
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("title", PATHS)
@@ -96,4 +85,4 @@ def test_no_change_is_listed_twice() -> None:
 
 def test_the_prose_is_plain() -> None:
     dialect = r"\b(told|tells?|whoever|heard|hears?|somebody|nobody|patience|strangers?)\b"
-    assert re.findall(dialect, TEXT, re.IGNORECASE) == []
+    assert re.findall(dialect, DESIGN, re.IGNORECASE) == []

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claude_code_mcp.escaped_text import UnescapedText, unescaped
-from claude_code_mcp.redaction import Redactor
-from claude_code_mcp.secret_shapes import MARK
+from claude_code_mcp.redaction import MARK, Redactor
 
 SECRET = "pa/ss&w'rd\"x\\y<z>%é+1==#$`"
 

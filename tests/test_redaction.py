@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claude_code_mcp.model.text import mark
-from claude_code_mcp.redaction import Redactor, is_secret_name
-from claude_code_mcp.secret_shapes import MARK
+from claude_code_mcp.redaction import MARK, Redactor, is_secret_name
 from tests.support.tables import every_row
 
 SECRETS = {

@@ -25,24 +25,20 @@ NOT_ALONE = {"about", "given", "means", "one", "way", "words"}
 ALLOWED: dict[tuple[str, str], str] = {
     ("policy/shell.py", "words"): "the words of a shell command",
     ("policy/rules.py", "words"): "the words of a shell command",
-    ("policy/programs.py", "words"): "the words of a shell command",
-    ("policy/programs.py", "Words"): "the words of a shell command",
     ("policy/shell.py", "Words"): "the words of a shell command",
     ("policy/rules.py", "Words"): "the words of a shell command",
     ("policy/harmless.py", "words"): "the words of a shell command",
     ("policy/harmless.py", "Words"): "the words of a shell command",
-    ("policy/option_list.py", "words"): "the words of a shell command",
 }
 """An identifier in a module, and why it is the right one there."""
 
 SHARED_MODULE_NAMES: dict[str, str] = {
-    "http": "a transport of the server and one of the hub",
-    "stdio": "a transport of the server and one of the hub",
     "dependencies": "what the sessions and what the hub are given",
     "protocol": "that of the CLI and that of the greeting, both without I/O",
     "config": "the settings, and the command of that name",
     "sessions": "the session tools, and the command of that name",
-    "sdk": "private parts of the MCP SDK, of its server and of its client",
+    "wire": "what every message passes on a transport, and the connection over NATS that is one",
+    "transcripts": "those on this machine's disk, and those in the fleet's stream",
 }
 
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")

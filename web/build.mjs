@@ -9,13 +9,16 @@ const here = dirname(fileURLToPath(import.meta.url));
 const source = join(here, "src");
 const [target, modules] = process.argv.slice(2);
 if (!target || !modules) throw new Error("usage: node build.mjs PACKAGE MODULES");
-const { build } = createRequire(resolve(modules, "package.json"))("esbuild");
+const { build, transform } = createRequire(resolve(modules, "package.json"))("esbuild");
 const output = join(target, "web", "static");
 const app = join(target, "server", "app.html");
 
 async function bundle(entry) {
   const { outputFiles } = await build({
     absWorkingDir: source,
+    nodePaths: [join(resolve(modules), "node_modules")],
+    // Not the file: its paths are for the compiler, which does not know which of a package's files a browser takes.
+    tsconfigRaw: { compilerOptions: { target: "es2022", verbatimModuleSyntax: true } },
     entryPoints: [entry],
     bundle: true,
     write: false,
@@ -29,6 +32,14 @@ async function bundle(entry) {
   return outputFiles[0].text.trim();
 }
 
+/** The same code without anything that a page would read as a tag: in strings and patterns `\x3c` is `<`. Elsewhere it
+ * would be no code any more, and the build fails. */
+async function withoutTags(code) {
+  const escaped = code.replace(/<(?=\/(?:script|style)|!--|script)/gi, "\\x3c");
+  await transform(escaped);
+  return escaped;
+}
+
 /** Puts code where its mark is. No `$` of the code has a meaning, and nothing in it may end its element. */
 function inserted(page, mark, code) {
   if (/<\/(script|style)|<!--/i.test(code)) throw new Error(`the code for ${mark} would end its element`);
@@ -38,13 +49,25 @@ function inserted(page, mark, code) {
 
 async function page(template, script, styles) {
   const text = await readFile(join(source, template), "utf8");
-  return inserted(inserted(text, "/*STYLE*/", await bundle(styles)), "/*SCRIPT*/", await bundle(script));
+  return inserted(inserted(text, "/*STYLE*/", await bundle(styles)), "/*SCRIPT*/", await withoutTags(await bundle(script)));
+}
+
+/** The licences of what is built into the pages, which travel with it. */
+async function licences() {
+  const packages = [["marked", "LICENSE"], ["highlight.js", "LICENSE"], ["diff", "LICENSE"]];
+  const texts = packages.map(async ([name, file]) => {
+    const text = await readFile(join(resolve(modules), "node_modules", name, file), "utf8");
+    return `${name}\n\n${text.replace(/\r\n/g, "\n").trim()}\n`;
+  });
+  return (await Promise.all(texts)).join("\n\n");
 }
 
 await mkdir(output, { recursive: true });
 await mkdir(dirname(app), { recursive: true });
 await writeFile(app, await page("app.html", "app.ts", "app.css"));
 await writeFile(join(output, "index.html"), await page("index.html", "main.ts", "styles.css"));
+await writeFile(join(output, "highlighter.js"), await bundle("highlighter.ts"));
+await writeFile(join(output, "licences.txt"), await licences());
 for (const name of ["sw.js", "manifest.webmanifest", "icon.svg", "icon-192.png", "icon-512.png"]) {
   await copyFile(join(source, name), join(output, name));
 }

@@ -12,25 +12,24 @@ if TYPE_CHECKING:
     from .errors import ClaudeCodeError
     from .hub.hub import Hub
     from .hub_factory import hub_configuration, make_hub
+    from .model.caller import Caller, ClientEnvironment
     from .model.events import Event
     from .model.options import SessionOptions
-    from .model.origin import ClientOrigin
-    from .model.outcome import Outcome, OutcomeCode
+    from .model.outcome import Outcome, OutcomeCode, State
     from .model.question import Answer, Question, Scope
-    from .model.states import State
     from .policy.policy import Limits, Policy, Profile
     from .questions.broker import Channel
     from .service import Service
+    from .sessions.acceptance import InterruptResult, Observer, PendingTurn
     from .sessions.messages import WhenBusy
-    from .sessions.observation import Observer
-    from .sessions.pending_turn import InterruptResult, PendingTurn
     from .sessions.session import Session
 
 __all__ = [
     "Answer",
+    "Caller",
     "Channel",
     "ClaudeCodeError",
-    "ClientOrigin",
+    "ClientEnvironment",
     "Event",
     "Hub",
     "InterruptResult",
@@ -60,18 +59,16 @@ _MODULES = {
     "errors": ("ClaudeCodeError",),
     "hub.hub": ("Hub",),
     "hub_factory": ("hub_configuration", "make_hub"),
+    "model.caller": ("Caller", "ClientEnvironment"),
     "model.events": ("Event",),
     "model.options": ("SessionOptions",),
-    "model.origin": ("ClientOrigin",),
-    "model.outcome": ("Outcome", "OutcomeCode"),
+    "model.outcome": ("Outcome", "OutcomeCode", "State"),
     "model.question": ("Answer", "Question", "Scope"),
-    "model.states": ("State",),
     "policy.policy": ("Limits", "Policy", "Profile"),
     "questions.broker": ("Channel",),
     "service": ("Service",),
+    "sessions.acceptance": ("InterruptResult", "Observer", "PendingTurn"),
     "sessions.messages": ("WhenBusy",),
-    "sessions.observation": ("Observer",),
-    "sessions.pending_turn": ("InterruptResult", "PendingTurn"),
     "sessions.session": ("Session",),
 }
 """The module that each public name is imported from; the same as above, for the interpreter."""

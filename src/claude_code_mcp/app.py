@@ -6,7 +6,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -19,26 +19,30 @@ from . import __version__
 from .config import Settings, load_settings, unknown_variables
 from .errors import ClaudeCodeError, InvalidArgument
 from .greeting.protocol import GreetedInput
-from .hub_hosting import HubHosting
+from .hub_hosting import HubProvider
+from .model.caller import LOCAL
 from .model.events import AuditEvent, AuditKind
 from .observers.audit import Audit, RotatingJsonl
 from .observers.session_log import PrivateLogFile, RedactingFormatter, SessionLog
 from .policy.policy import Policy, built_in, parse_policy
 from .redaction import Redactor
 from .server.server import McpServer
-from .service import LOCAL, Service
-from .sessions.enclosure import keeps_sessions_in, open_to_sessions
+from .service import Service
+from .sessions.home_sandbox import keeps_sessions_in, open_to_sessions
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
+    from .observers.audit_sinks import AuditSink
     from .observers.metrics import Metrics
+    from .observers.telemetry import Telemetry
     from .server.transports.callers import Callers
     from .server.transports.http import Address, HttpServer
     from .server.transports.unix_socket import SharedSocket
+    from .sessions.replica import SessionReplica
     from .shared.hello import Hello
-    from .web.opening import ConsolePort, Consoles
+    from .web.console import ConsolePort, Consoles
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +75,11 @@ async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> 
     from .server.transports.stdio import stdio_streams  # noqa: PLC0415 - each transport is loaded where it is used
 
     greeted, serving = greeted or GreetedInput(), anyio.CancelScope()
-    with _on_signals(serving.cancel):
-        async with _service(settings, "local", None) as (service, hosting), stdio_streams(greeted) as (inbox, outbox):
+    with on_signals(serving.cancel):
+        async with (
+            running_service(settings, "local", None) as (service, hosting),
+            stdio_streams(greeted) as (inbox, outbox),
+        ):
             server = McpServer(service, "keep", hosting.hub).server()  # the server ends with its one client: see below
             if greeted.leave_manifest is not None:
                 from .greeting.build import leave_manifest  # noqa: PLC0415 - the first start alone needs it
@@ -80,6 +87,7 @@ async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> 
                 service.start_task(leave_manifest(server, greeted.leave_manifest))
             with serving:
                 await server.run(inbox, outbox, server.create_initialization_options())
+                # Within the scope: a signal ends this wait too.
                 await _finish_turns(service, settings.on_disconnect or "stop")
 
 
@@ -90,7 +98,7 @@ async def refuse_stdio(problem: ClaudeCodeError, greeted: GreetedInput) -> None:
     from .server.transports.stdio import stdio_streams  # noqa: PLC0415
 
     server, serving = refusing_server(problem, load_settings({})), anyio.CancelScope()
-    with _on_signals(serving.cancel):
+    with on_signals(serving.cancel):
         async with stdio_streams(greeted) as (inbox, outbox):
             with serving:
                 await server.run(inbox, outbox, server.create_initialization_options())
@@ -98,7 +106,7 @@ async def refuse_stdio(problem: ClaudeCodeError, greeted: GreetedInput) -> None:
 
 async def _finish_turns(service: Service, on_disconnect: str) -> None:
     """The only client is gone: lets running turns end (`keep`) or interrupts them; the service then closes anyway."""
-    running = [session for session in service.sessions(owner=None) if session.busy]
+    running = [session for session in service.sessions(principal=None) if session.busy]
     if on_disconnect == "keep":
         log.info("the client has left; %d turns are let end first", len(running))
         await asyncio.gather(*(session.wait(None, for_questions=False) for session in running))
@@ -109,21 +117,28 @@ async def _finish_turns(service: Service, on_disconnect: str) -> None:
 async def run_http(settings: Settings, address: str) -> None:
     """Serves any number of clients over HTTP until a signal comes."""
     from .observers.metrics import Metrics  # noqa: PLC0415
+    from .server.transports import systemd  # noqa: PLC0415
     from .server.transports.callers import Callers  # noqa: PLC0415
-    from .server.transports.http import HttpServer, check_exposure, http_app, read_address  # noqa: PLC0415
-    from .web.accounts import Accounts  # noqa: PLC0415
-    from .web.opening import serving_consoles  # noqa: PLC0415
+    from .server.transports.http import Address, HttpServer, check_exposure, http_app, read_address  # noqa: PLC0415
+    from .web.console import serving_consoles  # noqa: PLC0415
+    from .web.guard import Accounts  # noqa: PLC0415
 
-    stop_requested, bind = asyncio.Event(), read_address(address)
+    stop_requested, systemd_manager = asyncio.Event(), systemd.Notifier()
+    listener = systemd.inherited_listener() if address == systemd.ADDRESS else None
+    bind = read_address(address) if listener is None else Address(*listener.getsockname()[:2])
     audit_file, callers = settings.state_dir / "audit.jsonl", await asyncio.to_thread(Callers, settings)
-    check_exposure(bind, callers)
+    # Before anything is started: nobody must be able to reach it, not for a moment.
+    check_exposure(bind, callers, settings)
     serving_at, principals = (bind.host, bind.port), callers.names
-    with _on_signals(stop_requested.set):
+    with on_signals(stop_requested.set):
         async with (
-            _service(settings, "remote", audit_file, serving_at, principals) as (service, hosting),
+            running_service(settings, "remote", audit_file, serving_at, principals, others=callers.open) as (
+                service,
+                hosting,
+            ),
             serving_consoles(service, lambda: hosting.hub) as consoles,
         ):
-            metrics = Metrics(lambda: service.sessions(owner=None))
+            metrics = Metrics(lambda: service.sessions(principal=None))
             service.observe(metrics)
             mcp_server = McpServer(service, settings.on_disconnect or "keep", hosting.hub)
             accounts = Accounts(callers)
@@ -131,7 +146,14 @@ async def run_http(settings: Settings, address: str) -> None:
             def make_app(at: "Address") -> "ASGIApp":
                 return http_app(mcp_server, settings, at, callers, metrics.render, consoles.routes(at, accounts))
 
-            server = HttpServer(bind, make_app, proxies=settings.http_proxies, without_token=not callers.required)
+            server = HttpServer(
+                bind,
+                make_app,
+                settings=settings,
+                without_token=not callers.required,
+                listener=listener,
+            )
+            # Before anything is served: a session that begins must not call back to this very server.
             service.own_addresses.extend(server.own_addresses)
             tasks = [
                 service.start_task(callers.follow(service)),
@@ -139,8 +161,11 @@ async def run_http(settings: Settings, address: str) -> None:
                 service.start_task(_stop_when_requested(server, consoles, stop_requested)),
             ]
             try:
+                # Before the first request is answered: whoever comes from now on waits at the socket.
+                systemd_manager.send("READY=1", f"STATUS=serves MCP on {server.url}")
                 await server.serve()
             finally:
+                systemd_manager.send("STOPPING=1")
                 for task in tasks:
                     task.cancel()
 
@@ -160,7 +185,7 @@ async def run_shared(shared: "SharedSocket", settings_of: "Callable[[Hello], Set
     """
     from .server.transports.unix_socket import STOPPING  # noqa: PLC0415
 
-    with _on_signals(partial(shared.end, STOPPING)):
+    with on_signals(partial(shared.end, STOPPING)):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shared.run)
             try:
@@ -171,6 +196,7 @@ async def run_shared(shared: "SharedSocket", settings_of: "Callable[[Hello], Set
                 await shared.refuse(problem.message)
                 raise
             finally:
+                # In any case: the task group waits for `run`, which ends only then.
                 shared.end(STOPPING)
 
 
@@ -178,15 +204,17 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
     from .greeting.build import leave_manifest  # noqa: PLC0415
     from .observers.metrics import Metrics  # noqa: PLC0415
 
-    callers = await asyncio.to_thread(_shared_callers, settings, http)
+    callers = await asyncio.to_thread(shared_callers, settings, http)
     principals = {LOCAL, *callers.names} if callers is not None else ()
-    policy = _shared_policy(settings, http)
+    policy = shared_policy(settings, http)
     async with (
-        _service(settings, policy, None, principals=principals, spares=1) as (service, hosting),
+        running_service(
+            settings, policy, None, principals=principals, spares=1, others=callers is not None and callers.open
+        ) as (service, hosting),
         _SharedConsole(service, hosting, shared.name, own_port=http is None) as console,
     ):
         server = McpServer(service, settings.on_disconnect or "keep", hosting.hub)
-        metrics = Metrics(lambda: service.sessions(owner=None))
+        metrics = Metrics(lambda: service.sessions(principal=None))
         service.observe(metrics)
         if first.manifest is not None:
             service.start_task(leave_manifest(server.server(), first.manifest))
@@ -203,22 +231,26 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
             )
             log.info("version %s serves the clients of this user", __version__)
             idle = settings.shared_idle if http is None else math.inf
-            await _until_dispensable(shared, service, idle, lambda: console.watched)
+            await _until_dispensable(shared, service, idle, console.in_use)
 
 
-def _shared_callers(settings: Settings, http: str | None) -> "Callers | None":
+def shared_callers(settings: Settings, http: str | None) -> "Callers | None":
     """Callers over HTTP; with the token of the settings, the user. One is required even on loopback, where other users
     of the machine could come in. Blocks on the disk."""
     if http is None:
         return None
     from .server.transports.callers import Callers  # noqa: PLC0415
 
-    if settings.http_token is None and settings.http_tokens_file is None:
+    if (
+        settings.http_token is None
+        and settings.http_tokens_file is None
+        and not (settings.oauth or settings.oauth_issuer)
+    ):
         raise InvalidArgument("The shared server serves over HTTP only with a token: set CLAUDE_CODE_MCP_TOKEN.")
     return Callers(settings, LOCAL)
 
 
-def _shared_policy(settings: Settings, http: str | None) -> Policy:
+def shared_policy(settings: Settings, http: str | None) -> Policy:
     """What the user may do on stdio, and what callers over HTTP may do, if there are any."""
     local = read_policy(settings, "local")
     if http is None:
@@ -230,7 +262,7 @@ def _shared_policy(settings: Settings, http: str | None) -> Policy:
 class _SharedConsole:
     """The console of a shared server. What it is made of is loaded when its user asks for it, or has used it before."""
 
-    def __init__(self, service: Service, hosting: "HubHosting", name: str, *, own_port: bool) -> None:
+    def __init__(self, service: Service, hosting: "HubProvider", name: str, *, own_port: bool) -> None:
         """`own_port`: it is opened again if it was open before, since nothing else serves it."""
         self._service = service
         self._own_port = own_port
@@ -253,7 +285,7 @@ class _SharedConsole:
 
     def _load(self) -> "ConsolePort":
         if self._port is None:
-            from .web.opening import ConsolePort, Consoles  # noqa: PLC0415
+            from .web.console import ConsolePort, Consoles  # noqa: PLC0415
 
             self._consoles = Consoles(self._service, lambda: self._hosting.hub)
             self._port = ConsolePort(self._consoles, self._service, self._name)
@@ -261,7 +293,7 @@ class _SharedConsole:
 
     def routes(self, callers: "Callers", at: "Address") -> "Sequence[BaseRoute]":
         """The routes for a port that serves callers with tokens."""
-        from .web.accounts import Accounts  # noqa: PLC0415
+        from .web.guard import Accounts  # noqa: PLC0415
 
         self._load()
         assert self._consoles is not None
@@ -271,9 +303,9 @@ class _SharedConsole:
     def url(self) -> str | None:
         return self._port.url if self._port is not None else None
 
-    @property
-    def watched(self) -> bool:
-        return self._consoles is not None and self._consoles.watched
+    async def in_use(self, idle: float) -> bool:
+        """Whether people with a browser need this server."""
+        return self._consoles is not None and await self._consoles.in_use(idle)
 
     async def link(self) -> dict[str, Any]:
         """A link to it for the user of this server, who has asked through the socket."""
@@ -293,13 +325,16 @@ async def _http_beside(
     if http is None or callers is None:
         yield None
         return
-    from .server.transports.http import HttpServer, http_app, read_address  # noqa: PLC0415
+    from .server.transports.http import HttpServer, check_exposure, http_app, read_address  # noqa: PLC0415
 
     def make_app(at: "Address") -> "ASGIApp":
         return http_app(mcp_server, settings, at, callers, metrics.render, console.routes(callers, at))
 
-    server = HttpServer(read_address(http), make_app, proxies=settings.http_proxies)
+    bind = read_address(http)
+    check_exposure(bind, callers, settings)
+    server = HttpServer(bind, make_app, settings=settings)
     service = mcp_server.service
+    # Before anything is served: a session that begins must not call back to this very server.
     service.own_addresses.extend(server.own_addresses)
     watching = [service.start_task(callers.follow(service)), service.start_task(metrics.watch_the_loop())]
     serving = service.start_task(server.serve())
@@ -313,14 +348,14 @@ async def _http_beside(
 
 
 async def _states(service: Service) -> dict[str, str]:
-    return {session.id: str(session.state.value) for session in service.sessions(owner=None)}
+    return {session.id: str(session.state.value) for session in service.sessions(principal=None)}
 
 
 async def _figures(metrics: "Metrics") -> str:
     return metrics.render().decode()
 
 
-async def _servers(hosting: HubHosting) -> list[dict[str, Any]] | None:
+async def _servers(hosting: HubProvider) -> list[dict[str, Any]] | None:
     """How the servers of the hub stand, after each had the time to connect; None without a hub."""
     if hosting.hub is None:
         return None
@@ -329,35 +364,40 @@ async def _servers(hosting: HubHosting) -> list[dict[str, Any]] | None:
 
 
 def _at_work(service: Service) -> bool:
-    return any(session.busy for session in service.sessions(owner=None)) or bool(service.pending_questions())
+    return any(session.busy for session in service.sessions(principal=None)) or bool(service.broker.pending())
 
 
 def _sessions_at_a_glance(service: Service) -> dict[str, Any]:
-    sessions = service.sessions(owner=None)
+    sessions = service.sessions(principal=None)
     return {
         "sessions": len(sessions),
         "busy": sum(session.busy for session in sessions),
         "processes": sum(session.live for session in sessions),
-        "questions": len(service.pending_questions()),
+        "questions": len(service.broker.pending()),
     }
 
 
 async def _until_dispensable(
-    shared: "SharedSocket", service: Service, idle: float, watched: Callable[[], bool]
+    shared: "SharedSocket", service: Service, idle: float, in_use: Callable[[float], Awaitable[bool]]
 ) -> None:
     """Returns when the server is to end, whatever the reason; the clients have been told then. While the console is
-    `watched` it does not end by itself."""
+    `in_use` it does not end by itself."""
     async with anyio.create_task_group() as reasons:
 
+        async def needed() -> bool:
+            # In this order: what is at work is looked at last, with nothing awaited behind it.
+            return await in_use(idle) or _at_work(service)
+
         async def unused() -> None:
-            await shared.unused(idle, lambda: _at_work(service) or watched())
+            await shared.unused(idle, needed)
             log.info("ends: nobody has used it for %g s", idle)
             shared.end()
 
         async def handed_over() -> None:
             await shared.handover_wanted.wait()
+            # Looked at again after each pause, with nothing awaited before the end: what came meanwhile is not cut off.
             while _at_work(service) or not shared.idle:
-                busy = [session for session in service.sessions(owner=None) if session.busy]
+                busy = [session for session in service.sessions(principal=None) if session.busy]
                 await asyncio.gather(*(session.wait(None, for_questions=False) for session in busy))
                 await shared.none_working()
                 await asyncio.sleep(_HANDOVER_PAUSE)  # the client that was just answered may go on
@@ -382,24 +422,33 @@ def read_policy(settings: Settings, fallback: str) -> Policy:
 
 
 @asynccontextmanager
-async def _service(
+async def running_service(
     settings: Settings,
     policy: Policy | str,
     audit_file: Path | None,
     serving_at: tuple[str, int] | None = None,
     principals: Collection[str] = (),
     spares: int = 0,
-) -> "AsyncIterator[tuple[Service, HubHosting]]":
+    *,
+    others: bool = False,
+    replica: "SessionReplica | None" = None,
+) -> "AsyncIterator[tuple[Service, HubProvider]]":
     """A running service with its hub, policy and observers; `policy` may be the name of the profile for callers that
-    have no other. The service is closed before the hubs that its sessions use; the audit trail is closed after the
-    service, and is complete by then."""
+    have no other; `others` than the `principals` may call too. The service is closed before the hubs that its sessions
+    use; the audit trail is closed after the service, and is complete by then."""
     for name, meant in unknown_variables(os.environ).items():
         log.warning("%s is set, and there is no such setting%s", name, f": did you mean {meant}?" if meant else "")
-    for secret in (settings.http_token, settings.metrics_token, settings.identity_provider_secret):
+    for secret in (
+        settings.http_token,
+        settings.metrics_token,
+        settings.identity_provider_secret,
+        settings.oauth_client_secret,
+        settings.audit_token,
+    ):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
     rules = read_policy(settings, policy) if isinstance(policy, str) else policy
     open_directories = partial(open_to_sessions, rules, os.environ) if keeps_sessions_in(rules) else None
-    async with HubHosting(settings, serving_at, principals, open_directories) as hosting:
+    async with HubProvider(settings, serving_at, principals, open_directories) as hosting:
         service = Service(
             settings,
             policy=rules,
@@ -408,12 +457,15 @@ async def _service(
             host_of=hosting.use,
             hosts=hosting.hosts,
             principals=principals,
+            others=others,
             spares=spares,
+            replica=replica,
         )
         service.observe(SessionLog())
-        audit = _audit(settings, audit_file)
-        if audit is not None:
-            service.observe(audit)
+        audit, telemetry = _audit(settings, audit_file), _telemetry(settings)
+        closing = [observer for observer in (audit, telemetry) if observer is not None]
+        for observer in closing:
+            service.observe(observer)
         started = {"version": __version__, "profile": policy if isinstance(policy, str) else "shared"}
         service.audit(AuditEvent(AuditKind.SERVER_STARTED, "server", details=started))
         try:
@@ -423,23 +475,44 @@ async def _service(
         finally:
             await hosting.close()
             service.audit(AuditEvent(AuditKind.SERVER_STOPPED, "server"))
-            if audit is not None:
-                await asyncio.to_thread(audit.close)
+            for observer in closing:
+                await asyncio.to_thread(observer.close)
+
+
+def _telemetry(settings: Settings) -> "Telemetry | None":
+    """Traces and metrics, if they are wanted. InvalidArgument if what they need is not installed."""
+    if not settings.otel:
+        return None
+    try:
+        from .observers.telemetry import Telemetry  # noqa: PLC0415 - nothing of it is loaded where it is off
+    except ImportError as error:
+        raise InvalidArgument(
+            f"CLAUDE_CODE_MCP_OTEL needs `pip install 'claude-code-mcp[otel]'`: {error.name} is not installed."
+        ) from None
+    return Telemetry(_redactor.text)
 
 
 def _audit(settings: Settings, default: Path | None) -> Audit | None:
     path = default if settings.audit_file is None else settings.audit_file
+    if path is None and settings.audit_sinks:
+        path = settings.state_dir / "audit.jsonl"
     if path is None or path == "off":
         return None
+    sinks: Sequence[AuditSink] = ()
+    if settings.audit_sinks:
+        from .observers.audit_sinks import make_sinks  # noqa: PLC0415 - takes a while, and few have any
+
+        token = settings.audit_token.get_secret_value() if settings.audit_token is not None else None
+        sinks = make_sinks(settings.audit_sinks, token, stdout=default is not None)
     try:
-        trail = RotatingJsonl(Path(path), settings.audit_max_bytes)
+        trail = RotatingJsonl(Path(path), settings.audit_max_bytes, sinks=sinks)
     except OSError as error:
         raise InvalidArgument(f"The audit trail {path} cannot be written: {error.strerror or error}.") from None
-    return Audit(trail, _redactor, prompts=settings.audit_prompts)
+    return Audit(trail, _redactor, prompts=settings.audit_prompts, arguments=settings.audit_arguments)
 
 
 @contextmanager
-def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
+def on_signals(stop: Callable[[], object]) -> Iterator[None]:
     """SIGINT, SIGTERM and SIGHUP call `stop`, and do no more than that: closing down is not to be cut short."""
     loop = asyncio.get_running_loop()
     signals = () if sys.platform == "win32" else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

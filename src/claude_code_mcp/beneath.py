@@ -57,6 +57,7 @@ def open_at(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
         _check_resolved(path)
         return os.open(path, flags, mode)
     if sys.platform == "linux":
+        # The call refuses a mode where nothing is made.
         opened = _openat2(path, flags, mode if flags & os.O_CREAT else 0)
         if opened is not None:
             return opened
@@ -84,6 +85,7 @@ def _open_directory(path: str) -> int:
         opened = _openat2(path, _DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, 0)
         if opened is not None:
             return opened
+    # From the root on, name by name: a link can be put in place of any directory on the way at any moment.
     descriptor = os.open("/", _DIRECTORY | os.O_CLOEXEC)
     try:
         for name in filter(None, path.split("/")):
@@ -97,7 +99,7 @@ def _open_directory(path: str) -> int:
 
 
 def stat_at(path: str) -> os.stat_result:
-    """What is at just this path. A link at its end is refused as one in the middle is."""
+    """The status of what is at just this path. OSError (ELOOP) for a link, at its end as well as in the middle."""
     directory, name = os.path.split(path)
     with directory_at(directory) as descriptor:
         found = os.stat(name if descriptor is not None else path, dir_fd=descriptor, follow_symlinks=False)
@@ -106,9 +108,21 @@ def stat_at(path: str) -> os.stat_result:
     return found
 
 
+def exists_at(path: str) -> bool:
+    """Whether anything is at just this path; a link at its end is something, whatever it leads to, and nothing is
+    behind one in the middle. What cannot be looked at counts as being there."""
+    directory, name = os.path.split(path)
+    try:
+        with directory_at(directory) as descriptor:
+            os.stat(name if descriptor is not None else path, dir_fd=descriptor, follow_symlinks=False)
+    except OSError as error:
+        return not is_absence(error)
+    return True
+
+
 def entries_at(path: str, wanted: Callable[[str], bool] = lambda _: True) -> list[DirectoryItem]:
-    """What is in the directory at just this path, of those names that are wanted; what is gone by then is left out.
-    OSError if it cannot be read as a whole."""
+    """The entries of the directory at just this path whose names are wanted. An entry that is gone by the time it is
+    looked at is left out. OSError if the directory cannot be read as a whole."""
     found = []
     with _scanned(path) as entries:
         for entry in entries:
@@ -172,6 +186,7 @@ def remove_at(path: str) -> None:
     with directory_at(directory) as descriptor:
         where = name if descriptor is not None else path
         try:
+            # Whatever is put there after this look is removed as a link or refused by `rmtree`: neither follows one.
             found = os.stat(where, dir_fd=descriptor, follow_symlinks=False)
             if stat.S_ISDIR(found.st_mode):
                 shutil.rmtree(where, dir_fd=descriptor)
@@ -202,6 +217,7 @@ def _openat2(path: str, flags: int, mode: int) -> int | None:
     result = call(os.fsencode(path), flags, mode)
     if result >= 0:
         return result
+    # EPERM may also be about the file: only if the root directory is refused too is the call itself not to be had.
     if -result in _UNAVAILABLE and _openat2_is_missing(call):
         _kernel[0] = None
         return None

@@ -14,12 +14,13 @@ from typing import Any
 
 from .errors import ClaudeCodeError
 from .hub.hub import Hub
+from .model.caller import LOCAL, Caller
 from .model.events import AuditEvent, AuditKind
 from .model.question import Answer, Question, QuestionKind, Resolution
 from .model.text import as_json
 from .questions.presentation import is_whole, shown_input, without_secrets
-from .service import LOCAL, Service
-from .sessions.session import Session
+from .service import Service
+from .sessions.session_view import SessionView
 
 log = logging.getLogger(__name__)
 
@@ -56,33 +57,36 @@ class ChannelRelay:
     def connect(self, service: Service, hub: Hub) -> None:
         """Starts relaying in both directions, and connects to the servers for that."""
         self._service, self._hub = service, hub
+        # After both are there: notifications may arrive at any moment from now on.
         self._connected = True
-        service.add_channel(self)
+        if self._permissions:
+            service.broker.add_channel(self)
         if self._messages or self._permissions:
             service.start_task(self._connect_servers())
 
     async def _connect_servers(self) -> None:
-        await self._hub.connect_to(self._messages | self._permissions)
+        await self._hub.connect(names=self._messages | self._permissions)
 
     # -- questions to servers ---------------------------------------------------------------------------------
 
     def offer(self, question: Question) -> None:
         """Sends only what can be answered with yes or no; a plan and a choice need more than that."""
-        if not self._connected or question.kind is not QuestionKind.PERMISSION or not self._permissions:
+        if question.kind is not QuestionKind.PERMISSION:
             return
         request_id = next(new for new in iter(_new_request_id, "") if new not in self._offered)
+        # Before the sending: a server may answer before the other ones have been told.
         self._offered[request_id] = question
         for server in self._permissions:
             self._service.start_task(self._send(server, request_id, question))
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
-        """Servers are not told; an answer that comes later finds no question."""
+        """Forgets the question. Servers are not notified; an answer that comes later finds no question."""
         self._offered = {key: offered for key, offered in self._offered.items() if offered.id != question.id}
 
     async def _send(self, server: str, request_id: str, question: Question) -> None:
         params = _request(request_id, without_secrets(question, self._service.redaction))
         try:
-            await self._hub.connect_to([server])
+            await self._hub.connect(names=[server])
             # Connecting takes a while: somebody else may have answered.
             if request_id in self._offered and self._declares(server, _PERMISSION):
                 await self._hub.notify(server, REQUEST, params)
@@ -102,6 +106,8 @@ class ChannelRelay:
             return
         allowed = self._messages if method == MESSAGE else self._permissions
         capability = _CHANNEL if method == MESSAGE else _PERMISSION
+        # Both: the operator decides who may, and the server itself
+        # that it is one. Any other could speak in a person's name.
         if server not in allowed or not self._declares(server, capability):
             log.warning("%s of %s was ignored: it is not allowed as a channel", method, server)
             self._service.audit(AuditEvent(AuditKind.REFUSED, f"channel:{server}", details={"notification": method}))
@@ -116,12 +122,13 @@ class ChannelRelay:
         if question is None or behavior not in ("allow", "deny"):
             log.info("an answer of the channel %s fits no open question", server)
             return
+        # Nobody can allow what they were not shown; to deny needs no more than the description.
         if behavior == "allow" and not is_whole(without_secrets(question, self._service.redaction)):
             log.warning("%s was not shown whole to the channel %s, which can only deny it", question.id, server)
             return
         answer = Answer(allow=behavior == "allow", message=_text(params.get("message")))
         try:
-            self._service.answer_question(question.session_id, question.id, answer, f"channel:{server}")
+            self._service.broker.answer(question.session_id, question.id, answer, f"channel:{server}")
         except ClaudeCodeError as error:
             log.info("an answer of the channel %s came too late: %s", server, error.message)
 
@@ -133,18 +140,18 @@ class ChannelRelay:
             return
         try:
             framed = _framed(server, content, params.get("meta"))
-            await self._service.send(target.id, framed, owner=target.owner)
+            await self._service.send(target.id, framed, caller=Caller(target.owner))
         except ClaudeCodeError as error:
             log.info("a message of the channel %s was not taken: %s", server, error.message)
 
-    def _target(self, params: Mapping[str, Any]) -> Session | None:
+    def _target(self, params: Mapping[str, Any]) -> SessionView | None:
         """The session that the message names, of any owner: the operator has named this channel. Without a name, the
         session that the local user used last."""
         meta = params.get("meta")
         session_id = meta.get("session_id") if isinstance(meta, Mapping) else None
         if session_id is None:
-            return next(iter(self._service.sessions(owner=LOCAL)), None)
-        return next((session for session in self._service.sessions(owner=None) if session.id == session_id), None)
+            return next(iter(self._service.sessions(principal=LOCAL)), None)
+        return next((session for session in self._service.sessions(principal=None) if session.id == session_id), None)
 
 
 def _new_request_id() -> str:
@@ -176,7 +183,8 @@ def _framed(server: str, content: str, meta: object) -> str:
 
 
 def _is_attribute(key: object, value: object) -> bool:
-    """Whether an entry of `meta` can be told: a key that is no name could end the tag, and `source` is ours to say."""
+    """Whether an entry of `meta` becomes an attribute of the frame: its key must be a name, since any other could end
+    the tag, and it must not be `source`, which is ours to set."""
     is_name = isinstance(key, str) and key != "source" and _META_KEY.fullmatch(key) is not None
     return is_name and isinstance(value, str | int | float)
 

@@ -67,7 +67,7 @@ TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query")
 OnDisconnect = Literal["keep", "interrupt", "stop"]
 
 
-_ACCESS_CONTROL = ("http_token", "http_tokens_file", "metrics_token")
+_ACCESS_CONTROL = ("http_token", "http_tokens_file", "metrics_token", "oauth_issuer", "oauth_introspection")
 """Settings that keep callers out; one that is set but empty is refused."""
 
 
@@ -79,7 +79,10 @@ class Settings(BaseModel):
     claude_path: str | None = Field(None, validation_alias="CLAUDE_CODE_PATH")
     """The Claude Code executable; unset, `claude` on PATH and then the bundled one are tried."""
     permission_timeout_ms: int = Field(300_000, gt=0, validation_alias="PERMISSION_TIMEOUT_MS")
-    """How long a question stays open before it counts as denied."""
+    """How long a question stays open before it counts as denied. While somebody is signed in to the console or has a
+    receiver of notifications, the time begins when a page of theirs is open and can show it, at most a day later."""
+    questions_wait: bool = Field(False, validation_alias=f"{_OWN}QUESTIONS_WAIT")
+    """Questions of sessions stay open as long as the session, whatever `PERMISSION_TIMEOUT_MS` says."""
     max_sessions: int = Field(10, gt=0, validation_alias="MAX_SESSIONS")
     """How many Claude Code processes may live at once."""
     memory_limit: MemorySize = Field("75%", validation_alias=f"{_OWN}MEMORY_LIMIT")
@@ -97,7 +100,8 @@ class Settings(BaseModel):
     session_ttl_ms: int = Field(1_800_000, gt=0, validation_alias=f"{_OWN}SESSION_TTL_MS")
     """How long a session that does nothing stays in memory. Its transcript and its record stay on disk."""
     running_session_max_ms: int = Field(14_400_000, gt=0, validation_alias=f"{_OWN}RUNNING_SESSION_MAX_MS")
-    """How long one turn, or work in the background, may run before it is taken for stuck and ended."""
+    """How long one turn, or work in the background, may run before it is taken for stuck and ended. The time in which a
+    turn waits for an answer does not count."""
     cleanup_interval_ms: int = Field(60_000, gt=0, validation_alias=f"{_OWN}CLEANUP_INTERVAL_MS")
     """How often idle and stuck sessions are looked for."""
     idle_park_ms: int = Field(600_000, gt=0, validation_alias=f"{_OWN}IDLE_PARK_MS")
@@ -159,6 +163,33 @@ class Settings(BaseModel):
     http_tokens_file: UserPath | None = Field(None, validation_alias=f"{_OWN}TOKENS_FILE")
     """A file with one `name token` per line, for several callers that must not see each other's sessions. It is read
     again when it changes: whoever is taken out of it is out at once, with everything that runs."""
+    oauth: bool = Field(False, validation_alias=f"{_OWN}OAUTH")
+    """Whether this server is an authorization server too, at which invited people sign in with passkeys, as with
+    `--oauth`; see team.md. Needs the extra `oauth`, and `WEB_URL` where it is not on this machine alone."""
+    oauth_issuer: str | None = Field(None, validation_alias=f"{_OWN}OAUTH_ISSUER")
+    """The issuer of access tokens that HTTP clients may show beside tokens: the operator's authorization server, at
+    which people sign in. Each person is a caller of their own; see security.md."""
+    oauth_audience: tuple[str, ...] = Field((), validation_alias=f"{_OWN}OAUTH_AUDIENCE")
+    """What access tokens must be made for, separated by commas. Unset: the address of `/mcp`, at `WEB_URL` if that is
+    set."""
+    oauth_claim: str = Field("sub", min_length=1, validation_alias=f"{_OWN}OAUTH_CLAIM")
+    """The claim of an access token that names the person, such as `sub`, `preferred_username` or `email`. It is the
+    name in the policy file; it must be one that people cannot choose for themselves."""
+    oauth_groups: str = Field("groups", min_length=1, validation_alias=f"{_OWN}OAUTH_GROUPS")
+    """The claim of an access token with the groups of the person, which the policy file gives profiles to."""
+    oauth_scopes: tuple[str, ...] = Field((), validation_alias=f"{_OWN}OAUTH_SCOPES")
+    """Scopes that an access token must have, all of them, separated by commas. People who sign in to the console
+    must be granted them too."""
+    oauth_id_tokens: bool = Field(False, validation_alias=f"{_OWN}OAUTH_ID_TOKENS")
+    """Whether id tokens of the issuer count as access tokens, for a provider whose access tokens cannot be told from
+    them, such as Dex."""
+    oauth_introspection: str | None = Field(None, validation_alias=f"{_OWN}OAUTH_INTROSPECTION")
+    """The introspection endpoint of the issuer, if its access tokens are not signed ones."""
+    oauth_client_id: str | None = Field(None, min_length=1, validation_alias=f"{_OWN}OAUTH_CLIENT_ID")
+    """The id under which the issuer knows this server: for the introspection, and for people who sign in at the
+    console, whose redirect address is `/sign-in/callback` at `WEB_URL`."""
+    oauth_client_secret: SecretStr | None = Field(None, validation_alias=f"{_OWN}OAUTH_CLIENT_SECRET")
+    """The secret that belongs to that id."""
     principal_credentials: Literal["environment", "login"] | UserPath = Field(
         "environment", validation_alias=f"{_OWN}PRINCIPAL_CREDENTIALS"
     )
@@ -172,6 +203,13 @@ class Settings(BaseModel):
     """Addresses or networks of the proxies in front of the HTTP server, separated by commas. Only they are believed
     about where a request is from (`X-Forwarded-For`, `X-Forwarded-Proto`); of all others the peer's address counts."""
 
+    proxy_user_header: str | None = Field(None, pattern=r"^[A-Za-z0-9-]+$", validation_alias=f"{_OWN}PROXY_USER_HEADER")
+    """The header in which a trusted proxy says whom it has let in to the console, such as `X-Forwarded-User`. From all
+    others it is taken out."""
+    proxy_groups_header: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9-]+$", validation_alias=f"{_OWN}PROXY_GROUPS_HEADER"
+    )
+    """The same for the groups of the person, separated by commas, such as `X-Forwarded-Groups`."""
     web: bool = Field(True, validation_alias=f"{_OWN}WEB")
     """Whether the console is served at `/` where HTTP is served, and on loopback where `claude-code-mcp web` asks the
     shared server for it; see web.md."""
@@ -192,12 +230,32 @@ class Settings(BaseModel):
     `remote` on HTTP."""
     audit_file: Literal["off"] | UserPath | None = Field(None, validation_alias=f"{_OWN}AUDIT_FILE")
     """Where the audit trail goes, or `off`. Unset: nowhere on stdio, `audit.jsonl` in the state directory on HTTP."""
+    audit_sinks: tuple[str, ...] = Field((), validation_alias=f"{_OWN}AUDIT_SINKS")
+    """Where the lines of the audit trail go beside its file, separated by commas: `stdout` (over HTTP only), `syslog:`
+    (that of this machine), `syslog+udp://HOST:PORT`, `syslog+tcp://HOST:PORT`, or an `https` address for posts."""
+    audit_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}AUDIT_TOKEN")
+    """The bearer token for that address."""
     audit_prompts: bool = Field(False, validation_alias=f"{_OWN}AUDIT_PROMPTS")
     """Whether the audit trail has prompts in full, not only their hash."""
+    audit_arguments: bool = Field(False, validation_alias=f"{_OWN}AUDIT_ARGUMENTS")
+    """Whether the audit trail has the arguments of calls to MCP servers, up to 2,000 characters of each call."""
     audit_max_bytes: int = Field(10 << 20, gt=0, validation_alias=f"{_OWN}AUDIT_MAX_BYTES")
     """The size at which the file of the audit trail is put aside for a new one; five old ones are kept."""
+    otel: bool = Field(False, validation_alias=f"{_OWN}OTEL")
+    """Whether traces and metrics are sent by OpenTelemetry, which needs `pip install 'claude-code-mcp[otel]'`. Where to
+    is said by the usual variables, such as `OTEL_EXPORTER_OTLP_ENDPOINT`; see observability.md."""
     metrics_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}METRICS_TOKEN")
     """The bearer token for `/metrics`. Unset, any token of a caller will do."""
+    fleet_nats: str | None = Field(None, validation_alias=f"{_OWN}NATS")
+    """The address of the operator's own NATS servers for the fleet, such as `tls://a,tls://b,tls://c`; unset, `fleet
+    up` runs one itself. Plain text is refused beyond loopback."""
+    fleet_creds: UserPath | None = Field(None, validation_alias=f"{_OWN}NATS_CREDS")
+    """The file with this machine's credentials for those servers."""
+    fleet_directory: UserPath = Field(
+        default_factory=lambda: Path.home() / "claude-code-mcp-sessions", validation_alias=f"{_OWN}FLEET_DIR"
+    )
+    """Where the working trees of sessions are checked out that come from another machine of the fleet, each into a
+    directory of its own."""
     toolsets: tuple[Toolset, ...] = Field(TOOLSETS, validation_alias=f"{_OWN}TOOLSETS")
     """The families of tools that are offered, separated by commas: `sessions`, `code`, `query`, `care` (rename, tag,
     pin, archive, fork, export and delete sessions, their worktrees and checkpoints, and what they cost), `hub` (the
@@ -275,6 +333,9 @@ class Settings(BaseModel):
         "permission_channels",
         "query_allowed_tools",
         "http_allowed_hosts",
+        "oauth_audience",
+        "oauth_scopes",
+        "audit_sinks",
         "http_allowed_origins",
         "http_proxies",
         "push_private",
@@ -302,7 +363,8 @@ class Settings(BaseModel):
         return value
 
     def memory_limit_bytes(self, total: int | None) -> int | None:
-        """The limit on a machine with so much memory; None if there is none, or if it depends on what is not known."""
+        """The limit in bytes on a machine with so much memory; None without a limit, or if it is a share of an amount
+        that is not known."""
         size = _MEMORY_SIZE.fullmatch(self.memory_limit)
         if size is None:
             return None
@@ -378,12 +440,34 @@ def variable_of(field: str) -> str:
 
 _NOT_SETTINGS = (CONFIG_FILE_VARIABLE, *(f"{_OWN}{name}" for name in ("MARK", "DEPTH", "GREETING", "SUPERVISOR")))
 """Variables of ours that are no settings: some are set for the processes that a server starts."""
+_OF_CLAUDE_CODE = frozenset(
+    f"{_OWN}{name}"
+    for name in (
+        "ALLOWLIST_ENV",
+        "ALWAYS_LOAD_JOIN_BEFORE_INPUT",
+        "APPS_HOST",
+        "APPS_NO_TOOL_ROUTE",
+        "AUTO_BACKGROUND_MS",
+        "CONNECTOR_PREWAIT_MS",
+        "MEMORY_CGROUP",
+        "NO_REDIAL_AFTER_POLICY_REFUSAL",
+        "PREWAIT_SERVERS",
+        "PREWAIT_SERVERS_MS",
+        "REGISTRY_FETCH_AT_STARTUP",
+        "SERVER_NAME",
+        "SERVER_URL",
+        "SKIP_UNCHANGED_RELIST",
+        "STARTUP_WAIT_MS",
+        "TOOL_IDLE_TIMEOUT",
+    )
+)
+"""Variables of Claude Code itself, which happen to begin as ours do: sessions understand them."""
 
 
 def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
     """The variables with our prefix that mean nothing, each with the one that was probably meant, or None."""
     known = {variable_of(field) for field in Settings.model_fields} | {*_NOT_SETTINGS}
-    unknown = sorted(name for name in environment if name.startswith(_OWN) and name not in known)
+    unknown = sorted(name for name in environment if name.startswith(_OWN) and name not in known | _OF_CLAUDE_CODE)
     endings = {name.removeprefix(_OWN): name for name in sorted(known) if name.startswith(_OWN)}
     nearest = {
         name: difflib.get_close_matches(name.removeprefix(_OWN), endings, n=1, cutoff=_CLOSE) for name in unknown
@@ -415,6 +499,8 @@ def client_settings(settings: Settings, client: Mapping[str, str], server: Mappi
     values: dict[str, Any] = {}
     for field in _OF_EACH_CLIENT:
         variable = variable_of(field)
+        # The environment of the shared server is that of the client
+        # that has started it, and says nothing about this one.
         values[field] = client.get(variable) or (None if server.get(variable) else getattr(settings, field))
     if values["default_cwd"]:
         values["default_cwd"] = os.path.expanduser(expand_home(values["default_cwd"], client))
@@ -434,6 +520,7 @@ def _from_file(file: Path | None) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"The configuration file {file} cannot be read: {error}") from None
     by_variable = {variable_of(name): name for name in Settings.model_fields}
+    # Which one counts would depend on the order in the file, which nobody expects to matter.
     twice = next((key for key in raw if by_variable.get(key) in raw), None)
     if twice is not None:
         raise InvalidArgument(f"The configuration file {file} has both {twice} and {by_variable[twice]}.")
@@ -442,6 +529,7 @@ def _from_file(file: Path | None) -> dict[str, Any]:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     named = ((field, environment.get(variable_of(field))) for field in Settings.model_fields)
+    # An empty variable counts as unset, except where that would let every caller in.
     return {field: value for field, value in named if value or (value is not None and field in _ACCESS_CONTROL)}
 
 

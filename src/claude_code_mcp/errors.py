@@ -8,6 +8,7 @@
     ├── PermissionDenied           PERMISSION_DENIED     the policy or the owner says no
     │   └── RecordUnreadable                             what the session may do is no longer known
     ├── LimitReached               LIMIT_REACHED         sessions, budget
+    │   └── RateLimited            RATE_LIMITED          too much within a while; later it works
     ├── TurnTimeout                TIMEOUT               the turn took too long and was interrupted
     ├── Cancelled                  CANCELLED             the session was cancelled for good
     ├── ExecutableNotFound         CLI_NOT_FOUND         no Claude Code on this machine
@@ -71,6 +72,16 @@ class LimitReached(ClaudeCodeError):
     """A limit of this server or of the session is used up."""
 
     code = "LIMIT_REACHED"
+
+
+class RateLimited(LimitReached):
+    """Too many requests or failures within a while; after `retry_after` seconds it is worth another try."""
+
+    code = "RATE_LIMITED"
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.retry_after = retry_after
 
 
 class TurnTimeout(ClaudeCodeError):

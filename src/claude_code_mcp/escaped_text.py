@@ -1,4 +1,4 @@
-r"""A text with its escapes undone, and where in the original each part of it was.
+r"""A text with its escapes undone.
 
 What is undone, in whatever mixture and one inside the other: escapes of JSON and JavaScript (`\/`, `\"`, `\u0026`,
 `\u{26}`), of Python and C (`\x26`, `\046`, `\'`), of shells (`\&`, `'\''`, `'"'"'`, `$'…'`), of URLs (`%2F`, `%2f`,

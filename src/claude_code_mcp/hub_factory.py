@@ -11,15 +11,16 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from .claude_home import config_directory
 from .config import Settings, client_settings
-from .errors import ClaudeCodeError
+from .errors import ClaudeCodeError, UpstreamUnavailable
 from .hub.auth.credentials import Vault
 from .hub.auth.identity_provider import IdentityProvider
 from .hub.config_entry import fingerprint
 from .hub.config_files import (
+    AS_CONFIGURED,
     ConfigPaths,
     HubConfig,
+    ProgramPlace,
     bar_address,
     denial_files,
     hub_paths,
@@ -29,13 +30,13 @@ from .hub.config_files import (
 )
 from .hub.dependencies import HubDeps, OnNotification, ignore_notification, usual_vault
 from .hub.hub import Hub
-from .hub.program_place import AS_CONFIGURED, ProgramPlace
-from .model.origin import ClientOrigin
+from .model.caller import ClientEnvironment
+from .model.paths import config_directory
 from .private_files import private_directory
 from .processes.environment import DEPTH, build_environment, depth
 from .processes.leftovers import new_mark
-from .sessions.working_directory import default_directory, own_directory
-from .sessions.workplaces import environment_key
+from .sessions.dependencies import environment_key
+from .sessions.homes import default_directory, own_directory
 from .state.state_directory import database_in
 from .store.following import FileFollower, Following, followable
 
@@ -141,6 +142,7 @@ async def following(
         yield
     finally:
         task.cancel()
+        # Waited for: it must not change a hub that is being closed.
         await asyncio.wait([task])
 
 
@@ -157,9 +159,11 @@ async def _follow(
             while True:
                 # Looked at once at the beginning too: a change may have come between reading and following.
                 paths, found, now = await asyncio.to_thread(_look_at, source, paths)
+                # Other files count now: they are followed before anything is read from them.
                 if found != targets:
                     break
                 if (paths, now) != seen:
+                    # Noted before it is read: what changes while it is read is another change.
                     seen = paths, now
                     configuration = await _update(hub, configuration, source)
                     if on_update is not None:
@@ -286,24 +290,35 @@ def _identity_provider(settings: Settings, vault: Vault) -> IdentityProvider | N
 class _SharedHub:
     hub: Hub
     users: int = 0
-    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     adopted: bool = False
     key: tuple[object, ...] = ()
+    _opening: asyncio.Task[None] | None = None
     _context: AsyncExitStack | None = None
+    """Set when the hub is open, and not before."""
 
     async def open(self, follow: Callable[[Hub], AbstractAsyncContextManager[None]]) -> Hub:
-        """The hub, entered by the first who wants it, and following its files from then on."""
-        async with self.opening:
-            if self._context is None and not self.adopted:
-                self._context = AsyncExitStack()
-                await self._context.enter_async_context(self.hub)
-                await self._context.enter_async_context(follow(self.hub))
+        """The hub, entered for the first who wants it, and following its files from then on. What goes wrong is raised
+        for all who wait; whoever comes after that tries again."""
+        if self._context is None and not self.adopted:
+            if self._opening is None or self._opening.done():  # over, and not open: it has failed
+                self._opening = asyncio.create_task(self._enter(follow))
+            # In a task of its own, and shielded: the first may be cancelled, and a hub that was entered by half can
+            # neither be used by the next one nor be entered again.
+            await asyncio.shield(self._opening)
         return self.hub
 
+    async def _enter(self, follow: Callable[[Hub], AbstractAsyncContextManager[None]]) -> None:
+        async with AsyncExitStack() as context:
+            await context.enter_async_context(self.hub)
+            await context.enter_async_context(follow(self.hub))
+            self._context = context.pop_all()
+
     async def close(self) -> None:
-        async with self.opening:
-            if self._context is not None:
-                await self._context.aclose()
+        if self._opening is not None:
+            # Nobody may want it any more, but what is opened must be closed.
+            await asyncio.wait([self._opening])
+        if self._context is not None:
+            await self._context.aclose()
 
 
 class Hubs:
@@ -329,6 +344,7 @@ class Hubs:
         self._linger = linger
         self._hubs: dict[tuple[object, ...], _SharedHub] = {}
         self._closing: set[asyncio.Future[None]] = set()
+        self._closed = False
 
     def adopt(self, hub: Hub, configuration: HubConfig, environment: Mapping[str, str]) -> None:
         """Has clients with this environment and configuration use this hub, which is open, and which its owner
@@ -344,27 +360,33 @@ class Hubs:
             shared.key = key
 
     @asynccontextmanager
-    async def use(self, origin: ClientOrigin) -> AsyncIterator[Hub]:
-        """The hub for this client, open within this context."""
-        settings = client_settings(self._settings, origin.environment)
-        project = default_directory(settings, origin.directory)
-        source = HubSource(settings, origin.environment, project, self._serving_at, self._open_to_sessions)
+    async def use(self, client: ClientEnvironment) -> AsyncIterator[Hub]:
+        """The hub for this client, open within this context. Raises UpstreamUnavailable after `close`."""
+        settings = client_settings(self._settings, client.variables)
+        project = default_directory(settings, client.directory)
+        source = HubSource(settings, client.variables, project, self._serving_at, self._open_to_sessions)
         configuration = await asyncio.to_thread(source.read)
-        key = _key(origin.environment, configuration)
-        shared = self._hubs.get(key)
-        if shared is None:
-            for problem in configuration.problems:
-                log.warning("an MCP server is left out: %s", problem)
+        key = _key(client.variables, configuration)
+        if key not in self._hubs:
             programs = await asyncio.to_thread(source.programs)
-            hub = make_hub(settings, configuration, origin.environment, programs=programs)
-            shared = self._hubs[key] = _SharedHub(hub, key=key)
+            if self._closed:  # what is opened from now on would be closed by nobody
+                raise UpstreamUnavailable("The MCP servers are not available: the server is closing.", state="closing")
+            # Looked at again: another client that has the same may have come while the disk was read, and the hub of
+            # one of the two would be used by nobody else and closed by nobody.
+            if key not in self._hubs:
+                for problem in configuration.problems:
+                    log.warning("an MCP server is left out: %s", problem)
+                hub = make_hub(settings, configuration, client.variables, programs=programs)
+                self._hubs[key] = _SharedHub(hub, key=key)
+        shared = self._hubs[key]
 
         def follow(hub: Hub) -> AbstractAsyncContextManager[None]:
-            renewed = partial(self.updated, hub, environment=origin.environment)
+            renewed = partial(self.updated, hub, environment=client.variables)
             # Users of a hub of all servers may be in other projects, where other files count.
             followed = source if settings.hub == "own" else LaterDenials(source)
             return following(hub, configuration, followed, renewed)
 
+        # Counted before it is awaited: a hub that is being opened must not be closed as unused.
         shared.users += 1
         try:
             yield await shared.open(follow)
@@ -382,7 +404,8 @@ class Hubs:
             closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Closes all hubs, those in use too."""
+        """Closes all hubs, those in use too. No other is opened afterwards."""
+        self._closed = True
         hubs = [shared for shared in self._hubs.values() if not shared.adopted]
         self._hubs.clear()
         await asyncio.gather(*(shared.close() for shared in hubs), *self._closing)

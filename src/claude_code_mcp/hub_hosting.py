@@ -1,7 +1,7 @@
 """Which hub the sessions of a server use, and from when on: that of this process, or one for each client with another
 environment.
 
-Where no MCP server is configured, nothing of the hub is loaded; sessions then have an `AwaitedHub`, which has no
+Where no MCP server is configured, nothing of the hub is loaded; sessions then have an `LazyHub`, which has no
 servers. When our own file of servers appears, the hub is loaded and takes its place, in running sessions too.
 """
 
@@ -13,13 +13,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .config import Settings
 from .errors import InvalidArgument
-from .model.origin import ClientOrigin
+from .model.caller import LOCAL, ClientEnvironment
 from .model.question import AskPerson
-from .service import LOCAL, Service
+from .service import Service
 
 if TYPE_CHECKING:
     from .channel_relay import ChannelRelay
@@ -38,7 +39,16 @@ def uses_hub(settings: Settings) -> bool:
     return settings.hub != "off" and bool(settings.hub == "all" or toolsets or settings.hub_file.exists())
 
 
-class AwaitedHub:
+def _facts(file: Path) -> tuple[int, int, int] | None:
+    """What is different when a file is; None while it is not there, or cannot be looked at. Blocks on the disk."""
+    try:
+        facts = file.stat()
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_size, facts.st_ino
+
+
+class LazyHub:
     """A host of MCP servers that has none until it becomes a hub; those who watch it are told then."""
 
     def __init__(self) -> None:
@@ -47,7 +57,9 @@ class AwaitedHub:
         """Each with the function that ends its watch of the hub."""
 
     def become(self, hub: "Hub") -> None:
+        # Before they are told: they look at the servers at once.
         self._hub = hub
+        # A copy: who is told may end its watch.
         for watcher in list(self._watchers):
             self._watchers[watcher] = hub.watch_servers(watcher)
             if hub.servers:
@@ -89,24 +101,26 @@ class AwaitedHub:
 class _WaitingClient:
     """A client for which there is no hub yet, for as long as somebody uses what it has instead."""
 
-    origin: ClientOrigin
-    host: AwaitedHub = field(default_factory=AwaitedHub)
+    environment: ClientEnvironment
+    host: LazyHub = field(default_factory=LazyHub)
     _context: AsyncExitStack = field(default_factory=AsyncExitStack)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _left: bool = False
 
     async def open(self, hubs: "Hubs") -> None:
         async with self._lock:
+            # It may have been left while the lock was waited for; then nobody would close what is opened here.
             if not self._left:
-                self.host.become(await self._context.enter_async_context(hubs.use(self.origin)))
+                self.host.become(await self._context.enter_async_context(hubs.use(self.environment)))
 
     async def leave(self) -> None:
+        # Before the lock: an opening that has not begun need not begin any more.
         self._left = True
         async with self._lock:
             await self._context.aclose()
 
 
-class HubHosting:
+class HubProvider:
     """An asynchronous context manager: within it `host` and `use` have the MCP servers that sessions share."""
 
     def __init__(
@@ -123,7 +137,7 @@ class HubHosting:
         self._open_to_sessions = open_to_sessions
         self._serving_at = serving_at
         self._context = AsyncExitStack()
-        self._awaited = AwaitedHub()
+        self._awaited = LazyHub()
         self._waiting: set[_WaitingClient] = set()
         self._hubs: Hubs | None = None
         self._relay: ChannelRelay | None = None
@@ -133,10 +147,10 @@ class HubHosting:
         self.hub: Hub | None = None
         """The hub of this process; None while there is none."""
         apart = sorted({*principals} - {LOCAL}) if settings.principal_sign_in and settings.hub != "off" else ()
-        self.hosts: dict[str, Hub | AwaitedHub] = {principal: AwaitedHub() for principal in apart}
+        self.hosts: dict[str, Hub | LazyHub] = {principal: LazyHub() for principal in apart}
         """What callers have that sign in for themselves."""
 
-    async def __aenter__(self) -> "HubHosting":
+    async def __aenter__(self) -> "HubProvider":
         if await asyncio.to_thread(uses_hub, self._settings):
             await self._open(strict=True)
         return self
@@ -146,7 +160,7 @@ class HubHosting:
         await self._context.aclose()
 
     @property
-    def host(self) -> "Hub | AwaitedHub | None":
+    def host(self) -> "Hub | LazyHub | None":
         """What callers without an environment of their own have; None where there is to be no hub."""
         if self._settings.hub == "off":
             return None
@@ -167,15 +181,15 @@ class HubHosting:
     # -- the hub of this process ----------------------------------------------------------------------------------
 
     async def _open(self, *, strict: bool) -> None:
-        """Makes the hub and opens it. With `strict`, our own file must be one that can be read; otherwise the servers
-        are there as soon as it can."""
+        """Makes the hubs and opens them, all or none. With `strict`, our own file must be one that can be read;
+        otherwise the servers are there as soon as it can."""
         for module in (".hub_factory", ".channel_relay"):  # in a thread, since it takes a while
             await asyncio.to_thread(import_module, module, __package__)
         from .channel_relay import ChannelRelay  # noqa: PLC0415 - a server without a hub does not pay for one
         from .hub_factory import Hubs, HubSource, following, make_hub  # noqa: PLC0415
 
         settings = self._settings
-        self._relay = ChannelRelay(settings.channels, settings.permission_channels)
+        relay = ChannelRelay(settings.channels, settings.permission_channels)
         source = HubSource(settings, os.environ, settings.default_cwd, self._serving_at, self._open_to_sessions)
         configuration = await asyncio.to_thread(source.read)
         for problem in configuration.problems:
@@ -183,33 +197,57 @@ class HubHosting:
                 raise InvalidArgument(f"The file of MCP servers cannot be used: {problem}", field="hub_file")
             log.warning("an MCP server is left out: %s", problem)
         programs = await asyncio.to_thread(source.programs)
-        hub = make_hub(settings, configuration, os.environ, self._relay.on_notification, programs=programs)
-        await self._context.enter_async_context(hub)
+        hub = make_hub(settings, configuration, os.environ, relay.on_notification, programs=programs)
         hubs = Hubs(settings, self._serving_at, open_to_sessions=self._open_to_sessions)
-        hubs.adopt(hub, configuration, os.environ)
-        self.hub, self._hubs = hub, hubs
-        self._awaited.become(hub)
         updated = partial(hubs.updated, hub, environment=os.environ)
-        await self._context.enter_async_context(following(hub, configuration, source, updated))
-        for principal, awaited in list(self.hosts.items()):
-            made = make_hub(settings, configuration, os.environ, principal=principal, programs=programs)
-            self.hosts[principal] = await self._context.enter_async_context(made)
-            if isinstance(awaited, AwaitedHub):
-                awaited.become(made)
-            await self._context.enter_async_context(following(made, configuration, source))
+        own: dict[str, Hub] = {}
+        async with AsyncExitStack() as opened:
+            await opened.enter_async_context(hub)
+            hubs.adopt(hub, configuration, os.environ)
+            await opened.enter_async_context(following(hub, configuration, source, updated))
+            for principal in self.hosts:
+                made = make_hub(settings, configuration, os.environ, principal=principal, programs=programs)
+                own[principal] = await opened.enter_async_context(made)
+                await opened.enter_async_context(following(made, configuration, source))
+            self._context.push_async_exit(opened.pop_all())
+        # Only when all are open, and with nothing awaited in between: one that fails is tried again with the others.
+        # Before those who wait are told: `host` and `use` must have it by then.
+        self.hub, self._hubs, self._relay = hub, hubs, relay
+        awaited = [(self._awaited, hub), *((self.hosts[principal], made) for principal, made in own.items())]
+        self.hosts |= own
+        for waiting, made in awaited:
+            if isinstance(waiting, LazyHub):
+                waiting.become(made)
 
     async def _await_servers(self) -> None:
-        """Opens the hubs when our own file is there."""
+        """Opens the hubs when our own file is there. What goes wrong is logged, and tried again when the file has
+        changed; a client that comes meanwhile tries for itself."""
         from .store.following import FileFollower, followable  # noqa: PLC0415
 
-        file, follower = str(self._settings.hub_file), FileFollower()
-        while not await asyncio.to_thread(uses_hub, self._settings):
-            target = await asyncio.to_thread(followable, file)
+        file, follower, tried = self._settings.hub_file, FileFollower(), None
+        while self.hub is None:
+            target = await asyncio.to_thread(followable, str(file))
             async with follower.follow(target) as following:
-                is_next = await asyncio.to_thread(followable, file) == target
-                if is_next and not await asyncio.to_thread(uses_hub, self._settings):
-                    await following.changed()
-        await self._open_late()
+                # Again, now that it is followed: the file may have been made in between.
+                if await asyncio.to_thread(followable, str(file)) != target:
+                    continue
+                # Looked at before it is read: what changes meanwhile is another change.
+                facts = await asyncio.to_thread(_facts, file)
+                if facts != tried and await self._try_to_open():
+                    return
+                tried = facts
+                await following.changed()
+
+    async def _try_to_open(self) -> bool:
+        """Whether the hub is open now. One that cannot be opened is logged: nobody waits for this who could be told."""
+        try:
+            if not await asyncio.to_thread(uses_hub, self._settings):
+                return False
+            await self._open_late()
+        except Exception:
+            log.exception("the MCP servers in %s cannot be had until it is changed", self._settings.hub_file)
+            return False
+        return True
 
     async def _open_late(self) -> None:
         """Opens the hub now that there are servers, once, and gives it to those who wait for it."""
@@ -232,18 +270,19 @@ class HubHosting:
     # -- the hubs of clients --------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def use(self, origin: ClientOrigin) -> "AsyncIterator[Hub | AwaitedHub | None]":
+    async def use(self, environment: ClientEnvironment) -> "AsyncIterator[Hub | LazyHub | None]":
         """The hub for this client within this context, or what becomes one when there are servers."""
         if self._settings.hub == "off":
             yield None
             return
         if self._hubs is None and await asyncio.to_thread(uses_hub, self._settings):
             await self._open_late()  # the file was written just now
+        # Looked at again: another client may have opened it while the disk was looked at.
         if self._hubs is not None:
-            async with self._hubs.use(origin) as hub:
+            async with self._hubs.use(environment) as hub:
                 yield hub
         else:
-            client = _WaitingClient(origin)
+            client = _WaitingClient(environment)
             self._waiting.add(client)
             try:
                 yield client.host
@@ -255,6 +294,7 @@ class HubHosting:
         """Closes the hubs of clients, and waits for servers no longer."""
         if self._awaiting is not None:
             self._awaiting.cancel()
+            # Waited for: it may be opening hubs, which are closed below.
             await asyncio.wait([self._awaiting])
         if self._hubs is not None:
             await self._hubs.close()

@@ -45,6 +45,7 @@ def open_private(path: Path, flags: int) -> int:
     """A descriptor of the file, which is for us alone if this makes it. A link at its end is not followed."""
     descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), FILE)
     if flags & os.O_CREAT and sys.platform != "win32":
+        # The umask may have taken away what we need ourselves, and a file from before may be readable for others.
         os.fchmod(descriptor, FILE)
     return descriptor
 
@@ -60,24 +61,54 @@ def read_regular(path: str | Path, at_most: int, *, follow_link: bool = True) ->
             raise OSError(errno.ELOOP, "is a link", str(path))
     descriptor = os.open(path, flags)
     with open(descriptor, "rb") as file:
+        # Asked of the open file: under its name there may be another one by now.
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size > at_most:
             raise OSError(22, "not a regular file, or too large", str(path))
         return file.read(at_most)
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def read_secret(path: Path, at_most: int) -> str:
+    """The text of a file in which the operator has written a secret down.
+
+    OSError if it cannot be read, is larger, or is no text; `strerror` says what is wrong. Refused are a file that
+    others can read, and one that belongs to somebody else, who could change it. Asked of the open file: its name may
+    lead elsewhere by now. A pipe in its place does not keep us waiting for a writer.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        if sys.platform != "win32" and stat.S_IMODE(found.st_mode) & 0o077:
+            raise OSError(errno.EACCES, "can be read by others; `chmod 600` it", str(path))
+        if sys.platform != "win32" and found.st_uid not in (os.geteuid(), 0):
+            raise OSError(errno.EACCES, "belongs to somebody else, who could change it", str(path))
+        content = file.read(at_most + 1)
+    if len(content) > at_most:
+        raise OSError(errno.EFBIG, "is too large", str(path))
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise OSError(errno.EILSEQ, "is not text", str(path)) from None
+
+
+def replace_file(path: Path, content: bytes, mode: int = FILE) -> None:
     """Gives the file this content, durably. A reader meanwhile, or after a crash, finds the old or the new content.
 
-    The mode is 0600 whatever the umask is. On failure (OSError) the old file is untouched and nothing is left behind.
+    The file has this mode whatever the umask is, and is for us alone until it has all of the content. On failure
+    (OSError) the old file is untouched and nothing is left behind.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE)
     try:
         with open(descriptor, "wb") as file:
             file.write(content)
             file.flush()
+            if sys.platform != "win32":
+                os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
+        # Only after the sync: a name that leads to data which is not on the disk yet is an empty file after a crash.
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -86,40 +117,12 @@ def replace_file(path: Path, content: bytes) -> None:
     _sync_directory(path.parent)
 
 
-def append_line(path: Path, line: bytes, at_most: int) -> bool:
-    """Adds a line to a file that is there, without waiting for the disk: every reader has it, and it outlives this
-    process, but a failure of the machine may take it back until `make_durable`.
-
-    False, with nothing changed, if there is no such file or if it would be larger than `at_most`. OSError if the line
-    cannot be written; what there may be of it is an unfinished line at the end, which the next one does not continue.
-    """
-    flags = os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        descriptor = os.open(path, flags)
-    except OSError:
-        return False
-    try:
-        addition = b"\n" + line  # before it, so that it begins a line whatever the file ends with
-        if os.fstat(descriptor).st_size + len(addition) > at_most:
-            return False
-        if os.write(descriptor, addition) != len(addition):
-            raise OSError(28, "No space left on device", str(path))
-        return True
-    finally:
-        os.close(descriptor)
-
-
-def make_durable(path: Path) -> None:
-    """Waits until what was added to a file is on the disk. OSError if it cannot be written."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
-
-
 def _sync_directory(path: Path) -> None:
     """Makes a rename durable, where directories can be opened at all."""
     if os.name == "nt":
         return
     with contextlib.suppress(OSError):
+        # Some file systems cannot sync a directory; the content itself is on the disk already.
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -6,54 +6,55 @@
         turn = await service.create("Fix the failing test", SessionOptions(cwd="/src/app"))
         outcome = await turn.outcome()
 
-All frontends share one service, so a session made by one is visible to all. The parts behind the façade (the broker of
-questions, the enforcer of the policy, the redactor, the logs of sessions) are its own: what others need of them has a
-method here, or is a read-only view (`redaction`, `Session.events`).
+All frontends share one service, so a session made by one is visible to all. The parts behind the façade (the
+policy's enforcer, the redactor, the logs of sessions) are its own: what others need of them has a method here or in
+`CallerPolicy`, or is a read-only view (`redaction`, `Session.events`). Questions have one place, the `broker`, which
+those who show them to people use directly.
 """
 
 import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from .claude_home import config_directory
 from .config import Settings, load_settings
-from .errors import InvalidArgument, QuestionClosed, SessionNotFound
-from .model.events import AuditEvent, AuditKind, Event
-from .model.image import Image
-from .model.options import SessionOptions
-from .model.origin import ClientOrigin
+from .errors import PermissionDenied, SessionNotFound
+from .model.caller import LOCAL, LOCAL_CALLER, Caller, ClientEnvironment
+from .model.events import AuditEvent, AuditKind
+from .model.options import SessionOptions, is_session_id
+from .model.outcome import State
+from .model.paths import config_directory
 from .model.question import Answer, Question
-from .model.session_ids import is_session_id
-from .model.states import State
 from .policy.policy import Policy
-from .processes.leftovers import sweep_quietly
-from .processes.spawn import prepare
-from .questions.broker import Broker, Channel, Settle
+from .processes.child import prepare
+from .questions.broker import Broker
 from .questions.cli_reply import put_back
-from .questions.presentation import Redacts
-from .redaction import Redactor
-from .secret_shapes import MARK
-from .sessions.dependencies import BackgroundTasks, SessionDeps, Stores
-from .sessions.homes import Home, Homes
-from .sessions.images import allowed_path, read_images
-from .sessions.mcp_bridge import McpServerHost, expand_prompt, usable_servers
-from .sessions.messages import WhenBusy
+from .questions.presentation import Redaction
+from .redaction import MARK, Redactor
+from .sessions.acceptance import Bookkeeper, InterruptResult, MessageAcceptance, Observer, ObserverList, PendingTurn
+from .sessions.background import BackgroundTasks, sweep_later
+from .sessions.caller_policy import CallerPolicy
+from .sessions.dependencies import ClientEnvironments, HostOf, SessionDeps, Stores, make_launcher
+from .sessions.homes import Home, Homes, default_directory
+from .sessions.keyed_messages import KeyedMessage, KeyedMessages, message_state, turn_before, was_read
+from .sessions.mcp_bridge import McpServerHost
+from .sessions.messages import UserMessage, WhenBusy
 from .sessions.neighbours import Neighbours
-from .sessions.observation import Bookkeeper, Observer, ObserverList
-from .sessions.pending_turn import InterruptResult, MessageAcceptance, PendingTurn
 from .sessions.policy_enforcer import PolicyEnforcer
 from .sessions.registry import SessionListing, Sessions
+from .sessions.relocation import SessionRelocation, record_key
+from .sessions.replica import SessionReplica
 from .sessions.session import Session
-from .sessions.session_work import SessionWork
+from .sessions.session_access import SessionAccess
 from .sessions.slots import Slots
-from .sessions.stored_sessions import StoredSessions
-from .sessions.working_directory import default_directory
-from .sessions.workplaces import HostOf, Workplaces, make_launcher
-from .state.session_records import LOCAL
+from .sessions.stored_sessions import SessionWork, StoredSessions
+from .state.message_keys import MessageKeys
+from .state.session_records import owners_below
+from .state.shares import Access, Shares
 from .state.spending import Spending
 from .state.state_directory import check_quietly, database_in
 from .store.catalogue import CatalogueEntries
@@ -67,7 +68,7 @@ _SWEEP_DELAY = 1.0
 the first call would wait. What stands in the way of a session is ended when that session is resumed."""
 _OWN_SERVERS = "each caller signs in to the MCP servers for itself"
 
-__all__ = ["LOCAL", "InterruptResult", "Observer", "PendingTurn", "Service"]
+__all__ = ["InterruptResult", "Observer", "PendingTurn", "Service"]
 
 
 class Service:
@@ -84,71 +85,101 @@ class Service:
         host_of: HostOf | None = None,
         hosts: Mapping[str, McpServerHost] | None = None,
         principals: Collection[str] = (),
+        others: bool = False,
         spares: int = 0,
+        replica: SessionReplica | None = None,
     ) -> None:
         """`settings` are read from the environment and the configuration file unless given. Without a policy, callers
         may do everything. `redactor` is taught every secret that passes by; `host` has the MCP servers that all
         sessions share, such as a `Hub`, and `host_of` those for each client with an environment of its own, which are
         the same ones unless it is given; `hosts` are those of callers who share them with nobody, by name.
-        `principals` are the callers with a token of their own: each of several has a Claude Code directory of its own.
-        `spares` is how many processes are kept ready for new sessions where the settings do not say."""
+        `principals` are the callers with a token of their own, and there may be `others` that are not known yet: each
+        of several has a Claude Code directory of its own.
+        `spares` is how many processes are kept ready for new sessions where the settings do not say. `replica` is told
+        everything that another machine of a fleet needs to go on with a session."""
         self.settings = settings or load_settings()
         self._environment = dict(os.environ if environment is None else environment)
         self._redactor = redactor or Redactor()
         self._redactor.learn(self._environment)
+        self.redaction: Redaction = self._redactor
+        """Takes everything out of texts and data that must not leave this process."""
         self._host_of = host_of
         self.hosts = dict(hosts or {})
         self._observers = ObserverList()
         self._host = host
         self._spares = spares
+        self._replica = replica
         default = default_directory(self.settings)
         self.own_addresses: list[str] = []
         """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
         policy = policy or Policy()
         self.state = database_in(self.settings.state_dir)
         guarded = (str(config_directory(self._environment)), str(self.settings.state_dir))
-        self._enforcer = PolicyEnforcer(policy, default, Spending(self.state), guarded)
-        self._homes = Homes(self.settings, self._environment, policy, principals, self.audit)
-        self._linked_folders = not principals and policy.profile(LOCAL).isolation == "none"
+        self._enforcer = PolicyEnforcer(policy, default, Spending(self.state, groups_of=policy.counted_groups), guarded)
+        owners = partial(owners_below, self.state)
+        self._homes = Homes(
+            self.settings, self._environment, policy, principals, self.audit, others=others, owners=owners
+        )
+        self._linked_folders = not principals and not others and policy.profile(LOCAL).isolation == "none"
+        self.access = SessionAccess(Shares(self.state), policy.groups_of, self.audit)
+        """Who may do what with sessions of others."""
         self._tasks = BackgroundTasks()
+        self._keyed = KeyedMessages(MessageKeys(self.state), record_key if replica is not None else None)
+        self.start_task = self._tasks.start
+        """Starts a task of the service: kept until it is done, its failure logged, never a caller's to cancel. An
+        `endless` one is cancelled when the service closes; others have a moment to end by themselves."""
 
     async def __aenter__(self) -> "Service":
         await asyncio.to_thread(self.state.open)  # StateUnavailable before anything is started
         await self._homes.prepare()
-        settings, self._broker = self.settings, Broker(self.settings.permission_timeout, self._redactor.data)
+        await self.access.refresh()
+        settings = self.settings
+        self.broker = Broker(settings.permission_timeout, self._redactor.data, endless=settings.questions_wait)
         launcher = make_launcher(settings, Home.of_user(self._environment), self.own_addresses)
         projects = ProjectFolders.below(launcher.config_dir, linked=self._linked_folders)
         self._slots = Slots.of(settings)
-        self.neighbours = Neighbours(self.state, self.start_task, self._redactor.data)
+        start_task = self.start_task
+        self.neighbours = Neighbours(self.state, start_task, self._redactor.data)
+        bookkeeper = Bookkeeper(self._enforcer.limits, self.broker, self.neighbours, self._observers, start_task)
         deps = SessionDeps(
             settings=settings,
             launcher=launcher,
-            stores=Stores.below(launcher.config_dir, settings, self.start_task, self._redactor.data, projects),
-            broker=self._broker,
+            stores=Stores.below(
+                launcher.config_dir, settings, start_task, self._redactor.data, projects, self._replica
+            ),
+            replica=self._replica,
+            broker=self.broker,
             slots=self._slots,
-            gate=self._enforcer,
-            start_task=self.start_task,
+            enforcer=self._enforcer,
+            start_task=start_task,
             neighbours=self.neighbours,
             hosted=lambda: contextlib.nullcontext(self._host),
             redact=self._redactor.data,
-            notice=self._on_event,
-            moved=self._on_moved,
+            notice=bookkeeper.on_event,
+            moved=bookkeeper.on_moved,
             known=lambda session_id: self._sessions.known(session_id) is not None,
         )
-        self._workplaces = Workplaces(deps, self._redactor, self.own_addresses, self._homes, self._host_of, self.hosts)
+        self._environments = ClientEnvironments(
+            deps, self._redactor, self.own_addresses, self._homes, self._host_of, self.hosts
+        )
         spares = self._spares if settings.spare_processes is None else settings.spare_processes
-        self._sessions = Sessions(deps, lambda: self._workplaces.all_stores, spares)
-        self._bookkeeper = Bookkeeper(self._sessions, deps)
+        self._sessions = Sessions(deps, lambda: self._environments.all_stores, spares)
+        self.spares = self._sessions.spares
+        bookkeeper.sessions, bookkeeper.stores = self._sessions, deps.stores
+        bookkeeper.moved_elsewhere = self.access.moved
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor)
-        self._listing = SessionListing(self._sessions)
-        self.stored = StoredSessions(self._sessions, self._workplaces, self._observers, self._redactor.data)
-        self.work = SessionWork(self._sessions, self._workplaces, self.stored)
-        self.start_task(asyncio.to_thread(check_quietly, self.state))
-        self.start_task(prepare())
-        self.start_task(self._sweep_later(), endless=True)
-        self.start_task(self.neighbours.serve_requests(self._sessions.give_way), endless=True)
-        self.start_task(self._sessions.clean_up_regularly(), endless=True)
-        self.start_task(self._slots.watch_memory(), endless=True)
+        self._listing = SessionListing(self._sessions, self.access)
+        self.stored = StoredSessions(
+            self._sessions, self._environments, self._observers, self._redactor.data, self.access
+        )
+        self.work = SessionWork(self._sessions, self._environments, self.stored)
+        self.relocation = SessionRelocation(self._sessions, self._environments)
+        start_task(asyncio.to_thread(check_quietly, self.state))
+        start_task(prepare())
+        start_task(sweep_later(start_task, _SWEEP_DELAY), endless=True)
+        start_task(self.neighbours.serve_requests(self._sessions.give_way), endless=True)
+        start_task(self._sessions.clean_up_regularly(), endless=True)
+        start_task(self._slots.watch_memory(), endless=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -156,37 +187,40 @@ class Service:
 
     async def _close(self) -> None:
         """Sessions are closed first, which is bounded by the steps of stopping a process; then the tasks end."""
+        # First: the clean-up and the watch of the memory must not park what is being closed.
         self._tasks.cancel_endless()
         await self._sessions.close()
+        # Behind the sessions, which take no message any more: what is still being accepted is refused and ends.
+        await self._keyed.close(self.settings.stop_timeout)
         await self._tasks.close(self.settings.stop_timeout)
+        # Last: until then others are told which sessions this server has.
         await self.neighbours.close()
-
-    async def _sweep_later(self) -> None:
-        """A service that is closed before its sweep has begun does without; one that has begun is a task of its own."""
-        await asyncio.sleep(_SWEEP_DELAY)
-        self.start_task(sweep_quietly())
-
-    def start_task(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
-        """A task of the service: kept until it is done, its failure logged, never a caller's to cancel. An `endless`
-        one is cancelled when the service closes; others have a moment to end by themselves."""
-        return self._tasks.start(work, endless)
 
     @property
     def has_hosts(self) -> bool:
-        """Whether clients with an origin may have MCP servers of their own."""
+        """Whether clients with an environment of their own may have MCP servers of their own."""
         return self._host_of is not None
 
-    def hosted(self, origin: ClientOrigin) -> contextlib.AbstractAsyncContextManager[McpServerHost | None]:
+    def hosted(self, environment: ClientEnvironment) -> contextlib.AbstractAsyncContextManager[McpServerHost | None]:
         """The MCP servers that the sessions of a client share, there within this context."""
-        return self._workplaces.of(origin, LOCAL).hosted()
+        return self._environments.of(Caller(LOCAL, environment)).hosted()
 
     @contextlib.contextmanager
-    def connected(self, origin: ClientOrigin | None) -> Iterator[None]:
+    def connected(self, environment: ClientEnvironment | None) -> Iterator[None]:
         """Within this context a client is connected, and its secrets are redacted everywhere; longer, if sessions of
         its environment run on. A client that is gone loses neither its sessions nor its questions."""
-        kept = self._workplaces.of(origin, LOCAL)
+        # Held by this frame alone: what belongs to an environment lives as long as somebody has it.
+        kept = self._environments.of(Caller(LOCAL, environment))
         yield
         del kept
+
+    async def admit(self, principal: str, groups: Collection[str]) -> str | None:
+        """Why a caller in these groups cannot be served before a restart; None if it can."""
+        return await self._homes.admit(principal, groups)
+
+    def assign(self, principal: str, groups: Collection[str]) -> None:
+        """From now on a caller is in these groups, and no others; what it may do changes at once."""
+        self._homes.assign(principal, groups)
 
     async def why_restart_for(self, principal: str) -> str | None:
         """Why a caller who was not there when this began cannot be served before a restart; None if it can."""
@@ -202,14 +236,6 @@ class Service:
         """Reports an act to every observer."""
         self._observers.act(act)
 
-    def _on_event(self, session_id: str, owner: str, event: Event) -> None:
-        self._bookkeeper.on_event(session_id, owner, event)
-        self.neighbours.on_event(session_id, event)
-        self._observers.event(session_id, owner, event)
-
-    def _on_moved(self, old: str, new: str) -> None:
-        self._bookkeeper.on_moved(old, new)
-
     # -- messages to sessions ---------------------------------------------------------------------------------
 
     async def create(
@@ -217,56 +243,58 @@ class Service:
         prompt: str,
         options: SessionOptions | None = None,
         *,
-        owner: str = LOCAL,
+        caller: Caller = LOCAL_CALLER,
         timeout: float | None = None,
-        origin: ClientOrigin | None = None,
         images: Sequence[str] = (),
+        key: str | None = None,
     ) -> PendingTurn:
         """A new session with its first message. Returns at once; the id of the session is final. It runs in the
-        environment of its `origin`, here and in the other methods; without one, in that of this service. `timeout`
+        environment of its `caller`, here and in the other methods; without one, in that of this service. `timeout`
         ends this turn and no later one. `images` go with the message: paths that the session could read, or `data:`
-        URLs."""
-        _require_text("prompt", prompt)
-        with self._observers.auditing_refusals(owner, "create"):
-            timeout = self._enforcer.turn_time(timeout, owner)
-            deps = self._workplaces.of(origin, owner)
+        URLs. Of calls of one caller with the same `key` one makes a session, and all return it."""
+        self._acceptance.require_text("prompt", prompt, images)
+        accept = partial(self._create, prompt, options, caller, timeout, images)
+        find = partial(self.find, caller=caller)
+        return await self._keyed.once(key, caller.principal, "", (prompt, *images), accept, find)
+
+    async def _create(
+        self,
+        prompt: str,
+        options: SessionOptions | None,
+        caller: Caller,
+        timeout: float | None,
+        images: Sequence[str],
+        keyed: KeyedMessage,
+    ) -> PendingTurn:
+        with self._observers.auditing_refusals(caller.principal, "create"):
+            timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
+            deps = self._environments.of(caller)
+            # Left in the reverse order: reservation and record are undone before the worktree is taken back.
             async with (
-                self._sessions.creating(options or SessionOptions(), owner, deps) as made,
-                self._acceptance.admitted(made, owner, prompt) as session,
+                self._sessions.creating(options or SessionOptions(), caller.principal, deps) as made,
+                self._acceptance.admitted(made, caller.principal, prompt) as session,
                 self._acceptance.recorded(session),
             ):
-                shown = await _images(session, images)
-                message = await session.send(await self._expanded(session, prompt), timeout=timeout, images=shown)
-                await self._acceptance.confirm(session, new=True)
-        await session.saved()
-        self._audit_message(AuditKind.SESSION_CREATED, session, prompt)
-        self._sessions.prepare_spare(session)
+                message = await self._acceptance.deliver(
+                    session, prompt, images, new=True, timeout=timeout, message_id=keyed.message_id
+                )
+        await self._message_accepted(AuditKind.SESSION_CREATED, session, prompt, caller.principal)
+        if not session.options.worktree:  # no other session is like one in a worktree
+            self._sessions.spares.prepare_for(session, session.process_ran_hooks)
         return PendingTurn(session, message)
-
-    async def _expanded(self, session: Session, text: str) -> str:
-        """The message, or the prompt of a hub's server that it names: whose text the policy must allow too."""
-        async with session.deps.hosted() as host:
-            if host is None:
-                return text
-            caller = f"session:{session.id}"
-            servers = usable_servers(host, session.options.hub_servers, session.deps.gate, session.owner)
-            expanded = await expand_prompt(host, text, servers, caller, session.cwd)
-        if expanded != text:
-            session.deps.gate.check_prompt(expanded, session.cwd, session.owner)
-        return expanded
 
     async def send(
         self,
         session_id: str,
         text: str,
         *,
-        owner: str = LOCAL,
+        caller: Caller = LOCAL_CALLER,
         options: SessionOptions | None = None,
         when_busy: WhenBusy = WhenBusy.JOIN,
         timeout: float | None = None,
         at_message: str | None = None,
-        origin: ClientOrigin | None = None,
         images: Sequence[str] = (),
+        key: str | None = None,
     ) -> PendingTurn:
         """A message to a session, wherever it is: running, finished, parked, crashed, or only on disk.
 
@@ -274,68 +302,106 @@ class Service:
         keeps its own. RecordUnreadable for a session of ours of which is not known any more what it may do.
         `when_busy` says what becomes of the message if the session is at work at the moment it would be accepted.
         `at_message` takes the conversation back to that message first; the session must be at rest. A turn that begins
-        with this message runs in the environment of its `origin`, unless the session is kept below a configuration
-        directory that is not that client's.
+        with this message runs in the environment of its `caller`, unless the session is kept below a configuration
+        directory that is not that client's. Of messages of one caller to one session with the same `key` one is taken,
+        and all calls return that one. A message of somebody whom the session is shared with begins with their name.
         """
-        _require_text("message", text)
-        with self._observers.auditing_refusals(owner, "send", session_id):
-            timeout = self._enforcer.turn_time(timeout, owner)
-            sender = self._workplaces.of(origin, owner)
-            found = await self._owned(session_id, owner, sender, options)
+        self._acceptance.require_text("message", text, images)
+        accept = partial(self._send, session_id, text, caller, options, when_busy, timeout, at_message, images)
+        find = partial(self.find, caller=caller)
+        return await self._keyed.once(key, caller.principal, session_id, (text, *images), accept, find)
+
+    async def _send(
+        self,
+        session_id: str,
+        text: str,
+        caller: Caller,
+        options: SessionOptions | None,
+        when_busy: WhenBusy,
+        timeout: float | None,
+        at_message: str | None,
+        images: Sequence[str],
+        keyed: KeyedMessage,
+    ) -> PendingTurn:
+        who = caller.principal
+        with self._observers.auditing_refusals(who, "send", session_id):
+            caller = self._acting(session_id, caller, Access.ANSWER)
+            if caller.principal != who:
+                if at_message is not None or (options is not None and options.model_fields_set):
+                    raise PermissionDenied(f"Only {caller.principal}, whose session it is, can change how it goes on.")
+                text = f"[{who}] {text}"
+            timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
+            sender = self._environments.of(caller)
+            found = await self._owned(session_id, caller.principal, sender, options)
+            if keyed.orphaned and await was_read(found, keyed.message_id):
+                return turn_before(found, keyed.message_id, text)
             await self.neighbours.refuse_elsewhere(found)
             if when_busy is WhenBusy.REFUSE:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
             await self._sessions.check_message(found, at_message)
-            self._sessions.admit(found, sender if origin is not None else None)
-            async with self._acceptance.admitted(found, owner, text) as session:
+            self._sessions.admit(found, sender if caller.environment is not None else None)
+            async with self._acceptance.admitted(found, caller.principal, text) as session:
+                # Before the message is sent, which makes it live.
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
                 records = session.deps.stores.recorder.records
+                # Before the message is sent: this is put back if Claude Code refuses the options.
                 before = await asyncio.to_thread(records.read, session.id) if new else None
-                shown = await _images(session, images)
-                message = await session.send(
-                    await self._expanded(session, text),
+                message = await self._acceptance.deliver(
+                    session,
+                    text,
+                    images,
+                    new=new,
+                    before=before,
                     when_busy=when_busy,
                     timeout=timeout,
                     at_message=at_message,
-                    sender=sender if origin is not None else None,
-                    images=shown,
+                    sender=sender if caller.environment is not None else None,
+                    message_id=keyed.message_id,
                 )
-                await self._acceptance.confirm(session, new=new, before=before)
-        await session.saved()
-        self._audit_message(kind, session, text)
+        await self._message_accepted(kind, session, text, who)
         return PendingTurn(session, message)
+
+    async def message_state(self, session_id: str, message_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
+        """What became of a message that was accepted: queued, taken, dropped or unknown."""
+        caller = self._acting(session_id, caller, Access.WATCH)
+        session = await self._owned(session_id, caller.principal, self._environments.of(caller))
+        return await message_state(session, message_id)
 
     async def fork(
         self,
         session_id: str,
         text: str,
         *,
-        owner: str = LOCAL,
+        caller: Caller = LOCAL_CALLER,
         at_message: str | None = None,
         options: SessionOptions | None = None,
         timeout: float | None = None,
-        origin: ClientOrigin | None = None,
         images: Sequence[str] = (),
     ) -> PendingTurn:
         """A message to a copy of a session, which gets an id of its own; the original stays as it is."""
-        _require_text("message", text)
-        with self._observers.auditing_refusals(owner, "fork", session_id):
-            timeout = self._enforcer.turn_time(timeout, owner)
-            deps = self._workplaces.of(origin, owner)
-            source = await self._owned(session_id, owner, deps)
+        self._acceptance.require_text("message", text, images)
+        with self._observers.auditing_refusals(caller.principal, "fork", session_id):
+            self.access.refuse_borrowed(self.current_id(session_id), caller.principal)
+            timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
+            deps = self._environments.of(caller)
+            source = await self._owned(session_id, caller.principal, deps)
             source.refuse_if_cancelled()
             await self._sessions.check_message(source, at_message)
-            fork = await self._sessions.fork(source, owner, deps, at_message=at_message, options=options)
-            async with self._acceptance.admitted(fork, owner, text) as session, self._acceptance.recorded(session):
-                shown = await _images(session, images)
-                message = await session.send(await self._expanded(session, text), timeout=timeout, images=shown)
-                await self._acceptance.confirm(session, new=True)
-        await session.saved()
-        self._audit_message(AuditKind.SESSION_FORKED, session, text, source=source.id)
+            fork = await self._sessions.fork(source, caller.principal, deps, at_message=at_message, options=options)
+            async with (
+                self._acceptance.admitted(fork, caller.principal, text) as session,
+                self._acceptance.recorded(session),
+            ):
+                message = await self._acceptance.deliver(session, text, images, new=True, timeout=timeout)
+        await self._message_accepted(AuditKind.SESSION_FORKED, session, text, caller.principal, source=source.id)
         return PendingTurn(session, message)
 
-    def _audit_message(self, kind: AuditKind, session: Session, prompt: str, **more: Any) -> None:
+    async def _message_accepted(self, kind: AuditKind, session: Session, prompt: str, who: str, **more: Any) -> None:
+        # Before the caller is answered: a server that is killed now still knows of it.
+        await session.saved()
+        if self._replica is not None:  # and if the whole machine is lost, the others of its fleet know
+            await self._replica.caught_up(session.id)
         details = {
             "prompt": prompt,
             "cwd": session.cwd,
@@ -343,104 +409,109 @@ class Service:
             "isolation": session.deps.launcher.home.isolation,
             **more,
         }
-        self.audit(AuditEvent(kind, session.owner, session.id, details))
+        if who != session.owner:
+            details["owner"] = session.owner
+        self.audit(AuditEvent(kind, who, session.id, details))
 
-    async def interrupt(
-        self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None
-    ) -> InterruptResult:
+    async def interrupt(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> InterruptResult:
         """Ends the running turn; the session stays usable. The messages that waited behind it are dropped."""
-        session = await self._owned(session_id, owner, self._workplaces.of(origin, owner))
+        acting = self._acting(session_id, caller, Access.ANSWER)
+        session = await self._owned(session_id, acting.principal, self._environments.of(acting))
         await self.neighbours.refuse_elsewhere(session)
-        self.audit(AuditEvent(AuditKind.INTERRUPTED, owner, session_id))
+        self.audit(AuditEvent(AuditKind.INTERRUPTED, caller.principal, session_id))
         return InterruptResult(session, await session.interrupt())
 
-    async def cancel(self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> Session:
+    async def withdraw(self, session_id: str, message_id: str, *, caller: Caller = LOCAL_CALLER) -> UserMessage | None:
+        """Takes a message back that waits behind the running turn; None if it was taken up or does not wait."""
+        caller = self._acting(session_id, caller, Access.ANSWER)
+        session = await self._owned(session_id, caller.principal, self._environments.of(caller))
+        return await session.withdraw(message_id)
+
+    async def cancel(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Session:
         """Ends the session for good, also one of ours that is only on disk. That is on disk when this returns."""
-        deps = self._workplaces.of(origin, owner)
-        session = self._sessions.known(session_id) or await self._recorded_session(session_id, owner, deps)
-        if session.owner != owner:
-            raise self._observers.foreign_session(session_id, owner)
+        self.access.refuse_borrowed(self.current_id(session_id), caller.principal)
+        deps = self._environments.of(caller)
+        session = self._sessions.known(session_id) or await self._recorded_session(session_id, caller.principal, deps)
+        if session.owner != caller.principal:
+            raise self._observers.foreign_session(session_id, caller.principal)
         await self.neighbours.refuse_elsewhere(session)
-        self.audit(AuditEvent(AuditKind.CANCELLED, owner, session_id))
+        self.audit(AuditEvent(AuditKind.CANCELLED, caller.principal, session_id))
         session.cancel()
         await session.deps.stores.recorder.save(session)
         return session
 
-    async def _recorded_session(self, session_id: str, owner: str, deps: SessionDeps) -> Session:
-        """A session of the owner's that has a record on disk. SessionNotFound if there is none, SessionBusy if another
+    async def _recorded_session(self, session_id: str, principal: str, deps: SessionDeps) -> Session:
+        """The principal's session that has a record on disk. SessionNotFound if there is none, SessionBusy if another
         server runs it."""
         records = deps.stores.recorder.records
-        mine = is_session_id(session_id) and await asyncio.to_thread(records.owned_by, owner, session_id)
+        mine = is_session_id(session_id) and await asyncio.to_thread(records.owned_by, principal, session_id)
         if mine and await asyncio.to_thread(records.read, session_id) is not None:
             if await asyncio.to_thread(deps.stores.leases.held, session_id):
                 raise await self.neighbours.busy(session_id)
-            return await self._owned(session_id, owner, deps)
-        return self.session(session_id, owner=owner)
+            return await self._owned(session_id, principal, deps)
+        return self.session(session_id, principal=principal)
 
     # -- looking at sessions ----------------------------------------------------------------------------------
 
     async def wait(
-        self, session_id: str, timeout: float | None = None, *, owner: str = LOCAL, for_questions: bool = True
+        self, session_id: str, timeout: float | None = None, *, principal: str = LOCAL, for_questions: bool = True
     ) -> Session:
         """Waits until the session is at rest or has a question."""
-        session = self.session(session_id, owner=owner)
+        session = self.session(session_id, principal=principal)
         await session.wait(timeout, for_questions=for_questions)
         return session
 
-    def session(self, session_id: str, *, owner: str = LOCAL) -> Session:
-        """A session in memory."""
+    def session(self, session_id: str, *, principal: str = LOCAL, wanted: Access = Access.WATCH) -> Session:
+        """A session in memory, of the principal's own or shared with them for this."""
         session = self._sessions.known(session_id)
-        if session is not None and session.owner != owner:
-            raise self._observers.foreign_session(session_id, owner)
+        if session is not None:
+            principal = self.access.owner_for(session.id, principal, wanted) or principal
+        if session is not None and session.owner != principal:
+            raise self._observers.foreign_session(session_id, principal)
         if session is None:
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
         return session
 
-    async def find(self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> Session:
+    async def find(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Session:
         """A session in memory or on disk; one from disk is at rest until it is sent a message."""
-        session = await self._owned(session_id, owner, self._workplaces.of(origin, owner))
+        caller = self._acting(session_id, caller, Access.WATCH)
+        session = await self._owned(session_id, caller.principal, self._environments.of(caller))
         self._acceptance.learn_secrets(session)
         await session.saved()
         return session
 
     async def _owned(
-        self, session_id: str, owner: str, deps: SessionDeps, options: SessionOptions | None = None
+        self, session_id: str, principal: str, deps: SessionDeps, options: SessionOptions | None = None
     ) -> Session:
         known = self._sessions.known(session_id) is not None
         # Asked before anything is said about it: what is somebody else's does not exist.
-        if not known and not await asyncio.to_thread(deps.stores.recorder.records.owned_by, owner, session_id):
-            raise self._observers.foreign_session(session_id, owner)
-        session = await self._sessions.find(session_id, owner, deps, options)
-        if session.owner != owner:
-            raise self._observers.foreign_session(session_id, owner)
+        if not known and not await asyncio.to_thread(deps.stores.recorder.records.owned_by, principal, session_id):
+            raise self._observers.foreign_session(session_id, principal)
+        session = await self._sessions.find(session_id, principal, deps, options)
+        if session.owner != principal:
+            raise self._observers.foreign_session(session_id, principal)
         return session
+
+    def _acting(self, session_id: str, caller: Caller, wanted: Access) -> Caller:
+        return self.access.acting(self.current_id(session_id), caller, wanted)
 
     def current_id(self, session_id: str) -> str:
         """The id under which a session in memory goes on, which is another one after it was cleared."""
         session = self._sessions.known(session_id)
         return session.id if session is not None else session_id
 
-    def sessions(self, *, owner: str | None = LOCAL) -> list[Session]:
-        """Those in memory, most recently used first; of one owner, or of all."""
-        return self._listing.in_memory(owner)
+    def sessions(self, *, principal: str | None = LOCAL) -> list[Session]:
+        """Those in memory, most recently used first; of all, or those that a principal may watch."""
+        return self._listing.in_memory(principal)
 
-    @property
-    def spares_ready(self) -> int:
-        """How many spare processes can be taken by new sessions now."""
-        return self._sessions.spares.ready
-
-    async def spares_settled(self) -> None:
-        """Waits until no spare process is being started."""
-        await self._sessions.spares.settled()
-
-    def watch(self, session_id: str, *, owner: str = LOCAL, after: int | None = None) -> Subscription:
+    def watch(self, session_id: str, *, principal: str = LOCAL, after: int | None = None) -> Subscription:
         """The events of a session as they happen, from behind `after` on."""
-        return self.session(session_id, owner=owner).events.subscribe(after)
+        return self.session(session_id, principal=principal).events.subscribe(after)
 
     async def catalogue(
         self,
         *,
-        owner: str = LOCAL,
+        caller: Caller = LOCAL_CALLER,
         project: str | None = None,
         limit: int = 50,
         offset: int = 0,
@@ -448,29 +519,35 @@ class Service:
         whole: bool = False,
         archived: bool = False,
         active: bool = False,
-        origin: ClientOrigin | None = None,
     ) -> CatalogueEntries:
-        """Every session of the owner on this machine, pinned ones first, then the newest, those without a transcript
-        yet included. `text` is looked for in titles and prompts or, with `whole`, in all conversations. With `active`,
-        only those in memory."""
-        deps = self._workplaces.of(origin, owner)
+        """Every session of the caller's on this machine, pinned ones first, then the newest, those without a transcript
+        yet included, and at the end those that others share with them. `text` is looked for in titles and prompts or,
+        with `whole`, in all conversations. With `active`, only those in memory."""
+        deps = self._environments.of(caller)
         if project is not None and deps.directory is not None:
             project = os.path.join(deps.directory, project)
-        return await self._listing.entries(
-            owner, deps.stores, project, limit, text, offset=offset, whole=whole, archived=archived, active=active
-        )
+        if project is not None and caller.principal != LOCAL:
+            project = await deps.stores.threads.run(deps.enforcer.resolved, project, caller.principal)
+        look = partial(self._listing.entries, caller.principal, deps.stores, project, limit, text)
+        found = await look(offset=offset, whole=whole, archived=archived, active=active)
+        if project is not None or text is not None or archived or active or caller.principal == LOCAL:
+            return found
+        # Behind their own, where there is room: they take no place of a page away.
+        return await self.stored.with_shared(found, limit, caller)
 
-    async def last_states(
-        self, session_ids: Iterable[str], *, owner: str = LOCAL, origin: ClientOrigin | None = None
-    ) -> dict[str, State]:
+    async def catalogue_size(self, *, caller: Caller = LOCAL_CALLER, archived: bool = False) -> int:
+        """How many sessions `catalogue` has in all pages; a few files may be counted that hold no conversation."""
+        return await self._listing.count(caller.principal, self._environments.of(caller).stores, archived=archived)
+
+    async def last_states(self, session_ids: Iterable[str], *, caller: Caller = LOCAL_CALLER) -> dict[str, State]:
         """Where sessions of ours stand that are only on disk; others are left out."""
-        return await self._listing.last_states(session_ids, owner, self._workplaces.of(origin, owner).stores)
+        return await self._listing.last_states(session_ids, caller.principal, self._environments.of(caller).stores)
 
     # -- questions --------------------------------------------------------------------------------------------
 
-    def questions(self, session_id: str, *, owner: str = LOCAL) -> list[Question]:
+    def questions(self, session_id: str, *, principal: str = LOCAL) -> list[Question]:
         """The open questions of a session, oldest first."""
-        return self.session(session_id, owner=owner).questions
+        return self.session(session_id, principal=principal).questions
 
     def respond(
         self,
@@ -478,122 +555,45 @@ class Service:
         question_id: str,
         answer: Answer,
         *,
-        owner: str = LOCAL,
+        principal: str = LOCAL,
         by: str = "respond",
         client: str = "",
     ) -> Session:
-        """Answers a question on behalf of the owner, through the channel `by` of a `client`. QuestionClosed tells who
-        was faster; PermissionDenied for a changed input or a mode that the policy refuses, which leaves the question
-        open."""
-        session = self.session(session_id, owner=owner)
+        """Answers a question on behalf of a principal, through the channel `by` of a `client`. QuestionClosed tells
+        who was faster; PermissionDenied for a changed input or a mode that the policy refuses, which leaves the
+        question open."""
+        session = self.session(session_id, principal=principal, wanted=Access.ANSWER)
+        client = self.answers_as(session_id, principal, client)
+        # Nothing is awaited from this look to the answer: the question stays the one that was judged.
         question = next((question for question in session.questions if question.id == question_id), None)
         if question is not None and answer.updated_input is not None:
             shown = self._redactor.data(question.tool_input)
             updated = put_back(answer.updated_input, shown, question.tool_input, MARK)
             answer = replace(answer, updated_input=updated)
-            with self._observers.auditing_refusals(owner, "respond", session_id):
-                self._enforcer.check_call(owner, session.cwd, question.tool_name, updated)
+            with self._observers.auditing_refusals(principal, "respond", session_id):
+                self._enforcer.check_call(session.owner, session.cwd, question.tool_name, updated)
         if answer.mode is not None:
-            with self._observers.auditing_refusals(owner, "respond", session_id):
-                self._enforcer.check_mode(owner, answer.mode)
-        self.answer_question(session.id, question_id, answer, by, client)
+            with self._observers.auditing_refusals(principal, "respond", session_id):
+                self._enforcer.admission(session.owner).check_mode("permission_mode", answer.mode)
+        self.broker.answer(session.id, question_id, answer, by, client)
         return session
 
-    def add_channel(self, channel: Channel) -> None:
-        """From now on the channel is offered every question, those that are open first."""
-        self._broker.add_channel(channel)
+    def may_answer(self, session_id: str, principal: str) -> bool:
+        """Whether a principal may answer what is asked under this id, unless it is a session of somebody else."""
+        session = self._sessions.known(session_id)
+        return session is None or self.access.may(session.id, session.owner, principal, Access.ANSWER)
 
-    def remove_channel(self, channel: Channel) -> None:
-        """The channel hears nothing more; its questions stay open for the others."""
-        self._broker.remove_channel(channel)
-
-    def pending_questions(self, asker: str | None = None) -> list[Question]:
-        """The open questions, oldest first; of all, or of one asker: the id of a session, or what `open_question` was
-        given."""
-        return self._broker.pending(asker)
-
-    def answer_question(self, asker: str, question_id: str, answer: Answer, by: str, client: str = "") -> None:
-        """The answer of a channel, which has shown the question to a person at a client. QuestionClosed tells who was
-        faster; InvalidArgument leaves the question open."""
-        self._broker.answer(asker, question_id, answer, by, client)
-
-    def why_closed(self, asker: str, question_id: str) -> QuestionClosed:
-        """What became of a question that is no longer open."""
-        return self._broker.why_closed(asker, question_id)
-
-    def open_question(
-        self,
-        asker: str,
-        tool: str,
-        arguments: Mapping[str, Any],
-        settle: Settle,
-        *,
-        suggestions: Sequence[Mapping[str, Any]] = (),
-    ) -> Question:
-        """Asks all channels about a call that no session makes; `settle` is called once, when the question closes."""
-        return self._broker.open(asker, tool, arguments, settle, suggestions=suggestions, of_client=True)
-
-    def withdraw_question(self, question_id: str, detail: str) -> None:
-        """Nobody needs an answer any more; a no-op for a question that is closed."""
-        self._broker.withdraw(question_id, detail)
+    def answers_as(self, session_id: str, principal: str, client: str) -> str:
+        """How an answer is told that comes from this client: with the name of a person whose session it is not."""
+        session = self._sessions.known(session_id)
+        return client if session is None or session.owner == principal else ", ".join(filter(None, (principal, client)))
 
     # -- policy and secrets -----------------------------------------------------------------------------------
 
-    def policy_answer(self, principal: str, tool: str, arguments: Mapping[str, Any]) -> Answer | None:
-        """What the policy says of a call that no session makes; None if a person must be asked."""
-        return self._enforcer.answer(principal, self.settings.default_cwd or "", tool, arguments)
-
-    def modes(self, principal: str) -> tuple[str, ...]:
-        """The permission modes that this caller may choose, the most careful first."""
-        return self._enforcer.modes(principal)
-
-    def directories(self, principal: str, *, origin: ClientOrigin | None = None) -> list[str]:
-        """Where this caller's sessions may work, or do by default if they may work anywhere. Blocks on the disk."""
-        return self._workplaces.of(origin, principal).gate.directories(principal)
-
-    def may_work_in(self, path: str, principal: str, *, origin: ClientOrigin | None = None) -> bool:
-        """Whether this caller's sessions may work in a directory. Blocks on the disk."""
-        return self._workplaces.of(origin, principal).gate.may_work_in(path, principal)
-
-    def bypass_possible(self, principal: str) -> bool:
-        """Whether permission checks may be switched off at all for this caller."""
-        return self._enforcer.bypass_possible(principal)
-
-    def bypass_on(self, principal: str, *, origin: ClientOrigin | None = None) -> bool:
-        """Whether they are switched off for this caller, at the client from there."""
-        return self._workplaces.of(origin, principal).gate.bypass_on(principal)
-
-    def set_bypass(self, principal: str, on: bool, *, by: str = "", origin: ClientOrigin | None = None) -> None:
-        """Lets this caller's sessions skip permission checks, or no longer: those of clients with the same environment
-        and directory. `by` is the channel of the confirmation."""
-        with self._observers.auditing_refusals(principal, "bypass"):
-            self._workplaces.of(origin, principal).gate.set_bypass(principal, on)
-        self.audit(AuditEvent(AuditKind.BYPASS_SWITCHED, principal, details={"on": on, "by": by}))
-
-    @contextlib.contextmanager
-    def steering(self, principal: str, action: str, server: str) -> Iterator[None]:
-        """Around a change to a server of the hub: PermissionDenied if the caller may make none. Audited either way.
-        Whoever shares the servers with nobody may always sign in: it changes nothing for others."""
-        with self._observers.auditing_refusals(principal, f"{action} {server}"):
-            if not (action == "authenticate" and principal in self.hosts):
-                self._enforcer.check_steering(principal)
-            yield
-        self.audit(AuditEvent(AuditKind.HUB_STEERED, principal, details={"action": action, "server": server}))
-
-    @property
-    def redaction(self) -> Redacts:
-        """Takes everything out of texts and data that must not leave this process."""
-        return self._redactor
+    def policy_for(self, caller: Caller) -> CallerPolicy:
+        """What the policy lets a caller do."""
+        return CallerPolicy(caller, self.settings, self._enforcer, self._environments, self._observers, self.hosts)
 
     def add_secrets(self, secrets: Iterable[str]) -> None:
         """Values that `redaction` takes out from now on."""
         self._redactor.add(secrets)
-
-
-async def _images(session: Session, sources: Sequence[str]) -> tuple[Image, ...]:
-    return await asyncio.to_thread(read_images, sources, lambda path: allowed_path(session, path)) if sources else ()
-
-
-def _require_text(field: str, text: str) -> None:
-    if not text.strip():
-        raise InvalidArgument(f"{field} must not be empty.", field=field)

@@ -13,8 +13,8 @@ import pytest
 
 from claude_code_mcp.claude.command_line import ConversationStart, prepare_command
 from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.claude.frames import ControlRequest, Frame, Result
 from claude_code_mcp.claude.process import ClaudeProcess
+from claude_code_mcp.claude.protocol import ControlRequest, Frame, Result
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.processes.child import Exit
 from claude_code_mcp.processes.environment import build_environment

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.claude.frames import (
+from claude_code_mcp.claude.protocol import (
     ControlCancel,
     ControlRequest,
     ControlResponse,
@@ -131,7 +131,7 @@ def test_what_json_has_no_words_for_is_replaced_before_the_cli_reads_it() -> Non
 
 def test_a_frame_that_is_nested_without_end_is_refused() -> None:
     value: Any = []
-    for _ in range(5000):
+    for _ in range(100_000):
         value = [value]
     with pytest.raises(ValueError, match="nested"):
         encode({"deep": value})

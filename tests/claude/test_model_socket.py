@@ -123,6 +123,8 @@ def test_the_path_of_the_address_is_part_of_the_request() -> None:
     assert costs_something(b"POST", b"/c/v1/messages", "/c") is True
     assert costs_something(b"POST", b"/c/v1/messages/batches", "/c") is None
     assert costs_something(b"POST", b"/v1/messages", "/c") is None
+    assert costs_something(b"GET", b"/c/v1/models", "/c") is False
+    assert costs_something(b"GET", b"/v1/models", "/c") is None
 
 
 # -- over the line ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.frames import (
+from claude_code_mcp.claude.process import ClaudeProcess
+from claude_code_mcp.claude.protocol import (
     ControlCancel,
     ControlRequest,
     Conversation,
@@ -18,7 +19,6 @@ from claude_code_mcp.claude.frames import (
     StreamEvent,
     System,
 )
-from claude_code_mcp.claude.process import ClaudeProcess
 from claude_code_mcp.errors import ProcessFailed
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer

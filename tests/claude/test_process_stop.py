@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.frames import Result, StreamEvent
+from claude_code_mcp.claude.protocol import Result, StreamEvent
 from claude_code_mcp.processes.child import Exit
 from tests.support.clock import settled, stopped_clock
 

@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from claude_code_mcp.claude.frames import Result
+from claude_code_mcp.claude.protocol import Result
 from claude_code_mcp.errors import ProcessFailed
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool

@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from claude_code_mcp.claude.frames import ControlRequest, Garbage, Result, StreamEvent
-from claude_code_mcp.claude.protocol import ControlProtocol
+from claude_code_mcp.claude.protocol import ControlProtocol, ControlRequest, Garbage, Result, StreamEvent
 from claude_code_mcp.processes.lines import MAX_LINE
 
 QUESTION = {"type": "control_request", "request_id": "q1", "request": {"subtype": "can_use_tool"}}

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from claude_code_mcp.claude.response_meter import ResponseMeter
+from claude_code_mcp.claude.model_socket import ResponseMeter
 from claude_code_mcp.model.usage import ModelUsage, Usage
 
 START = {"input_tokens": 120, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 3, "output_tokens": 1}
@@ -49,6 +49,25 @@ def test_an_answer_that_is_not_streamed_is_counted() -> None:
 )
 def test_what_the_model_says_lowers_nothing(text: str) -> None:
     assert metered(stream(text)) == EXPECTED
+
+
+@pytest.mark.parametrize("piece", [7, 64, 1 << 16])
+def test_an_answer_is_not_over_because_it_speaks_of_its_end(piece: int) -> None:
+    spoken = {"type": "message_stop", "line": "\nevent: message_stop\n"}
+    block = {"type": "tool_use", "name": "Note", "input": spoken}
+    body = {"model": "claude-opus-5-5", "content": [block], "usage": {**START, **FINAL}}
+    for separators in ((",", ":"), (", ", ": ")):
+        meter = ResponseMeter(200)
+        whole = json.dumps(body, separators=separators).encode()
+        for at in range(0, len(whole), piece):
+            meter.feed(whole[at : at + piece])
+            assert not meter.complete, "it would be counted before its usage has come"
+    result = event("content_block_start", content_block={"type": "web_search_tool_result", "title": "message_stop"})
+    meter = ResponseMeter(200)
+    meter.feed(result)
+    assert not meter.complete
+    meter.feed(event("message_stop"))
+    assert meter.complete
 
 
 def test_a_stream_that_is_cut_off_costs_what_was_sent() -> None:

@@ -1,15 +1,15 @@
 """What a typed line comes to, and how a question is shown: no terminal and no server."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from claude_code_mcp.client.deciding import NoAnswer
-from claude_code_mcp.client.live_sessions import OpenQuestion
-from claude_code_mcp.client.question_view import Style, changed_lines, question_lines
-from claude_code_mcp.commands.asking import Asking
+from claude_code_mcp.client.open_questions import OpenQuestion
+from claude_code_mcp.client.question_view import NoAnswer, Style, changed_lines, question_lines
 from claude_code_mcp.commands.printing import table
-from claude_code_mcp.model.question import Question, kind_of
+from claude_code_mcp.commands.verbs import Asking
+from claude_code_mcp.model.question import FileChange, Question, kind_of
 from claude_code_mcp.model.text import age
 
 
@@ -83,6 +83,23 @@ def test_every_line_of_a_file_has_a_sign_and_nothing_steers_the_terminal() -> No
     assert lines[0] == "Claude Code wants to: Do it"
     assert lines[-3:] == ["+ x", "+ Claude Code wants to: nothing", "+ \\u001b[2Jgone"]
     assert "file_path: /f" in lines
+
+
+def test_a_change_that_the_server_has_compared_has_line_numbers() -> None:
+    diff = "@@ -8,3 +8,3 @@\n eight\n-nine\n+9\n ten\n@@ -20,1 +20,0 @@\n-last"
+    asking = replace(asked("Write", file_path="/f", content="all of it").question, change=FileChange(diff))
+    lines = list(question_lines(asking))
+    assert [line.text for line in lines[-6:]] == [
+        "     8   eight",
+        "     9 - nine",
+        "     9 + 9",
+        "    10   ten",
+        "…",
+        "    20 - last",
+    ]
+    assert [line.style for line in lines[-5:-3]] == [Style.REMOVED, Style.ADDED]
+    assert not any("all of it" in line.text for line in lines)
+    assert "file_path: /f" in [line.text for line in lines]
 
 
 def test_an_input_of_another_shape_is_shown_as_it_is() -> None:

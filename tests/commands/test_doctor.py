@@ -9,10 +9,12 @@ import pytest
 from claude_code_mcp.claude.executable import MINIMUM_VERSION
 from claude_code_mcp.processes.environment import DEPTH
 from tests.support.bubblewrap import missing
+from tests.support.ports import free_port
 
 from .test_commands import run
 
 NONE = 'default = "x"\n[profiles.x]\nisolation = "none"'
+VERSION = ".".join(map(str, MINIMUM_VERSION))
 TOKEN = "ann-5f0c9d2e7b41a86c3d90-and-more"
 
 
@@ -49,6 +51,50 @@ def test_all_is_well_and_said_in_json(environment: dict[str, str]) -> None:
     assert code == 0
     assert {"settings", "Claude Code", "login", "policy", "MCP servers", "state directory"} <= set(found)
     assert all(finding["fix"] is None for finding in found.values())
+
+
+def deep(environment: dict[str, str], *more: str) -> tuple[int, str, dict[str, dict[str, Any]]]:
+    lines = run(environment, "doctor", "--deep", *more)
+    report = json.loads(run(environment, "doctor", "--deep", "--json", *more).stdout)
+    return lines.returncode, lines.stdout, {finding["what"]: finding for finding in report["findings"]}
+
+
+def test_the_deep_check_sends_a_request_with_this_key_to_this_address(environment: dict[str, str]) -> None:
+    code, lines, found = deep(environment)  # on loopback, where it costs nothing
+    assert (code, lines.splitlines()[-1]) == (0, "Everything is in order.")
+    assert found["API"]["told"].startswith("it answered in")
+    assert environment["ANTHROPIC_BASE_URL"] in found["API"]["told"]
+    assert found["a turn on the scripted model"]["ok"]
+    assert "mcp " in found["versions"]["told"]
+    assert "state" in found["disk"]["told"]
+
+
+@pytest.mark.soak
+def test_it_is_never_in_order_where_no_turn_can_work(environment: dict[str, str]) -> None:
+    nowhere = {**environment, "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{free_port()}"}
+    code, lines, found = deep(nowhere)
+    assert code == 1
+    assert "in order" not in lines
+    assert not found["API"]["ok"]
+    assert "ANTHROPIC_BASE_URL" in found["API"]["fix"]
+    assert "in order" not in run(nowhere, "doctor").stdout, "what was not tried is not said to work"
+
+
+def test_a_request_that_may_cost_is_not_sent_without_a_yes(environment: dict[str, str], tmp_path: Path) -> None:
+    sends = f'test "$2" = "Say ok." && touch {tmp_path}/sent'
+    says = f'case "$1" in --version) echo "{VERSION} (Claude Code)";; -p) {sends};; *) exit 1;; esac'
+    elsewhere = {
+        **environment,
+        "ANTHROPIC_BASE_URL": "https://user:hunter2@api.example.org",
+        "CLAUDE_CODE_PATH": script(tmp_path / "claude", says),
+    }
+    report = json.loads(run(elsewhere, "doctor", "--deep", "--json").stdout)
+    [finding] = [finding for finding in report["findings"] if finding["what"] == "API"]
+    assert (finding["ok"], "not tried" in finding["told"]) == (True, True)
+    assert not (tmp_path / "sent").exists()
+    sent = run(elsewhere, "doctor", "--deep", "--yes").stdout
+    assert (tmp_path / "sent").exists()
+    assert "hunter2" not in sent
 
 
 def test_nobody_is_logged_in(environment: dict[str, str]) -> None:
@@ -220,7 +266,7 @@ def test_the_real_claude_says_who_is_logged_in(environment: dict[str, str]) -> N
 @pytest.mark.parametrize("path", ["/nowhere/claude", "/"])
 def test_without_a_cli_one_line_says_so(environment: dict[str, str], path: str) -> None:
     answer = run({**environment, "CLAUDE_CODE_PATH": path}, "claude", "auth", "login")
-    assert answer.returncode == 2
+    assert answer.returncode == 5
     (line,) = answer.stderr.splitlines()
     assert "CLAUDE_CODE_PATH" in line
 

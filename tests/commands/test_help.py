@@ -51,7 +51,7 @@ def test_help_lists_every_command() -> None:
 def test_every_flag_of_serve_is_a_setting_or_says_where_to_serve() -> None:
     serve = command("serve")
     flags = {action.dest for action in options(serve).values()}
-    assert flags == {"help", "http", "shared", "config", *SETTINGS_WITH_FLAG}
+    assert flags == {"help", "http", "oauth", "shared", "config", *SETTINGS_WITH_FLAG}
     assert set(SETTINGS_WITH_FLAG) <= set(Settings.model_fields)
     shown = plain(serve.format_help())
     assert all(variable_of(field) in shown for field in SETTINGS_WITH_FLAG)

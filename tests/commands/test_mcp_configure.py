@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from claude_code_mcp.json_text import decode_with_comments
 from claude_code_mcp.testing import Sandbox
 
 from .conftest import Mcp, start
 
 
 def entries(file: Path) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["mcpServers"]
+    read: dict[str, Any] = decode_with_comments(file.read_text(encoding="utf-8"))["mcpServers"]
     return read
 
 
@@ -156,9 +157,9 @@ def test_the_files_of_claude_code_are_read_and_left_alone(mcp: Mcp, sandbox: San
 
 
 @pytest.mark.parametrize("action", ["remove", "enable", "disable", "login", "logout"])
-def test_a_name_that_there_is_not_is_a_mistake_in_the_call(mcp: Mcp, action: str) -> None:
+def test_a_name_that_there_is_not_is_not_found(mcp: Mcp, action: str) -> None:
     answer = mcp(action, "nobody")
-    assert answer.returncode == 2
+    assert answer.returncode == 3
     assert "no MCP server called 'nobody'" in answer.stderr
 
 
@@ -192,17 +193,33 @@ def test_the_servers_of_other_programs_are_copied(mcp: Mcp, own_file: Path, sand
         "gh": {"url": "https://a/mcp", "headers": {"A": "${GH_TOKEN}"}},
     }
     assert "already there" in mcp("import", str(code), "gh").stdout
-    assert mcp("import", "vscode", "nobody").returncode == 2
+    assert mcp("import", "vscode", "nobody").returncode == 3
 
 
-def test_a_file_with_comments_is_changed_and_kept_as_it_was_too(mcp: Mcp, own_file: Path) -> None:
+def test_comments_and_order_stay_when_a_server_is_added_changed_and_removed(mcp: Mcp, own_file: Path) -> None:
     own_file.parent.mkdir(parents=True)
-    before = '{"mcpServers": {"old": {"command": "x"}}, /* mine */}'
+    before = """{
+  // the servers of this machine
+  "mcpServers": {
+    "old": { "command": "x" }, // ours
+  },
+  /* theirs */ "other": [1, 2],
+}
+"""
     own_file.write_text(before)
-    added = mcp("add", "new", "https://example.com/mcp")
-    assert added.returncode == 0
+    assert mcp("add", "new", "https://example.com/mcp").returncode == 0
     assert sorted(entries(own_file)) == ["new", "old"]
-    assert own_file.with_name("mcp.json.with-comments").read_text() == before
+    assert mcp("disable", "old").returncode == 0
+    text = own_file.read_text()
+    for comment in ("// the servers of this machine", "// ours", "/* theirs */"):
+        assert comment in text
+    assert text.index('"mcpServers"') < text.index('"other"')
+    assert mcp("enable", "old").returncode == 0
+    assert mcp("remove", "new").returncode == 0
+    after = own_file.read_text()
+    assert decode_with_comments(after) == decode_with_comments(before)
+    assert all(comment in after for comment in ("// the servers of this machine", "// ours", "/* theirs */"))
+    assert [*own_file.parent.glob("*.with-comments")] == []
 
 
 @pytest.mark.parametrize(

@@ -105,9 +105,9 @@ def test_a_question_in_mid_call_is_answered_by_the_next_lines(mcp: Mcp, answers:
     ("arguments", "code", "expected"),
     [
         (["stdio"], 2, "Which program?"),
-        (["stdio", "no-such-program"], 1, "there is no program 'no-such-program'"),
+        (["stdio", "no-such-program"], 5, "there is no program 'no-such-program'"),
         (["ws", "http://127.0.0.1/"], 2, "begins with ws:// or wss://"),
-        (["http", "http://127.0.0.1:1/mcp", "--header", "Authorization: Bearer s3cret"], 1, "is not available"),
+        (["http", "http://127.0.0.1:1/mcp", "--header", "Authorization: Bearer s3cret"], 5, "is not available"),
         (["stdio", "--env", "s3cret", "x"], 2, "--env wants NAME=VALUE"),
     ],
 )
@@ -347,7 +347,7 @@ def test_a_form_has_types_and_choices(editing: Callable[[], Terminal], sandbox: 
 def test_what_the_server_tells_goes_above_the_line_that_is_edited(editing: Callable[[], Terminal]) -> None:
     terminal = editing()
     terminal.type("call die\r")
-    terminal.until("error: The server refused")
+    terminal.until("was lost during the call: exited with code 7")
     terminal.type("call ec")
     terminal.until("* connection: connected")
     terminal.until("call ec")  # drawn again below it
@@ -364,7 +364,7 @@ async def test_a_person_signs_in_on_the_way(shell: dict[str, str], mcp: Mcp, own
     async with http_server(RemoteServer(), port, **authority.options(port)) as url:
         configure(own_file, r={"type": "http", "url": url})
         answer = await asyncio.to_thread(mcp, "connect", "r")
-        assert (answer.returncode, answer.stdout) == (1, "")
+        assert (answer.returncode, answer.stdout) == (5, "")
         assert answer.stderr.endswith("run `claude-code-mcp mcp login r`\n")
         terminal = Terminal(shell, "connect", "r")
         try:

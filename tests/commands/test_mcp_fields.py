@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.commands.mcp.fields import LEFT_OUT, FieldEntry, Unfit, read_entries
+from claude_code_mcp.commands.mcp.prompts import LEFT_OUT, FieldEntry, Unfit, read_entries
 
 
 def entry(required: bool = False, **schema: Any) -> FieldEntry:

@@ -28,6 +28,7 @@ def node(packages: Path, server: str, *arguments: str, **entry: Any) -> dict[str
     return {"command": "node", "args": [str(packages / server / "dist" / "index.js"), *arguments], **entry}
 
 
+@pytest.mark.soak  # the interactive client and the hub are always tested with servers from npm
 def test_servers_from_npm_are_looked_at_and_called(mcp: Mcp, own_file: Path, packages: Path, tmp_path: Path) -> None:
     memory = node(packages, "server-memory", env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")})
     configure(own_file, everything=node(packages, "server-everything", "stdio"), memory=memory)
@@ -67,10 +68,10 @@ def test_a_tool_that_says_it_failed_ends_with_one(mcp: Mcp, own_file: Path, pack
         (["x", "echo", "{bad"], 2, "not JSON"),
         (["x", "echo", "[1]"], 2, "must be a JSON object"),
         (["x", "echo", "word"], 2, "NAME=VALUE"),
-        (["nobody", "echo"], 2, "no MCP server called 'nobody'; there are: x, gone, off"),
+        (["nobody", "echo"], 3, "no MCP server called 'nobody'; there are: x, gone, off"),
         (["x", "refuse"], 1, "The server refused: No such thing"),
-        (["gone", "echo"], 1, "there is no program 'no-such-program'"),
-        (["off", "echo"], 1, "disabled in its configuration"),
+        (["gone", "echo"], 5, "there is no program 'no-such-program'"),
+        (["off", "echo"], 5, "disabled in its configuration"),
         (["x", "wait", "note={tmp}/note", "--timeout", "0.5"], 1, "did not answer within 0.5 s"),
     ],
 )
@@ -100,14 +101,14 @@ def test_status_waits_only_so_long_and_tells_why(mcp: Mcp, own_file: Path) -> No
     dying = local("-c", "raise SystemExit('bad s3cret-value')", env=secret)
     dying["args"] = dying["args"][-2:]
     configure(own_file, good=local(), hangs=local("hang"), dies=dying, off=local(disabled=True), wrong=7)
-    status = mcp("status", "good", "dies", "off", "--patience", "60")
+    status = mcp("status", "good", "dies", "off", "--connect-timeout", "60")
     assert status.returncode == 1
     rows = {line.split()[0]: line for line in status.stdout.splitlines()}
     assert "connected  a-server 1, protocol 2025-11-25, 10 tools" in rows["good"]
     assert "failed     exited with code 1: bad [redacted]" in rows["dies"]
     assert "disabled   disabled in its configuration" in rows["off"]
     assert "mcpServers.wrong: must be an object" in status.stderr
-    assert "pending  no answer within 1 s" in mcp("status", "hangs", "--patience", "1").stdout
+    assert "pending  no answer within 1 s" in mcp("status", "hangs", "--connect-timeout", "1").stdout
     assert mcp("status", "good").returncode == 1  # the file still has something wrong in it
 
 
@@ -155,7 +156,7 @@ async def test_signing_in_needs_nothing_but_the_address(shell: dict[str, str], m
         assert (await asyncio.to_thread(mcp, "call", "r", "echo")).stdout == "echo {}\n"
         assert (await asyncio.to_thread(mcp, "logout", "r")).stdout == "Signed out of r.\n"
         refused = await asyncio.to_thread(mcp, "call", "r", "echo")
-        assert refused.returncode == 1
+        assert refused.returncode == 5
         assert "sign in" in refused.stderr
     assert authority.grants == ["code"]
 
@@ -182,7 +183,7 @@ async def test_a_sign_in_that_nobody_finishes_is_given_up(mcp: Mcp, own_file: Pa
     async with http_server(RemoteServer(), port, **authority.options(port)) as url:
         configure(own_file, r={"type": "http", "url": url}, local=local())
         given_up = await asyncio.to_thread(mcp, "login", "r", "--timeout", "1")
-        assert given_up.returncode == 1
+        assert given_up.returncode == 5
         assert "nobody signed in within 1 s" in given_up.stderr
         refused = await asyncio.to_thread(mcp, "login", "local")
         assert refused.returncode == 2

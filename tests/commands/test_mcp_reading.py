@@ -54,7 +54,7 @@ def test_a_resource_is_written_as_it_is_and_prompts_take_texts(mcp: Mcp) -> None
     completed = mcp("complete", "full", "greet", "who", "A", "other=1")
     assert (completed.returncode, completed.stdout) == (0, "Ada\n")
     assert json.loads(mcp("complete", "full", "full://notes/{name}", "name", "--json").stdout) == {"values": ["da"]}
-    watched = mcp("watch", "full", "--timeout", "0")
+    watched = mcp("watch", "full", "--timeout", "0", "full://note")
     assert (watched.returncode, watched.stdout) == (0, "")
 
 
@@ -64,7 +64,7 @@ def test_a_resource_is_written_as_it_is_and_prompts_take_texts(mcp: Mcp) -> None
     [
         (["prompt", "full", "great"], 2, "'full' has no prompt 'great'; it has, among others: greet."),
         (["prompt", "full", "greet"], 2, "The prompt 'greet' needs who"),
-        (["read", "nobody", "x:y"], 2, "no MCP server called 'nobody'; there are: full"),
+        (["read", "nobody", "x:y"], 3, "no MCP server called 'nobody'; there are: full"),
     ],
 )
 def test_what_cannot_be_had_is_told_in_one_line(mcp: Mcp, arguments: list[str], code: int, expected: str) -> None:

@@ -69,4 +69,4 @@ def test_json_stays_json_in_a_terminal_that_lacks_a_character(environment: dict[
     answer = run({**environment, "PYTHONIOENCODING": "ascii"}, "sessions", "list", "--json")
     assert answer.stdout.isascii()
     (session,) = json.loads(answer.stdout)
-    assert session["first_prompt"] == PROMPT
+    assert session["firstPrompt"] == PROMPT

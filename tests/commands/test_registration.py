@@ -1,14 +1,22 @@
 """The entry of this server in each client: what is printed, and what `--install` writes."""
 
+import errno
+import io
 import json
+import os
 import shlex
 import sys
 import tomllib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from claude_code_mcp.commands import registration
+from claude_code_mcp.errors import ClaudeCodeError
+from claude_code_mcp.json_text import decode_with_comments
 from claude_code_mcp.testing import Sandbox
 
 from .test_commands import run
@@ -38,7 +46,44 @@ def test_in_a_cache_of_uv_the_command_is_uvx(monkeypatch: pytest.MonkeyPatch) ->
     assert "archive-v0" not in " ".join(command)
 
 
-@pytest.mark.parametrize("client", ["claude-code", "cursor", "vscode", "codex", "generic"])
+FILES = {
+    "claude-desktop": ".xdg/config/Claude/claude_desktop_config.json",
+    "cursor": ".cursor/mcp.json",
+    "windsurf": ".codeium/windsurf/mcp_config.json",
+    "gemini": ".gemini/settings.json",
+    "zed": ".xdg/config/zed/settings.json",
+    "jetbrains": ".junie/mcp/mcp.json",
+}
+KEYS = {"zed": "context_servers"}
+
+
+@pytest.mark.parametrize("client", sorted(FILES))
+def test_every_client_with_a_file_keeps_its_comments_and_is_registered_once(
+    environment: dict[str, str], sandbox: Sandbox, client: str
+) -> None:
+    file, key = sandbox.home / FILES[client], KEYS.get(client, "mcpServers")
+    file.parent.mkdir(parents=True)
+    text = '// mine\n{\n\t"a": 1, // one\n\t"%s": {\n\t\t"x": {"command": "x"}, // x\n\t},\n}\n' % key  # noqa: UP031
+    file.write_text(text)
+    assert run(environment, "config", client, "--install", "--yes").returncode == 0
+    once = file.read_text()
+    assert [line for line in once.splitlines() if line in text.splitlines()] == text.splitlines()
+    entry = decode_with_comments(once)[key]["claude-code"]
+    assert entry["command"].endswith("claude-code-mcp")
+    assert entry["args"] == ["--shared"]
+    assert "has it already" in run(environment, "config", client, "--install", "--yes").stdout
+    assert (file.read_text(), file.with_name(f"{file.name}.bak").read_text()) == (once, text)
+    if client != "claude-desktop":
+        assert run(environment, "config", client, "--url", URL, "--install", "--yes").returncode == 0
+        entry = decode_with_comments(file.read_text())[key]["claude-code"]
+        assert URL in entry.values()
+        assert "command" not in entry
+        assert "// x" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    "client", ["claude-code", "vscode", "codex", "generic", *sorted(FILES.keys() - {"claude-desktop"})]
+)
 def test_a_url_is_registered_without_the_token_itself(environment: dict[str, str], client: str) -> None:
     secret = "a-secret-token-of-this-test"
     output = run({**environment, "CLAUDE_CODE_MCP_TOKEN": secret}, "config", client, "--url", URL).stdout
@@ -52,14 +97,17 @@ def test_installing_keeps_everything_else_in_a_json_file(environment: dict[str, 
     file = sandbox.home / ".cursor" / "mcp.json"
     file.parent.mkdir()
     before = {"other": 1, "mcpServers": {"x": {"command": "x"}, "claude-code": {"command": "old", "env": {"A": "b"}}}}
-    file.write_text(json.dumps(before))
+    text = json.dumps(before, indent=2).replace('"other": 1,', '"other": 1, // mine')
+    file.write_text(text)
     file.chmod(0o640)
     refused = run(environment, "config", "cursor", "--install")
-    assert (refused.returncode, json.loads(file.read_text())) == (2, before)
-    assert '+    "claude-code": {' in refused.stdout
-    assert '"command": "old"' in refused.stdout.partition("\n+{")[0]
+    assert (refused.returncode, file.read_text()) == (2, text)
+    assert '-      "command": "old",' in refused.stdout
+    assert "+" not in refused.stdout.partition('"x": {')[2].partition("},")[0], "what is not ours is not touched"
     assert run(environment, "config", "cursor", "--install", "--yes").returncode == 0
-    after = json.loads(file.read_text())
+    assert '"other": 1, // mine' in file.read_text()
+    assert file.with_name("mcp.json.bak").read_text() == text
+    after = decode_with_comments(file.read_text())
     assert after["other"] == 1
     assert after["mcpServers"]["x"] == {"command": "x"}
     assert after["mcpServers"]["claude-code"]["env"] == {"A": "b"}
@@ -68,8 +116,53 @@ def test_installing_keeps_everything_else_in_a_json_file(environment: dict[str, 
     assert "has it already" in run(environment, "config", "cursor", "--install", "--yes").stdout
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, None], ids=["private", "for a group", "new"])
+def test_a_file_that_may_hold_tokens_is_never_readable_for_others_nor_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int | None
+) -> None:
+    file, replace, before = tmp_path / "mcp.json", os.replace, '{"token": "secret"}'
+    modes: list[int] = []
+
+    def noting(name: str, path: object, *arguments: Any, **named: Any) -> Any:
+        opened = opening[name](path, *arguments, **named)
+        if Path(str(path)).parent == tmp_path and Path(str(path)) != file:
+            modes.append(os.stat(str(path)).st_mode & 0o777)
+        return opened
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def install() -> int:
+        address = registration.ServerAddress(url=URL)
+        return registration.install_in_file(file, lambda text, _: text + '{"token": "new"}', address, yes=True)
+
+    if mode is not None:
+        file.write_text(before)
+        file.chmod(mode)
+    opening: dict[str, Callable[..., Any]] = {"os": os.open, "io": io.open}
+    monkeypatch.setattr(os, "open", partial(noting, "os"))
+    monkeypatch.setattr(io, "open", partial(noting, "io"))
+    umask = os.umask(0)
+    try:
+        monkeypatch.setattr(os, "replace", failing)
+        with pytest.raises(ClaudeCodeError, match=os.strerror(errno.EIO)):
+            install()
+        assert [path.name for path in tmp_path.iterdir()] == ([] if mode is None else [file.name])
+        monkeypatch.setattr(os, "replace", replace)
+        assert install() == 0
+    finally:
+        os.umask(umask)
+    assert set(modes) == {0o600}, "while it is written"
+    assert file.stat().st_mode & 0o777 == (mode or 0o600)
+    kept = [] if mode is None else [f"{file.name}.bak"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, *kept]
+    for name in kept:
+        assert (tmp_path / name).read_text() == before
+        assert (tmp_path / name).stat().st_mode & 0o777 == mode
+
+
 @pytest.mark.parametrize(
-    "content", ["// a comment\n{}", "[]", '{"mcpServers": []}', '{"mcpServers": {"claude-code": 1}}']
+    "content", ["// a comment\n{", "[]", '{"mcpServers": []}', '{"mcpServers": {"claude-code": 1}}']
 )
 def test_a_file_that_is_not_understood_is_left_alone(
     environment: dict[str, str], sandbox: Sandbox, content: str
@@ -110,11 +203,16 @@ def test_claude_code_registers_it_by_its_own_command(environment: dict[str, str]
     assert answer.returncode == 0, answer.stdout + answer.stderr
     settings = json.loads((sandbox.home / ".claude.json").read_text())
     assert "--shared" in settings["mcpServers"]["claude-code"]["args"]
+    assert "has it already" in run(environment, "config", "claude-code", "--install", "--yes").stdout
+    other = run(environment, "config", "claude-code", "--own", "--install", "--yes")
+    assert other.returncode == 0, other.stdout + other.stderr
+    settings = json.loads((sandbox.home / ".claude.json").read_text())
+    assert "--shared" not in settings["mcpServers"]["claude-code"]["args"]
 
 
 def test_a_wrong_path_of_the_cli_has_its_own_advice(environment: dict[str, str]) -> None:
     answer = run({**environment, "CLAUDE_CODE_PATH": "/nowhere/claude"}, "claude", "--version")
-    assert answer.returncode == 2
+    assert answer.returncode == 5
     assert "/nowhere/claude" in answer.stderr
     assert "leave it out" in answer.stderr
     assert "pip install" not in answer.stderr

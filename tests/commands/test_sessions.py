@@ -49,15 +49,15 @@ async def test_list_and_show_tell_of_a_session(service: Service, sandbox: Sandbo
     shown = await asyncio.to_thread(sessions, environment, "show", session_id[:8])
     assert "hello there" in shown.stdout
     (entry,) = json.loads((await asyncio.to_thread(sessions, environment, "--json")).stdout)
-    assert (entry["session_id"], entry["project"]) == (session_id, str(sandbox.project))
+    assert (entry["sessionId"], entry["project"]) == (session_id, str(sandbox.project))
     session = json.loads((await asyncio.to_thread(sessions, environment, "show", session_id, "--json")).stdout)
-    assert session["session_id"] == session_id
+    assert session["sessionId"] == session_id
     assert session["lines"] == shown.stdout.splitlines()
 
 
-async def test_an_unknown_session_is_a_mistake_in_the_call(environment: dict[str, str]) -> None:
+async def test_an_unknown_session_is_not_found(environment: dict[str, str]) -> None:
     shown = await asyncio.to_thread(sessions, environment, "show", "ffffffff")
-    assert shown.returncode == 2
+    assert shown.returncode == 3
     assert "No session begins with 'ffffffff'" in shown.stderr
     assert "Traceback" not in shown.stderr
 
@@ -91,7 +91,7 @@ async def test_a_session_is_looked_after_from_the_shell(
     refused = await asyncio.to_thread(run, state, "sessions", "delete", copy)
     assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
     await shell("sessions", "delete", copy, "--yes")
-    assert [row["session_id"] for row in json.loads(await shell("sessions", "list", "--json"))] == [session_id]
+    assert [row["sessionId"] for row in json.loads(await shell("sessions", "list", "--json"))] == [session_id]
 
 
 async def test_follow_prints_what_happens_next(service: Service, sandbox: Sandbox, environment: dict[str, str]) -> None:

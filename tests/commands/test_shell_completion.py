@@ -5,8 +5,7 @@ import subprocess
 
 import pytest
 
-from claude_code_mcp.commands.parser import COMMANDS, build_parser
-from claude_code_mcp.commands.shell_completion import commands_of
+from claude_code_mcp.commands.parser import COMMANDS, build_parser, commands_of
 from tests.support.waiting import HANG_SECONDS
 
 from .test_commands import run

@@ -70,7 +70,7 @@ def started(place: SharedPlace, prompt: str, *options: str) -> tuple[Running, st
     file = place.sandbox.root / f"prompt-{secrets.token_hex(4)}"  # one may be longer than an argument can be
     file.write_text(prompt, encoding="utf-8")
     with file.open("rb") as source:
-        running = Running(place, "run", *options, "-", stdin=source)
+        running = Running(place, "run", "--on-question", "wait", *options, "-", stdin=source)
     return running, running.stderr.readline().removeprefix("session ").strip()
 
 
@@ -149,6 +149,7 @@ def test_what_is_denied_was_shown_whole_and_as_it_is(place: SharedPlace, model: 
     assert any("not on Sundays" in result for result in results)
 
 
+@pytest.mark.soak
 def test_a_question_takes_a_text_for_each_part(place: SharedPlace, model: ScriptedModelThread) -> None:
     prompt = script("Ask.", ask_user(question("Which colour?", "red", "blue"), question("How many?", "1", "2")), "ok")
     process, session_id = started(place, prompt)
@@ -175,7 +176,7 @@ def test_a_turn_is_interrupted_from_another_terminal_and_the_session_goes_on(pla
     assert (sent.returncode, sent.stdout) == (0, "Going on.\n")
     assert place.command("cancel", session_id).returncode == 0
     refused = place.command("send", session_id, "hello")
-    assert refused.returncode == 1
+    assert refused.returncode == 4
     assert "CANCELLED" in refused.stderr
 
 
@@ -194,10 +195,10 @@ def test_the_same_over_http_and_not_without_the_token(place: SharedPlace) -> Non
     assert (answer.returncode, answer.stdout) == (0, "Over HTTP.\n")
     assert place.command("ps", "--url", url).returncode == 0
     refused = place.command("ps", "--url", url, "--token", "wrong")
-    assert refused.returncode == 1
+    assert refused.returncode == 4
     assert "401" in refused.stderr
     assert place.command("ps", "--url", "no address at all").returncode == 2
-    assert place.command("ps", "--url", "127.0.0.1:9").returncode == 1
+    assert place.command("ps", "--url", "127.0.0.1:9").returncode == 5
 
 
 def test_without_a_server_the_verbs_say_so_and_a_run_has_its_own(
@@ -208,7 +209,7 @@ def test_without_a_server_the_verbs_say_so_and_a_run_has_its_own(
     elsewhere = {"CLAUDE_CODE_MCP_RUNTIME_DIR": str(runtime)}
     for verb in (["ps"], ["questions"], ["answer", "q-1", "allow"], ["interrupt", "x"], ["cancel", "x"], ["logs", "x"]):
         answer = place.command(*verb, **elsewhere)
-        assert answer.returncode == 1
+        assert answer.returncode == 5
         assert "no shared server runs" in answer.stderr
         assert "claude-code-mcp shared start" in answer.stderr
         assert "Traceback" not in answer.stderr
@@ -221,11 +222,11 @@ def test_a_name_that_fits_nothing_or_several_is_refused(place: SharedPlace) -> N
     for number in range(2):
         write_session(place.sandbox, "The same title", session_id=f"0f3c1e5{number}-7d5b-4f0e-9a86-3d2b7c1a9e10")
     several = place.command("show", "The same title")
-    assert (several.returncode, "2 sessions fit" in several.stderr) == (1, True)
+    assert (several.returncode, "is ambiguous (2 matches" in several.stderr) == (3, True)
     for name in ("no such session", "zzzz"):
         answer = place.command("show", name)
-        assert (answer.returncode, "No session" in answer.stderr) == (1, True)
-    assert place.command("answer", "q-", "allow").returncode == 1
+        assert (answer.returncode, "No session" in answer.stderr) == (3, True)
+    assert place.command("answer", "q-", "allow").returncode == 3
     assert place.command("show", " ").returncode == 2
 
 
@@ -240,6 +241,7 @@ def test_output_that_goes_nowhere_is_no_traceback(place: SharedPlace, verb: str)
     assert (code, "Traceback" in errors) == (0, False), errors
 
 
+@pytest.mark.soak
 def test_a_terminal_that_lacks_a_character_gets_it_escaped(place: SharedPlace) -> None:
     answer = place.command("run", script("Sag es …", "日本"), PYTHONIOENCODING="ascii")
     assert answer.returncode == 0
@@ -258,8 +260,8 @@ def test_what_is_asked_is_asked_on_the_terminal_and_an_empty_line_is_no_answer(p
     with Terminal(place.environment, place.sandbox.project, "run", prompt) as terminal:
         terminal.type("yes\n")  # before anything is asked
         shown = terminal.until("[d]eny and why?")
-        assert "\x1b[31m- two\x1b[0m" in shown
-        assert "\x1b[32m+ three\x1b[0m" in shown
+        assert "\x1b[31m     2 - two\x1b[0m" in shown
+        assert "\x1b[32m     2 + three\x1b[0m" in shown
         terminal.type("\n")
         terminal.until("An empty line is no answer.")
         terminal.type("perhaps\n")
@@ -271,6 +273,7 @@ def test_what_is_asked_is_asked_on_the_terminal_and_an_empty_line_is_no_answer(p
     assert file.read_text() == "one\nthree\n"
 
 
+@pytest.mark.soak
 def test_a_plan_and_a_question_with_parts_are_answered_on_the_terminal(place: SharedPlace) -> None:
     asks = ask_user(question("Which colour?", "red", "blue"), question("Which sizes?", "S", "M", "L", multiple=True))
     prompt = script("Plan.", asks, plan("# The plan\n\nPaint it."), "Painted.")
@@ -320,7 +323,7 @@ def test_answer_without_a_decision_asks(place: SharedPlace) -> None:
     process, session_id = started(place, script("Try.", tool("Bash", command="touch decided"), "Done."))
     asked(place, session_id)
     refused = place.command("answer", session_id)
-    assert (refused.returncode, "Nobody can be asked here" in refused.stderr) == (2, True)
+    assert (refused.returncode, "Not a terminal" in refused.stderr) == (2, True)
     with Terminal(place.environment, place.sandbox.project, "answer", session_id[:8]) as terminal:
         terminal.until("[d]eny and why?")
         terminal.type("session\n")

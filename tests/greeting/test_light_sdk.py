@@ -15,6 +15,8 @@ NOT_NEEDED = (
     "claude_code_mcp.commands.doctor",
     "claude_code_mcp.greeting.build",
     "filelock",
+    "h11",
+    "uvicorn",
     "prometheus_client",
 )
 LOAD = "from claude_code_mcp.cli import _load; _load()\n"

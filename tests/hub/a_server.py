@@ -1,4 +1,5 @@
-"""A small MCP server on stdio, in plain Python so that many start quickly; its arguments say how it misbehaves."""
+"""A small MCP server on stdio, in plain Python so that many start quickly; its arguments say how it misbehaves, and
+what else it has: `tasks`, `logs`."""
 
 import json
 import os
@@ -26,6 +27,9 @@ class Server:
         self.lists = 0
         self.waiting: Message = {}
         self.asking: Message = {}
+        self.told: list[str] = []
+        self.level = "info"
+        self.tasks: dict[str, Message] = {}
 
     def run(self) -> None:
         if "garbage" in self.faults:
@@ -57,8 +61,16 @@ class Server:
             if "brief" in self.faults:  # the hub asks for the list as soon as it is connected
                 os._exit(3)
             self.lists += 1
-            tools = [{"name": name, "description": name, "inputSchema": {"type": "object"}} for name in self.tools]
+            names = [*self.tools, *(["log", "sample"] if "logs" in self.faults else [])]
+            tools = [{"name": name, "description": name, "inputSchema": {"type": "object"}} for name in names]
+            if "tasks" in self.faults:
+                tools.append({**tools[0], "name": "long", "execution": {"taskSupport": "required"}})
             return {"result": {"tools": tools}}
+        if method == "logging/setLevel":
+            self.level = params["level"]
+            return {"result": {}}
+        if method in ("tasks/result", "tasks/cancel") or params.get("name") == "long":
+            return self.task(method, params)
         if method == "tools/call":
             return self.call(params["name"], params.get("arguments") or {}, message)
         return {"error": {"code": -32601, "message": "Method not found"}}
@@ -69,6 +81,10 @@ class Server:
                 Path(note, f"{os.getpid()}.greeted").touch()
             return None
         capabilities = {"tools": {"listChanged": True}, "experimental": {"claude/channel": {}}}
+        if "tasks" in self.faults:
+            capabilities |= {"tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}}}
+        if "logs" in self.faults:
+            capabilities |= {"logging": {}}
         info = {"name": "a-server", "version": "1"}
         return {"result": {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}}
 
@@ -85,10 +101,20 @@ class Server:
                 Path(arguments["note"]).write_text("waiting")
                 return None
             case "ask":
-                self.asking[f"q{message['id']}"] = (message["id"], arguments.get("note"))
                 schema = {"type": "object", "properties": {"name": {"type": "string"}}}
                 params = arguments.get("params") or {"message": "Your name?", "requestedSchema": schema}
-                send({"id": f"q{message['id']}", "method": "elicitation/create", "params": params})
+                questions = [f"q{message['id']}", f"r{message['id']}"][: 2 if "ask-twice" in self.faults else 1]
+                self.asking |= {question: (message["id"], arguments.get("note")) for question in questions}
+                for question in questions:
+                    send({"id": question, "method": "elicitation/create", "params": params})
+                if "take_back" in arguments:
+                    seen = Path(arguments["take_back"])
+                    threading.Thread(target=self.take_back, args=(questions, message["id"], seen), daemon=True).start()
+                return None
+            case "sample":
+                asked = {"messages": [{"role": "user", "content": {"type": "text", "text": "2+2?"}}], "maxTokens": 10}
+                self.asking[f"q{message['id']}"] = (message["id"], None)
+                send({"id": f"q{message['id']}", "method": "sampling/createMessage", "params": asked})
                 return None
             case "raw":
                 with _writing:
@@ -101,7 +127,29 @@ class Server:
             case _:
                 return self.tell(name, message)
 
+    def task(self, method: str, params: Message) -> Message | None:
+        """`long` runs only as a task: its call tells the task, whose result is that of another request."""
+        if method == "tools/call":
+            if "task" not in params:
+                return {"error": {"code": -32601, "message": "long runs as a task only"}}
+            self.tasks["t1"] = params["arguments"]
+            times = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
+            return {"result": {"task": {"taskId": "t1", "status": "working", "ttl": params["task"]["ttl"], **times}}}
+        arguments = self.tasks[params["taskId"]]
+        if method == "tasks/cancel":
+            Path(arguments["note"]).write_text("cancelled")
+            return {"result": {}}
+        if "note" in arguments:
+            Path(arguments["note"]).write_text("waiting")
+            return None
+        return text("done as a task")
+
     def tell(self, name: str, message: Message) -> Message:
+        if name == "log":
+            for level in ("debug", "info", "error"):
+                if level != "debug" or self.level == "debug":
+                    data = {"level": level, "logger": "work", "data": f"said at {level}"}
+                    send({"method": "notifications/message", "params": data})
         if name == "refuse":
             return {"error": {"code": -32602, "message": "No such thing", "data": {"hint": "try again"}}}
         if name == "progress":
@@ -116,13 +164,26 @@ class Server:
             send({"method": "notifications/claude/channel", "params": {"content": "hello"}})
         return text(name)
 
+    def take_back(self, questions: list[str], call: int, seen: Path) -> None:
+        """Takes its questions back when that file is there, and answers the call without them."""
+        while not seen.exists():
+            time.sleep(0.01)
+        for question in questions:
+            del self.asking[question]
+            send({"method": "notifications/cancelled", "params": {"requestId": question, "reason": "never mind"}})
+        send({"id": call, **text("taken back")})
+        seen.with_suffix(".over").touch()
+
     def answered(self, message: Message) -> None:
         call, note = self.asking.pop(message["id"], (None, None))
         told = json.dumps(message.get("result") or message.get("error"))
         if note is not None:
             Path(note).write_text(told)
         if call is not None:
-            send({"id": call, **text(told)})
+            self.told.append(told)
+            if not any(call == other for other, _ in self.asking.values()):
+                send({"id": call, **text(" ".join(self.told))})
+                self.told.clear()
 
 
 def text(value: str) -> Message:

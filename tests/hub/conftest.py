@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import keyring
+import keyring.backend
+import keyring.errors
 import pytest
 from keyring.backends import fail
 
@@ -61,6 +63,42 @@ def no_keyring() -> Iterator[None]:
     before = keyring.get_keyring()
     keyring.set_keyring(fail.Keyring())  # type: ignore[no-untyped-call]
     yield
+    keyring.set_keyring(before)
+
+
+class MemoryKeyring(keyring.backend.KeyringBackend):
+    """A keyring that works unless it is `locked`, for systems that have none."""
+
+    priority = 1
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.locked = False
+        self.kept: dict[tuple[str, str], str] = {}
+
+    def _check(self) -> None:
+        if self.locked:
+            raise keyring.errors.KeyringLocked("Failed to unlock the collection!")
+
+    def get_password(self, service: str, username: str) -> str | None:
+        self._check()
+        return self.kept.get((service, username))
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        self._check()
+        self.kept[service, username] = password
+
+    def delete_password(self, service: str, username: str) -> None:
+        self._check()
+        del self.kept[service, username]
+
+
+@pytest.fixture
+def ring() -> Iterator[MemoryKeyring]:
+    """The system has a keyring that works."""
+    before, working = keyring.get_keyring(), MemoryKeyring()
+    keyring.set_keyring(working)
+    yield working
     keyring.set_keyring(before)
 
 

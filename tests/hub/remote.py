@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 from websockets.asyncio.server import ServerConnection, serve
 
 from claude_code_mcp.hub.streams import CallbackInbox, CallbackOutbox, TransportFailure
-from claude_code_mcp.hub.transports.http import MessageSocket
+from claude_code_mcp.hub.transports import MessageSocket
 from tests.support.ports import free_port
 from tests.support.waiting import until_true
 
@@ -35,18 +35,32 @@ class RemoteServer:
         self.release = asyncio.Event()
         self.started = asyncio.Event()
         self.cancelled = asyncio.Event()
-        self._bus = InMemorySubscriptionBus()
+        self.bus = InMemorySubscriptionBus()
+        self.listening = ListenHandler(self.bus)
+        self.streams = 0
+        """How many streams of changes it was asked for."""
+        self.gone = False
+        """Whether there is nothing at its address, over HTTP."""
+        self.may_listen = asyncio.Event()
+        self.may_listen.set()
         self.server: Server[Any] = Server(
             name,
             version="1",
             on_list_tools=self._list,
             on_call_tool=self._call,
-            on_subscriptions_listen=ListenHandler(self._bus),
+            on_subscriptions_listen=self._listen,
         )
 
     async def run(self, inbox: Any, outbox: Any) -> None:
         options = self.server.create_initialization_options(NotificationOptions(tools_changed=True))
         await self.server.run(inbox, outbox, options)
+
+    async def _listen(
+        self, context: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        self.streams += 1
+        await self.may_listen.wait()
+        return await self.listening(context, params)
 
     async def _list(self, _: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(
@@ -64,7 +78,7 @@ class RemoteServer:
                 await self._slow()
             case "change":
                 self.tools.append("extra")
-                await self._bus.publish(ToolsListChanged())
+                await self.bus.publish(ToolsListChanged())
                 await context.session.send_tool_list_changed()
         return _text(f"{params.name} {params.arguments}")
 
@@ -117,7 +131,15 @@ async def serving(app: Any, port: int, **options: Any) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def http_server(remote: RemoteServer, port: int | None = None, **options: Any) -> AsyncIterator[str]:
-    async with serving(remote.server.streamable_http_app(**options), port or free_port()) as url:
+    app = remote.server.streamable_http_app(**options)
+
+    async def serve_unless_gone(scope: Any, receive: Any, send: Any) -> None:
+        if remote.gone and scope["type"] == "http":
+            await Response("Nothing here", 404)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    async with serving(serve_unless_gone, port or free_port()) as url:
         yield f"{url}/mcp"
 
 

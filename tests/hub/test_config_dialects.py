@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.hub.config_dialects import read_env_file
-from claude_code_mcp.hub.config_entry import HttpConfig, StdioConfig
+from claude_code_mcp.hub.config_entry import HttpConfig, StdioConfig, read_env_file
 from claude_code_mcp.hub.config_files import ConfigPaths, HubConfig, read_configuration
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from claude_code_mcp.hub.config_entry import parse_entry
-from claude_code_mcp.redaction import is_secret_name, redact_headers, redact_url
-from claude_code_mcp.secret_shapes import MARK
+from claude_code_mcp.redaction import MARK, is_secret_name, redact_headers, redact_url
 
 
 @pytest.mark.parametrize(

@@ -2,44 +2,17 @@
 
 import asyncio
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
-import keyring
-import keyring.backend
 import pytest
+from mcp.client.auth import OAuthFlowError
 from mcp.shared.auth import OAuthToken
 
 from claude_code_mcp.hub.auth.credentials import REMEMBERED, CredentialStorage, FileVault, KeyringVault, NeedsAuthMemory
 from claude_code_mcp.state.database import Database
 from claude_code_mcp.state.documents import Documents
 
-
-class MemoryKeyring(keyring.backend.KeyringBackend):
-    """A keyring that works, for systems that have none."""
-
-    priority = 1
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.kept: dict[tuple[str, str], str] = {}
-
-    def get_password(self, service: str, username: str) -> str | None:
-        return self.kept.get((service, username))
-
-    def set_password(self, service: str, username: str, password: str) -> None:
-        self.kept[service, username] = password
-
-    def delete_password(self, service: str, username: str) -> None:
-        del self.kept[service, username]
-
-
-@pytest.fixture
-def ring() -> Iterator[MemoryKeyring]:
-    before, working = keyring.get_keyring(), MemoryKeyring()
-    keyring.set_keyring(working)
-    yield working
-    keyring.set_keyring(before)
+from .conftest import MemoryKeyring
 
 
 async def test_a_keyring_that_works_keeps_secrets_off_the_disk(ring: MemoryKeyring, tmp_path: Path) -> None:
@@ -72,6 +45,48 @@ async def test_what_lay_in_a_file_moves_to_the_keyring_once_there_is_one(ring: M
     await vault.save("key", "new")
     assert await files.load("key") is None
     assert await vault.load("key") == "new"
+
+
+async def test_a_keyring_that_fails_is_no_empty_one_and_nothing_it_has_is_replaced(
+    ring: MemoryKeyring, tmp_path: Path
+) -> None:
+    storage = CredentialStorage(KeyringVault(FileVault(tmp_path / "vault")), "x")
+    await storage.set_tokens(OAuthToken(access_token="a", refresh_token="r"))
+    ring.locked = True
+    with pytest.raises(OAuthFlowError, match="KeyringLocked"):
+        await storage.get_tokens()
+    with pytest.raises(OAuthFlowError, match="unlock it"):
+        await storage.update(wanted_scope="more")
+    with pytest.raises(OSError, match="unlock it"):
+        await storage.delete()
+    ring.locked = False
+    tokens = await storage.get_tokens()
+    assert tokens is not None
+    assert (tokens.access_token, tokens.refresh_token) == ("a", "r")
+    assert not (tmp_path / "vault").exists()
+
+
+async def test_what_was_saved_while_the_keyring_failed_counts_when_it_works_again(
+    ring: MemoryKeyring, tmp_path: Path
+) -> None:
+    vault = KeyringVault(FileVault(tmp_path / "vault"))
+    await vault.save("key", "old")
+    ring.locked = True
+    await vault.save("key", "new")
+    assert await vault.load("key") == "new"
+    ring.locked = False
+    assert await vault.load("key") == "new"
+
+
+async def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    vault = FileVault(tmp_path / "vault")
+    await vault.save("key", "secret")
+    [file] = (tmp_path / "vault").iterdir()
+    file.unlink()
+    file.mkdir()  # no file can take the place of a directory
+    with pytest.raises(OSError, match="directory"):
+        await vault.save("key", "secret")
+    assert list((tmp_path / "vault").iterdir()) == [file]
 
 
 async def test_tokens_come_back_with_the_time_that_is_left_to_them(tmp_path: Path) -> None:

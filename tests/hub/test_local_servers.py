@@ -16,6 +16,7 @@ from claude_code_mcp.hub.hub import Hub
 from tests.support.waiting import until_true
 
 from .conftest import PATIENCE, Changes, StartHub, local, make_hub, text_of, until_file
+from .test_session_endpoint import Session, text_in
 
 
 async def pid(hub: Hub, server: str = "x") -> int:
@@ -51,6 +52,22 @@ async def test_tools_have_their_names_in_the_hub_and_lead_back(start_hub: StartH
         await hub.call("my server", "die")
     with pytest.raises(InvalidArgument):
         await hub.call("nobody", "echo")
+
+
+async def test_tools_have_the_names_and_descriptions_that_the_operator_gives_them(start_hub: StartHub) -> None:
+    overrides = {"echo": {"name": "say", "description": "Says it."}, "pid": {"name": "big"}, "die": {"name": "gone"}}
+    hub = await start_hub({"x": local(toolOverrides=overrides, excludeTools=["die"])})
+    tools = {tool.name: tool.tool.description for tool in await hub.tools()}
+    assert tools["mcp__x__say"] == "Says it."
+    assert [name for name in tools if name in ("mcp__x__echo", "mcp__x__pid", "mcp__x__gone", "mcp__x__die")] == []
+    assert text_of(await hub.call("x", "say", {"a": 1})) == '{"a": 1}'
+    assert text_of(await hub.call("x", "big")).split()[0].isdecimal(), "the name is that of `pid` now"
+    session = Session(hub)
+    assert text_in(await session.call("say", b=2)) == '{"b": 2}'
+    assert "Unknown tool: echo" in str(await session.call("echo"))
+    for name in ("echo", "pid", "die", "gone"):
+        with pytest.raises(InvalidArgument):
+            await hub.call("x", name)
 
 
 async def test_what_the_server_refuses_comes_through_as_it_is(start_hub: StartHub) -> None:
@@ -124,7 +141,7 @@ async def test_a_killed_server_fails_the_call_in_flight_and_is_started_again(
     call = asyncio.create_task(hub.call("x", "wait", {"note": str(note)}))
     await until_file(note, "waiting")
     os.kill(first, signal.SIGKILL)
-    with pytest.raises(MCPError, match="Connection closed"):
+    with pytest.raises(UpstreamUnavailable, match="'x' was lost during the call: ended by SIGKILL"):
         await call
     await changes.until_seen("pending")
     await changes.until("connected")
@@ -137,7 +154,9 @@ async def test_the_last_words_of_a_server_say_why_it_ended(start_hub: StartHub) 
     reasons = []
     hub.watch("x", lambda what: reasons.append(hub.status("x")[0].reason))
     changes = Changes(hub, "x")
-    with pytest.raises(MCPError):
+    with pytest.raises(
+        UpstreamUnavailable, match=r"'x' was lost during the call: exited with code 7: out of memory, \[redac"
+    ):
         await hub.call("x", "die")
     await changes.until("connected")
     assert "exited with code 7: out of memory, [redacted]" in reasons
@@ -146,7 +165,7 @@ async def test_the_last_words_of_a_server_say_why_it_ended(start_hub: StartHub) 
 async def test_a_call_during_the_pause_starts_the_server_at_once(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local()})
     for _ in range(3):
-        with pytest.raises(MCPError):
+        with pytest.raises(UpstreamUnavailable):
             await hub.call("x", "die")
         assert text_of(await hub.call("x", "echo")) == "{}"
 
@@ -256,6 +275,20 @@ async def test_leaving_the_hub_ends_every_process_and_tells_who_waits(tmp_path: 
     with pytest.raises(UpstreamUnavailable, match="closing"):
         await waiting
     assert not process.is_running()
+
+
+async def test_a_hub_whose_entering_is_cancelled_leaves_no_task(tmp_path: Path) -> None:
+    hub = make_hub(tmp_path, {"x": local()})
+    entering = asyncio.create_task(hub.__aenter__())
+    while hub._running is None:  # noqa: ASYNC110 - no later: its task must not have begun
+        await asyncio.sleep(0)
+    entering.cancel()
+    await asyncio.wait([entering], timeout=PATIENCE)
+    assert entering.cancelled()
+    try:
+        assert hub._running.done()
+    finally:
+        hub._closing.set()
 
 
 async def test_a_changed_configuration_replaces_a_server_and_the_same_one_keeps_its_connection(

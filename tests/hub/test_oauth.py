@@ -14,13 +14,21 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata
 from starlette.responses import JSONResponse
 
 from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
-from claude_code_mcp.hub.auth.credentials import CredentialStorage, FileVault
-from claude_code_mcp.hub.auth.stored_oauth import StoredOAuth
+from claude_code_mcp.hub.auth.credentials import (
+    CredentialStorage,
+    FileVault,
+    KeyringVault,
+    NeedsAuthMemory,
+    StoredOAuth,
+)
 from claude_code_mcp.hub.config_entry import OAuthConfig
 from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.state.database import Database
+from claude_code_mcp.state.documents import Documents
 from tests.support.ports import free_port
+from tests.support.waiting import until_true
 
-from .conftest import StartHub, disconnect, local, text_of
+from .conftest import PATIENCE, MemoryKeyring, StartHub, disconnect, local, text_of
 from .oauth import Authority, Person
 from .remote import RemoteServer, http_server, serving
 
@@ -62,6 +70,66 @@ async def test_a_server_that_wants_a_sign_in_says_so_and_nobody_is_bothered(prot
         await protected.hub.call("x", "echo")
     assert protected.state == "needs-auth"
     assert protected.authority.clients == {}
+
+
+async def test_a_sign_in_that_cannot_be_remembered_is_told_all_the_same(
+    protected: Protected, start_hub: StartHub, tmp_path: Path
+) -> None:
+    database = Database(tmp_path / "lost")
+    hub = await start_hub({"x": {"type": "http", "url": protected.url}}, database=database)
+    database.close()  # nothing can be read or written any more
+    for _ in range(2):  # the second asks the server again
+        with pytest.raises(UpstreamUnavailable, match="sign in"):
+            await asyncio.wait_for(hub.call("x", "echo"), PATIENCE)
+        assert hub.status("x")[0].state == "needs-auth"
+
+
+async def test_a_sign_in_that_cannot_be_forgotten_costs_no_connection(start_hub: StartHub, tmp_path: Path) -> None:
+    database = Database(tmp_path / "stuck")
+    hub: Hub = await start_hub({"x": local()}, database=database)
+    key = hub._pools["x"].key
+    await NeedsAuthMemory(Documents(database, "sign-in needed")).remember(key, "other tokens")
+    refuse = "CREATE TRIGGER stuck BEFORE DELETE ON documents BEGIN SELECT RAISE(ABORT, 'the disk fails'); END"
+    database.write(lambda db: db.execute(refuse))
+    first = text_of(await hub.call("x", "pid"))
+    # Kept by the owner of the connection, behind what cannot be forgotten.
+    await until_true(lambda: (Documents(database, "server").read(key) or {}).get("offer"))
+    assert hub.status("x")[0].state == "connected"
+    assert text_of(await hub.call("x", "pid")).split()[0] == first.split()[0]
+    assert await NeedsAuthMemory(Documents(database, "sign-in needed")).remembered(key) == "other tokens"
+
+
+async def test_tokens_in_a_keyring_that_is_locked_are_no_reason_to_sign_in_again(
+    protected: Protected, start_hub: StartHub, tmp_path: Path, ring: MemoryKeyring
+) -> None:
+    vault = KeyringVault(FileVault(tmp_path / "elsewhere"))
+    hub: Hub = await start_hub({"x": {"type": "http", "url": protected.url}}, vault=vault)
+    with pytest.raises(UpstreamUnavailable, match="sign in"):
+        await hub.call("x", "echo")
+    await hub.authenticate("x", protected.person)
+    hub.disable("x")
+    hub.enable("x")
+    ring.locked = True
+    for _ in range(2):
+        with pytest.raises(UpstreamUnavailable, match="keyring does not work"):
+            await asyncio.wait_for(hub.call("x", "echo"), PATIENCE)
+    with pytest.raises(UpstreamUnavailable, match="cannot be removed"):
+        await hub.logout("x")
+    ring.locked = False
+    assert text_of(await hub.call("x", "echo")) == "echo {}"
+    assert len(protected.person.sent_to) == 1
+    await disconnect(hub, "x")
+
+
+async def test_a_server_that_wants_no_sign_in_works_while_the_keyring_does_not(
+    start_hub: StartHub, tmp_path: Path, ring: MemoryKeyring
+) -> None:
+    ring.locked = True
+    async with http_server(RemoteServer(), free_port()) as url:
+        vault = KeyringVault(FileVault(tmp_path / "elsewhere"))
+        hub: Hub = await start_hub({"x": {"type": "http", "url": url}}, vault=vault)
+        assert text_of(await hub.call("x", "echo")) == "echo {}"
+        await disconnect(hub, "x")
 
 
 async def test_signing_in_registers_proves_possession_and_connects(protected: Protected) -> None:

@@ -17,9 +17,9 @@ from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import PermissionDenied
 from claude_code_mcp.hub import config_files
 from claude_code_mcp.hub.config_files import ConfigPaths, ConfigScope, HubConfig, read_configuration
-from claude_code_mcp.hub.url_patterns import fits, matches, written
+from claude_code_mcp.hub.organisation import fits, matches, written
 from claude_code_mcp.hub_factory import Hubs, HubSource, following, make_hub
-from claude_code_mcp.model.origin import ClientOrigin
+from claude_code_mcp.model.caller import ClientEnvironment
 from claude_code_mcp.testing import Sandbox
 from tests.server.conftest import COMMAND
 from tests.support.bubblewrap import missing
@@ -267,6 +267,21 @@ def test_managed_settings_that_cannot_be_read_allow_nothing(tmp_path: Path, cont
     assert "cannot be read" in str(found.servers["any"].barred)
 
 
+@pytest.mark.parametrize("leads_to", ["managed-settings.d", "nowhere", "managed-settings.json"])
+def test_a_directory_of_managed_settings_that_cannot_be_read_allows_nothing(tmp_path: Path, leads_to: str) -> None:
+    """A link to itself, to nothing, or to a file."""
+    servers = {"any": program()}
+    assert allowed_by(read(tmp_path, {}, servers)) == {"any"}, "there is no such directory"
+    (tmp_path / "managed" / "managed-settings.d").symlink_to(leads_to)
+    found = read(tmp_path, {}, servers)
+    assert "managed-settings.d" in str(found.servers["any"].barred)
+    assert "cannot be read" in str(found.servers["any"].barred)
+    paths = ConfigPaths(tmp_path / "none.json", managed=tmp_path / "managed")
+    assert tmp_path / "managed" / "managed-settings.d" in config_files.denial_files(paths), (
+        "it is followed all the same"
+    )
+
+
 def test_a_wrong_entry_is_reported_and_the_others_hold(tmp_path: Path) -> None:
     settings = {"deniedMcpServers": [{"serverName": "a", "serverUrl": "b"}, {"serverName": "bad"}]}
     found = read(tmp_path, settings, {"bad": program()})
@@ -306,7 +321,7 @@ def test_a_file_of_provided_servers_that_cannot_be_read_keeps_its_control(tmp_pa
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("extent", ["all", "own"])
+@pytest.mark.parametrize("extent", ["all", pytest.param("own", marks=pytest.mark.soak)])
 def test_a_denied_server_is_never_started_and_says_why(tmp_path: Path, sandbox: Sandbox, extent: str) -> None:
     settings = {"deniedMcpServers": [{"serverName": "bad"}]}
     managed = write(tmp_path / "managed", {"managed-settings.json": json.dumps(settings)})
@@ -356,7 +371,7 @@ async def test_the_hub_of_a_client_hears_of_a_denial_that_comes_later(
     (sandbox.home / ".claude.json").write_text(json.dumps({"mcpServers": {"notes": program(), "other": program()}}))
     settings = load_settings({}, hub_file=tmp_path / "mcp.json", state_dir=tmp_path / "state", hub="all")
     hubs = Hubs(settings, linger=0)
-    origin = ClientOrigin(str(sandbox.project), sandbox.environment(CLAUDE_CODE_MCP_HUB="all"), "one")
+    origin = ClientEnvironment(str(sandbox.project), sandbox.environment(CLAUDE_CODE_MCP_HUB="all"), "one")
     async with hubs.use(origin) as hub:
         assert [status.state for status in await hub.connect()] == ["connected", "connected"]
         changes: asyncio.Queue[frozenset[str]] = asyncio.Queue()

@@ -24,9 +24,9 @@ from starlette.responses import Response
 from websockets.asyncio.server import ServerConnection
 
 from claude_code_mcp.errors import UpstreamUnavailable
-from claude_code_mcp.hub import probe
-from claude_code_mcp.hub.auth.oauth import IDE_HEADER
+from claude_code_mcp.hub import transport_factory
 from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.hub.transport_factory import IDE_HEADER
 from tests.support.ports import free_port
 
 from .conftest import PATIENCE, Changes, StartHub, disconnect, text_of
@@ -82,8 +82,8 @@ async def test_a_server_whose_first_answer_is_long_in_coming_is_slow_and_not_mut
     start_hub: StartHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be greeted with a handshake, which a server of the newest protocol alone does not take."""
-    monkeypatch.setattr(probe, "_MUTE", 0.0)
-    monkeypatch.setattr(probe, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(transport_factory, "_MUTE", 0.0)
+    monkeypatch.setattr(transport_factory, "_LOOK_EVERY", 0.01)
     app = RemoteServer().server.streamable_http_app()
 
     async def answer_late(scope: Any, receive: Any, send: Any) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.model.outcome import Outcome, OutcomeCode, read_outcome
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.outcome import Outcome, OutcomeCode, State, read_outcome
 from claude_code_mcp.model.usage import ModelUsage
 from tests.support.tables import every_row
 
@@ -79,6 +78,7 @@ def test_every_outcome_leaves_the_session_in_a_state_of_its_own_kind(code: Outco
         OutcomeCode.COMPLETED: State.IDLE,
         OutcomeCode.INTERRUPTED: State.INTERRUPTED,
         OutcomeCode.CANCELLED: State.CANCELLED,
+        OutcomeCode.MACHINE_LOST: State.INTERRUPTED,
         OutcomeCode.DROPPED: State.INTERRUPTED,
     }
     assert Outcome(code).state is special.get(code, State.ERROR)

@@ -121,6 +121,14 @@ def test_what_is_not_to_be_seen_is_escaped_as_in_json(odd: str) -> None:
     assert as_json([f"a{odd}b"]).isprintable()
 
 
+@pytest.mark.parametrize(
+    "text", ["👩‍💻", "❤️‍🔥", "☀️", "می‌خواهم", "क्‍ष", "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"]
+)
+def test_joiners_that_belong_to_a_character_are_left_alone(text: str) -> None:
+    assert visible(text) == text
+    assert hidden_in(text) == 0
+
+
 def test_ordinary_text_is_left_alone() -> None:
     ordinary = "Grüße, 世界!\n\tdef f(): return '\\u202e'\n"
     assert visible(ordinary) == ordinary

@@ -14,13 +14,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from claude_code_mcp.model.credential_rules import CredentialRule
 from claude_code_mcp.model.events import AuditEvent
-from claude_code_mcp.model.host_rules import parse_host_rule
+from claude_code_mcp.model.network import CredentialRule, NetworkRules, parse_host_rule
 from claude_code_mcp.network.interception import RunAuthority
-from claude_code_mcp.network.network_rules import NetworkRules
-from claude_code_mcp.network.notes import ProxyNotes
-from claude_code_mcp.network.proxy import SandboxProxy
+from claude_code_mcp.network.proxy import ProxyNotes, SandboxProxy
 
 
 @dataclass

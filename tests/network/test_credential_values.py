@@ -3,6 +3,7 @@
 import asyncio
 import os
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -11,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.credential_rules import parse_credential
-from claude_code_mcp.network.credential_values import read_credential, same_host
-from claude_code_mcp.network.http_exchange import SecretMask
+from claude_code_mcp.model.network import parse_credential
+from claude_code_mcp.network.http_exchange import SecretMask, read_credential, same_host
 from claude_code_mcp.network.interception import RunAuthority
 
 from .support import Behind, Certificates, Served, fields, proxying, serving
@@ -224,7 +224,7 @@ def test_what_a_header_says(header: str, value: str, prefix: str | None, sent: s
 def test_a_file_is_read_for_each_use_and_must_be_private(tmp_path: Path) -> None:
     file = tmp_path / "token"
     rule = parse_credential("api.test", "X-Key", f"file:{file}")
-    with pytest.raises(InvalidArgument, match="cannot be read"):
+    with pytest.raises(InvalidArgument, match="cannot be used"):
         read_credential(rule, {})
     file.touch(mode=0o600)
     for value in ("first", "second"):
@@ -233,6 +233,20 @@ def test_a_file_is_read_for_each_use_and_must_be_private(tmp_path: Path) -> None
     file.chmod(0o640)
     with pytest.raises(InvalidArgument, match="chmod 600"):
         read_credential(rule, {})
+    file.chmod(0o600)
+    file.write_text("x" * (65 << 10))
+    with pytest.raises(InvalidArgument, match="too large"):
+        read_credential(rule, {})
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can give a file away")
+def test_a_credential_of_somebody_else_is_not_used(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("mine")
+    os.chown(file, 12345, -1)
+    file.chmod(0o600)
+    with pytest.raises(InvalidArgument, match="somebody else"):
+        read_credential(parse_credential("api.test", "X-Key", f"file:{file}"), {})
 
 
 @pytest.mark.parametrize("value", ["", "a\r\nX: y", "a\0b", "é"])

@@ -7,7 +7,7 @@ import pytest
 
 from claude_code_mcp.network import http_exchange
 from claude_code_mcp.network import proxy as proxy_module
-from claude_code_mcp.network.notes import ProxyNotes
+from claude_code_mcp.network.proxy import ProxyNotes
 
 from .support import fields, proxying, serving
 

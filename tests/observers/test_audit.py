@@ -35,7 +35,8 @@ class Book:
 
     def lines(self) -> list[dict[str, Any]]:
         self.audit.close()
-        return [json.loads(line) for line in self.path.read_text().splitlines()]
+        lines = [json.loads(line) for line in self.path.read_text().splitlines()]
+        return [{name: value for name, value in line.items() if name != "chain"} for line in lines]
 
 
 @pytest.fixture
@@ -69,6 +70,19 @@ def test_a_prompt_is_told_whole_where_that_is_wanted_without_its_secrets(tmp_pat
     book.audit.act(AuditEvent(AuditKind.SESSION_CREATED, "alice", "s-1", {"prompt": "use opaque-secret-value " * 200}))
     (line,) = book.lines()
     assert line["prompt"] == "use [redacted] " * 200
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_the_arguments_of_a_hub_call_are_written_only_where_that_is_wanted(tmp_path: Path, wanted: bool) -> None:
+    book = Book(tmp_path / "audit", arguments=wanted)
+    arguments = {"query": "of opaque-secret-value", "rows": ["x" * 5000]}
+    book.audit.act(AuditEvent(AuditKind.HUB_CALLED, "alice", None, {"tool": "find", "arguments": arguments}))
+    (line,) = book.lines()
+    assert line["tool"] == "find"
+    assert ("arguments" in line) is wanted
+    if wanted:
+        assert line["arguments"].startswith('{"query": "of [redacted]"')
+        assert len(line["arguments"]) < 2100
 
 
 def test_both_ends_of_a_question(book: Book) -> None:

@@ -1,8 +1,11 @@
 """The file behind the audit trail: complete, private, bounded, and never in anybody's way."""
 
+import contextlib
 import json
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,12 +13,70 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.observers.audit import RotatingJsonl
+from tests.support.waiting import HANG_SECONDS
 
 MUCH = 100 << 20
 
 
+def entry_of(line: str) -> dict[str, Any]:
+    """What was written, without its place in the chain."""
+    return {name: value for name, value in json.loads(line).items() if name != "chain"}
+
+
 def entries(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [entry_of(line) for line in path.read_text().splitlines()]
+
+
+_ON_A_FULL_DISK = """
+import resource, sys, time
+from pathlib import Path
+from claude_code_mcp.observers.audit import RotatingJsonl
+
+path, room = Path(sys.argv[1]), int(sys.argv[2])
+trail = RotatingJsonl(path, 100 << 20)
+resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, resource.RLIM_INFINITY))
+for number in range(2):
+    trail.write({"lost": number})
+while not trail._failing or not trail._queue.empty():
+    time.sleep(0.01)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+trail.write({"number": 2})
+trail.close()
+"""
+
+
+def whole_entries(path: Path) -> list[dict[str, Any]]:
+    """Those that can be read; a line that was cut off is none."""
+    found = []
+    for line in path.read_text().splitlines():
+        with contextlib.suppress(ValueError):
+            found.append(entry_of(line))
+    return found
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
+@pytest.mark.parametrize("room", [0, 5, 90, 95])
+def test_a_line_that_was_cut_off_is_counted_and_spoils_no_other(tmp_path: Path, room: int) -> None:
+    """The disk has room for a part of the entries: for none, for half of one, for one and the next's beginning."""
+    path = tmp_path / "audit"
+    path.write_text('{"number": 1}\n')
+    subprocess.run([sys.executable, "-c", _ON_A_FULL_DISK, str(path), str(room)], check=True, timeout=HANG_SECONDS)
+    found = whole_entries(path)
+    written = [entry for entry in found if "lost" in entry]
+    lost = sum(entry["entries"] for entry in found if entry.get("act") == "audit_lost")
+    assert [entry["number"] for entry in found if "number" in entry] == [1, 2]
+    assert lost + len(written) == 2
+    assert lost
+
+
+def test_what_a_killed_server_has_cut_off_spoils_nothing_of_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    path.write_text('{"number": 1}\n{"num')
+    trail = RotatingJsonl(path, MUCH)
+    for number in (2, 3):
+        trail.write({"number": number})
+    trail.close()
+    assert whole_entries(path) == [{"number": number} for number in (1, 2, 3)]
 
 
 def test_a_clean_end_loses_nothing(tmp_path: Path) -> None:
@@ -99,7 +160,7 @@ def test_what_finds_no_room_is_counted_and_the_count_is_written(tmp_path: Path) 
     trail.close()
     listener.join()
     os.close(reader)
-    told = [json.loads(line) for line in b"".join(heard).splitlines()]
+    told = [entry_of(line.decode()) for line in b"".join(heard).splitlines()]
     lost = sum(entry["entries"] for entry in told if entry.get("act") == "audit_lost")
     written = sum(1 for entry in told if isinstance(entry.get("number"), int))
     assert lost > 0

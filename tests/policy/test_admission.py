@@ -223,6 +223,10 @@ def test_a_suggestion_that_lifts_a_ceiling_is_not_offered(disk: Path) -> None:
         {"type": "addDirectories", "directories": [f"{disk}/outside"]},
         {"type": "addDirectories", "directories": [f"{disk}/base/app"]},
         "nonsense",
+        {"type": "removeRules", "rules": [{"toolName": "Bash"}], "behavior": "deny"},
+        {"type": "replaceRules", "rules": [{"toolName": "Bash"}], "behavior": "allow"},
+        {**rule, "behavior": "deny"},
+        {"rules": [{"toolName": "Bash"}]},
     ]
     assert admission.suggestions(offered, f"{disk}/base") == [offered[0], offered[2], offered[4]]
 

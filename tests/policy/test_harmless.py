@@ -3,8 +3,8 @@
 import pytest
 
 from claude_code_mcp.policy.harmless import GIT, PROGRAMS, Program, git_variables
-from claude_code_mcp.policy.option_list import option_list
 from claude_code_mcp.policy.rules import Decision, ToolCall, Verdict, judge, parse_rule
+from claude_code_mcp.policy.shell import option_list
 
 ALLOW, DENY, ASK = Decision.ALLOW, Decision.DENY, Decision.ASK
 

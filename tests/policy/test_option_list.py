@@ -2,8 +2,7 @@
 
 import pytest
 
-from claude_code_mcp.policy.option_list import read_arguments
-from claude_code_mcp.policy.shell import FileGlob
+from claude_code_mcp.policy.shell import FileGlob, read_arguments
 
 LIST = "-ab -kt: -u? -N --all --key="
 

@@ -219,6 +219,8 @@ def test_searching_elsewhere_than_it_says_is_not_allowed() -> None:
         ("mcp__files__read", "mcp__files__re*", True),
         ("mcp__files2__read", "mcp__files", False),
         ("mcp__files__read", "mcp__other__*", False),
+        ("mcp__files__read", "mcp__*", True),
+        ("Read", "mcp__*", False),
         ("WebSearch", "*", True),
         ("AskUserQuestion", "*", False),
         ("ExitPlanMode", "*", False),

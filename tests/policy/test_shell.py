@@ -5,8 +5,7 @@ import shlex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.policy.programs import read_loosely
-from claude_code_mcp.policy.shell import LONGEST_COMMAND, FileGlob, read_strictly
+from claude_code_mcp.policy.shell import LONGEST_COMMAND, FileGlob, read_loosely, read_strictly
 from tests.support.tables import every_row
 
 

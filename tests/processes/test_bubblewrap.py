@@ -9,9 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from claude_code_mcp.processes.bubblewrap import isolate, unavailable
+from claude_code_mcp.processes.bubblewrap import Isolated, Mount, SandboxView, isolate, unavailable
 from claude_code_mcp.processes.child import ChildProcess, Exit
-from claude_code_mcp.processes.sandbox_view import Isolated, Mount, SandboxView
 from claude_code_mcp.processes.supervision import ChildOptions
 from tests.claude.conftest import PATIENCE, gone
 from tests.support.bubblewrap import missing

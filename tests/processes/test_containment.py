@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from claude_code_mcp.processes import supervision
-from claude_code_mcp.processes.child import ChildProcess, Exit
-from claude_code_mcp.processes.spawn import containment, prepare
+from claude_code_mcp.processes.child import ChildProcess, Exit, containment, prepare
 from tests.claude.conftest import PATIENCE, gone, number_in, runs
 from tests.support.clock import settled
 from tests.support.waiting import until_true
@@ -124,7 +123,10 @@ async def test_what_a_child_leaves_behind_ends_with_it(start: Start, tmp_path: P
     assert running(left) == []
 
 
-@pytest.mark.parametrize("also", ["nobody", "the child", "a stopped child", "the keeper"])
+@pytest.mark.parametrize(
+    "also",
+    ["nobody", *(pytest.param(it, marks=pytest.mark.soak) for it in ("the child", "a stopped child")), "the keeper"],
+)
 async def test_a_killed_server_leaves_nothing(tmp_path: Path, also: str) -> None:
     server = await asyncio.create_subprocess_exec(
         sys.executable,

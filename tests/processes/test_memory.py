@@ -7,7 +7,7 @@ import pytest
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.processes.memory import machine, trees
+from claude_code_mcp.processes.limits import machine, trees
 
 _PARENT = """
 import subprocess, sys

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.processes.sandbox_view import Mount
-from claude_code_mcp.processes.seccomp import ARCHITECTURES, REFUSED, filter_program
+from claude_code_mcp.processes.bubblewrap import ARCHITECTURES, REFUSED, Mount, filter_program
 from tests.support.bubblewrap import missing
 
 from .test_bubblewrap import PYTHON, Place

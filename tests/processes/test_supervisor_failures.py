@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from claude_code_mcp.processes import spawn, supervision
+from claude_code_mcp.processes import child, supervision
 from claude_code_mcp.processes.child import ChildProcess, Exit
 from claude_code_mcp.processes.environment import MARK
 from claude_code_mcp.processes.leftovers import new_mark
@@ -50,7 +50,7 @@ def supervisor(monkeypatch: pytest.MonkeyPatch) -> Iterator[supervision._Supervi
     """A supervisor of this test alone, which it may break."""
     own = supervision._Supervisor()
     monkeypatch.setattr(supervision, "_supervisor", own)
-    monkeypatch.setattr(spawn, "_fallback_logged", False)
+    monkeypatch.setattr(child, "_fallback_logged", False)
     yield own
     own.close()
 
@@ -169,7 +169,7 @@ async def again_open(number: int) -> None:
 
 async def warmed_up() -> int:
     """How many descriptors are open when a first child has come and gone."""
-    await spawn.prepare()
+    await child.prepare()
     before = open_descriptors()
     await (await run("exit 0"))[0].stop(PATIENCE)
     await again_open(before)

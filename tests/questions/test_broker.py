@@ -332,3 +332,66 @@ async def test_a_description_is_made_of_what_has_no_secrets() -> None:
     question = broker.open("s-1", "Bash", {"command": "echo hush"}, lambda *_: None)
     assert question.description == "Run: echo *"
     assert question.tool_input == {"command": "echo hush"}
+
+
+async def test_the_time_of_a_question_begins_when_somebody_is_first_shown_it() -> None:
+    broker = Broker(LONG)
+    question = QuestionSource(broker).ask()
+    broker.seen(question.id)
+    (shown,) = broker.pending()
+    assert shown.deadline is not None
+    assert question.deadline is not None
+    assert shown.deadline > question.deadline
+    broker.seen(question.id)
+    broker.seen("q-none")
+    assert broker.pending() == [shown], "only the first time counts"
+
+
+async def test_an_unseen_question_waits_for_somebody_who_is_expected_and_expires_once_seen() -> None:
+    broker, looks = Broker(0.05), 0
+    asked_often = asyncio.Event()
+
+    async def expects(_: Question) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            asked_often.set()
+        return True
+
+    broker.add_audience(expects)
+    asker = QuestionSource(broker)
+    question = asker.ask()
+    await asyncio.wait_for(asked_often.wait(), HANG_SECONDS)
+    assert asker.heard == {}
+    broker.seen(question.id)
+    await asyncio.wait_for(asker.settled.wait(), HANG_SECONDS)
+    assert asker.heard[question.id][0].closure is Closure.EXPIRED
+
+
+async def test_an_unseen_question_expires_where_nobody_is_expected_or_that_cannot_be_said() -> None:
+    broker = Broker(0.05)
+
+    async def nobody(_: Question) -> bool:
+        return False
+
+    async def fails(_: Question) -> bool:
+        raise OSError("no disk")
+
+    broker.add_audience(nobody)
+    broker.add_audience(fails)
+    asker = QuestionSource(broker)
+    question = asker.ask()
+    await asyncio.wait_for(asker.settled.wait(), HANG_SECONDS)
+    assert asker.heard[question.id][0].closure is Closure.EXPIRED
+
+
+async def test_questions_of_sessions_may_have_no_deadline_and_those_of_clients_keep_theirs() -> None:
+    broker = Broker(0.05, endless=True)
+    asker, client = QuestionSource(broker), QuestionSource(broker)
+    question, of_client = asker.ask(), client.ask(of_client=True)
+    await asyncio.wait_for(client.settled.wait(), HANG_SECONDS)
+    broker.seen(question.id)
+    assert [(one.id, one.deadline) for one in broker.pending()] == [(question.id, None)]
+    assert client.heard[of_client.id][0].closure is Closure.EXPIRED
+    broker.answer("s-1", question.id, YES, "queue")
+    assert asker.heard[question.id][0].closure is Closure.ANSWERED

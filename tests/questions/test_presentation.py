@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.question import Answer, Question, QuestionKind, kind_of, rules_of
+from claude_code_mcp.model.question import Answer, FileChange, Question, QuestionKind, kind_of, rules_of
 from claude_code_mcp.model.text import has_mark
 from claude_code_mcp.questions.cli_reply import put_back, reply
 from claude_code_mcp.questions.presentation import (
@@ -18,9 +18,8 @@ from claude_code_mcp.questions.presentation import (
     shown_input,
     without_secrets,
 )
-from claude_code_mcp.redaction import Redactor
-from claude_code_mcp.secret_shapes import MARK
-from claude_code_mcp.server.elicitation.forms import answer_of, form_of
+from claude_code_mcp.redaction import MARK, Redactor
+from claude_code_mcp.server.dialogs import answer_of, form_of
 from tests.support.tables import every_row
 
 SECRET = "correct-horse-battery-staple"
@@ -52,6 +51,51 @@ def test_everything_that_is_decided_on_is_told(tool: str, tool_input: dict[str, 
     message = full_text(asking(tool, **tool_input))
     for part in parts:
         assert part in message
+
+
+DIFF = "@@ -1,3 +1,3 @@\n one\n-two\n+2\u202e\n three\n\\ No newline at end of file"
+
+
+def test_a_change_to_a_file_is_shown_in_its_place_and_not_as_fields() -> None:
+    writing = asking("Write", file_path="/f", content="one\n2\u202e\nthree")
+    message = full_text(replace(writing, change=FileChange(DIFF)))
+    assert "--- content" not in message
+    assert message.splitlines()[-7:] == [
+        "…",
+        "     1   one",
+        "     2 - two",
+        "     2 + 2\\u202e",
+        "     3   three",
+        "        No newline at end of file",
+        "--- end of the change q-1f2e ---",
+    ]
+    assert "/f" in message
+
+
+def test_a_file_that_was_not_compared_is_told_with_the_whole_input() -> None:
+    message = full_text(
+        replace(asking("Write", file_path="/f", content="one\ntwo"), change=FileChange(note="It is long."))
+    )
+    assert "\nIt is long." in message
+    assert "\none\ntwo\n" in message
+
+
+def test_a_change_with_a_secret_is_not_shown_as_one() -> None:
+    """The old and the new secret would look the same."""
+    redactor = Redactor([SECRET])
+    for diff in (f"@@ -1,1 +1,1 @@\n-{SECRET}\n+x", f"@@ -1,2 +1,2 @@\n {SECRET}\n-a\n+b"):
+        shown = without_secrets(
+            replace(asking("Write", file_path="/f", content="x"), change=FileChange(diff)), redactor
+        )
+        assert shown.change is not None
+        assert (shown.change.diff, "secrets" in shown.change.note) == ("", True)
+    plain = replace(asking("Write", file_path="/f", content="x"), change=FileChange(DIFF))
+    assert without_secrets(plain, redactor).change == FileChange(DIFF)
+
+
+def test_a_large_change_comes_in_several_forms() -> None:
+    diff = "@@ -1,0 +1,1 @@\n" + "\n".join("+" + "x" * 90 for _ in range(3000))
+    assert not is_whole(replace(asking("Write", file_path="/f", content="x"), change=FileChange(diff)))
 
 
 def test_no_text_can_pass_for_the_head_of_another_field() -> None:
@@ -104,6 +148,19 @@ def test_what_comes_back_as_it_was_shown_is_the_original_again() -> None:
         put_back({**shown, "command": shown["command"] + " -v"}, shown, original, MARK)
     assert put_back({**shown, "command": "ls"}, shown, original, MARK)["command"] == "ls"
     assert put_back({"cwd": f"/{MARK}"}, shown, original, MARK) == {"cwd": f"/{MARK}"}, "nothing was hidden there"
+
+
+def test_items_of_a_list_are_the_originals_wherever_they_stand_and_no_mark_is_ever_run() -> None:
+    redactor = Redactor([SECRET])
+    original = {"edits": [{"text": "a"}, {"text": SECRET}, {"text": "b"}], "note": "x"}
+    shown = redactor.data(original)
+    without_first = {**shown, "edits": shown["edits"][1:]}
+    assert put_back(without_first, shown, original, MARK)["edits"] == original["edits"][1:]
+    swapped = {**shown, "edits": [*reversed(shown["edits"]), {"text": "c"}]}
+    assert put_back(swapped, shown, original, MARK)["edits"] == [*reversed(original["edits"]), {"text": "c"}]
+    for added in ({"edits": [*shown["edits"], {"text": f"{MARK} again"}]}, {"also": MARK}):
+        with pytest.raises(InvalidArgument, match="stands for a secret"):
+            put_back({**shown, **added}, shown, original, MARK)
 
 
 def test_what_is_kept_of_an_answered_question_is_small() -> None:

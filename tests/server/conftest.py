@@ -58,8 +58,8 @@ ONE_WIRE = {
     "test_long_inputs": WIRES[3],
     "test_sessions": WIRES[0],
 }
-"""Modules about what lies behind the wires, which is the same on all of them: one wire will do. Where they have tests
-with a client that shows forms, those run on every wire, for each era asks in its own way."""
+"""Modules about what lies behind the wires, which is the same on all of them: one wire will do. That each era asks a
+person in its own way is tested by `test_dialogs`, on every wire."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in items:
         name, given = item.path.stem, getattr(item, "callspec", None)
-        if name not in ONE_WIRE or given is None or "asked" in getattr(item, "fixturenames", ()):
+        if name not in ONE_WIRE or given is None:
             continue
         if given.params.get("wire") not in (None, ONE_WIRE[name]):
             item.add_marker(pytest.mark.soak)

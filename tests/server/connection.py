@@ -28,6 +28,7 @@ CODES = {
     "CANCELLED",
     "LIMIT_REACHED",
     "CLI_NOT_FOUND",
+    "UPSTREAM_UNAVAILABLE",
 }
 
 

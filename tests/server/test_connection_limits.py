@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from claude_code_mcp.server.transports.connection_limits import ConnectionLimits, report_accept_failures_sparingly
+from claude_code_mcp.server.transports.http import ConnectionLimits, report_accept_failures_sparingly
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 FOREVER = 3600.0

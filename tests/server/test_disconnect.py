@@ -109,10 +109,9 @@ ENDS = ["end of input", "SIGTERM", "SIGINT"]
 USUAL = [
     ("nothing", "SIGINT"),
     ("an answer", "SIGTERM"),
-    ("a question", "end of input"),
     ("a command", "end of input"),
 ]
-"""Every middle and every end; all combinations of them are for `make soak`."""
+"""Every end; all combinations of them with what may be at work are for `make soak`."""
 RARE = [(what, how) for what in MIDDLES for how in ENDS if (what, how) not in USUAL]
 
 

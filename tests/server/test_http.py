@@ -13,8 +13,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.server.transports.bearer import load_tokens
 from claude_code_mcp.server.transports.http import read_address
+from claude_code_mcp.server.transports.tokens_file import load_tokens
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.support import warm_commands
@@ -248,7 +248,7 @@ def test_a_tokens_file_is_a_file(tmp_path: Path) -> None:
         load_tokens(load_settings({}, http_tokens_file=tmp_path))
     with pytest.raises(InvalidArgument, match="not a regular file"):
         load_tokens(load_settings({}, http_tokens_file="/dev/null"))
-    with pytest.raises(InvalidArgument, match="cannot be read"):
+    with pytest.raises(InvalidArgument, match="cannot be used"):
         load_tokens(load_settings({}, http_tokens_file=tmp_path / "missing"))
 
 
@@ -297,7 +297,7 @@ def test_a_refusal_points_to_no_authorization_server(guarded: HttpServer, token:
 def test_tokens_come_from_the_environment_and_the_file(tmp_path: Path) -> None:
     settings = load_settings({}, http_token=BOB, http_tokens_file=tokens_file(tmp_path, f"ann {ANN}\n"))
     assert load_tokens(settings) == {BOB: "default", ANN: "ann"}
-    with pytest.raises(InvalidArgument, match="cannot be read"):
+    with pytest.raises(InvalidArgument, match="cannot be used"):
         load_tokens(load_settings({}, http_tokens_file=tmp_path / "missing"))
 
 

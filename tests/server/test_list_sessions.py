@@ -31,6 +31,7 @@ def foreign(place: Sandbox, server_environment: dict[str, str]) -> str:
     return str(directory)
 
 
+@pytest.mark.soak
 @pytest.mark.promise("list.foreign", "list.project", "send.earlier-server")
 def test_sessions_of_bare_runs_are_listed_and_continued(client: Connection, foreign: str) -> None:
     (listed,) = client.sessions(projectDirectory=foreign)
@@ -79,6 +80,7 @@ def test_a_directory_without_sessions_has_an_empty_list(client: Connection, warm
     assert warm in [session["sessionId"] for session in client.sessions(projectDirectory=f"{place.project}/.")]
 
 
+@pytest.mark.soak
 @pytest.mark.promise("send.earlier-server")
 def test_a_session_of_an_earlier_server_goes_on(
     connect: Connect, server_environment: dict[str, str], place: Sandbox

@@ -7,15 +7,23 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
 
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.errors import UpstreamUnavailable
+from claude_code_mcp.server.transports import callers as callers_module
+from claude_code_mcp.server.transports.callers import Callers
+from claude_code_mcp.server.transports.tokens_file import load_tokens
+from claude_code_mcp.service import Service
+from claude_code_mcp.store.following import WatchedFile
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, stall
-from tests.conftest import RUN
+from tests.conftest import RUN, StartService
 from tests.web.console_client import Browser
 
 from .conftest import HttpServer, http_server
@@ -184,8 +192,9 @@ def test_the_console_of_a_removed_caller_ends_too(served: Served) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"ann\n", b"\xff\xfe\x00", f"ann {ANN}\nann {BOB}\n".encode(), b"ann short\n", f"local {ANN}\n".encode(), None],
-    ids=["no token", "no text", "a name twice", "weak", "a reserved name", "missing"],
+    # What is refused in such a file: tests/server/test_http.py.
+    [b"\xff\xfe\x00", f"ann {ANN}\nann {BOB}\n".encode(), None],
+    ids=["no text", "a name twice", "missing"],
 )
 def test_a_file_that_cannot_be_used_lets_nobody_in_and_removes_nobody(served: Served, content: bytes | None) -> None:
     with as_caller(served.server, ANN) as ann:
@@ -234,6 +243,75 @@ def test_the_token_of_the_settings_does_not_depend_on_the_file(tmp_path: Path, m
         served.write()
         assert until(lambda: served.hello(ANN).status_code == 401)
         assert served.hello(EVE).status_code == 200
+
+
+class FileOnWatch:
+    """A watched file, of which there is a newer version at any moment as long as it is not at rest."""
+
+    def __init__(self, *, at_rest: bool) -> None:
+        self.is_noted = not at_rest
+
+    def clear(self) -> None:
+        """What was noted is noted again at once, if anything was."""
+
+    async def watch_again(self) -> None:
+        """It is watched."""
+
+
+@dataclass
+class Reading:
+    """The callers of a tokens file in this process, and a look at the file that is made when a test says so."""
+
+    file: Path
+    callers: Callers
+    service: Service
+
+    async def look(self, *, at_rest: bool = True) -> None:
+        await self.callers._read_again(cast("WatchedFile", FileOnWatch(at_rest=at_rest)), self.service)
+
+    def known(self) -> list[str]:
+        return [name for name in ("ann", "bob") if self.callers.knows(name)]
+
+
+@pytest.fixture
+async def reading(tmp_path: Path, start_service: StartService, monkeypatch: pytest.MonkeyPatch) -> Reading:
+    """The file has Ann and Bob in it when it is read first, and is empty then."""
+    monkeypatch.setattr(callers_module, "_SETTLED", 0)
+    file = tmp_path / "tokens"
+    file.write_text(f"ann {ANN}\nbob {BOB}\n")
+    file.chmod(0o600)
+    found = Reading(file, Callers(load_settings({}, http_tokens_file=file)), await start_service())
+    file.write_text("")
+    return found
+
+
+async def test_what_is_there_between_two_writes_is_not_taken_for_the_list(reading: Reading) -> None:
+    await reading.look(at_rest=False)
+    assert reading.known() == ["ann", "bob"]
+    with pytest.raises(UpstreamUnavailable):
+        await reading.callers.by_token(ANN)
+    reading.file.write_text(f"ann {ANN}\n")
+    await reading.look()
+    assert reading.known() == ["ann"]
+    assert await reading.callers.by_token(ANN) is not None
+
+
+async def test_a_list_that_changes_while_it_is_read_is_read_again(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = load_tokens
+
+    def slow(*arguments: Any, **more: Any) -> Any:
+        found = read(*arguments, **more)
+        reading.file.write_text(f"ann {ANN}\n")
+        return found
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(callers_module, "load_tokens", slow)
+        await reading.look()
+    assert reading.known() == ["ann", "bob"]
+    await reading.look()
+    assert reading.known() == ["ann"]
 
 
 def test_a_file_that_is_written_in_place_over_and_over_cuts_nobody_off(served: Served) -> None:

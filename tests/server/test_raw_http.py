@@ -141,6 +141,7 @@ def test_hanging_up_leaves_the_turn_alone_where_the_setting_says_keep(server: Ht
     assert (report["status"], report["result"]) == ("completed", "came to its end")
 
 
+@pytest.mark.soak
 def test_hanging_up_interrupts_the_turn_where_no_setting_says_otherwise(
     server_environment: dict[str, str], place: Sandbox
 ) -> None:
@@ -189,6 +190,7 @@ def test_arguments_that_json_cannot_say_are_refused_by_name(server: HttpServer) 
     assert not called(server, "claude_list_sessions").get("isError")
 
 
+@pytest.mark.soak
 def test_frames_are_in_the_log_without_their_contents(server: HttpServer, client: ByHand) -> None:
     session = client.call("claude_create_session", prompt="a-very-private-prompt", waitSeconds=40)["sessionId"]
     assert "errors" not in session

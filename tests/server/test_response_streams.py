@@ -7,11 +7,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from claude_code_mcp.server.transports.response_streams import (
-    ResponseStream,
-    response_stream_of,
-    response_streams,
-)
+from claude_code_mcp.server.transports.http_streams import ResponseStream, response_stream_of, response_streams
 from claude_code_mcp.server.transports.wire import notification_line
 
 EVENT_STREAM = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
@@ -81,7 +77,6 @@ async def test_a_request_of_another_kind_has_none() -> None:
         assert response_stream_of(request) is None
 
     assert len(await sent_by(handler, "GET")) == 1
-    assert response_stream_of(None) is None
 
 
 async def test_what_is_written_after_the_end_is_dropped() -> None:

@@ -153,6 +153,7 @@ def test_a_session_is_known_and_limited_from_the_moment_that_its_id_is_told(serv
     assert not (servers.place.project / "let-in").exists()
 
 
+@pytest.mark.soak
 @CLEAN_OR_KILLED
 def test_spent_and_cancelled_sessions_stay_so(servers: Servers, killed: bool) -> None:
     dear = script("spend", text("x", usage={"input_tokens": 10**6, "output_tokens": 10**5}))

@@ -2,6 +2,8 @@
 
 import json
 import secrets
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +12,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from claude_code_mcp.errors import UpstreamUnavailable
+from claude_code_mcp.server.tasks import Tasks
+from claude_code_mcp.state.documents import TaskRecord
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, stall, text, tool
+from tests.conftest import StartService
 from tests.server.tools.wires import MODERN
 from tests.support import warm_commands
 from tests.support.waiting import until
@@ -296,6 +302,33 @@ def test_tasks_are_answered_after_a_restart(serve: Serve) -> None:
     assert second.until(again, "completed")["result"]["structuredContent"]["result"] == "Goes on."
 
 
+async def test_an_error_that_passes_is_not_the_end_of_a_task(
+    start_service: StartService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = await start_service()
+    tasks = Tasks(service, lambda: "local", lambda *_: None)
+    working = TaskRecord(
+        task_id=secrets.token_hex(16),
+        owner="local",
+        tool="claude_code",
+        session_id=str(uuid.uuid4()),
+        created_at=time.time(),
+        updated_at=time.time(),
+        ttl_ms=10**6,
+    )
+    tasks.records.write(working)
+
+    async def unreadable(*_: Any, **__: Any) -> Any:
+        raise UpstreamUnavailable("No descriptor is free.")
+
+    with monkeypatch.context() as now:
+        now.setattr(service, "find", unreadable)
+        with pytest.raises(UpstreamUnavailable):
+            await tasks._after_restart(working)
+    assert tasks.records.read(working.task_id, "local") == working
+    assert (await tasks._after_restart(working)).status == "completed"  # there is no such session
+
+
 def test_a_task_that_runs_in_another_server_goes_on(serve: Serve) -> None:
     first, second = serve(), serve()
     task = started(first.call("claude_code", prompt=script("S", stall())))
@@ -305,6 +338,7 @@ def test_a_task_that_runs_in_another_server_goes_on(serve: Serve) -> None:
     assert second.get(task)["status"] == "cancelled"
 
 
+@pytest.mark.soak
 def test_tasks_belong_to_their_caller(server_environment: dict[str, str], place: Sandbox, tmp_path: Path) -> None:
     tokens = {name: secrets.token_urlsafe(32) for name in ("alice", "bob")}
     file = tmp_path / "tokens"

@@ -1,6 +1,7 @@
 """What the tests of the engine share: waiting on events, and the moments in the life of a turn."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,8 +12,7 @@ import pytest
 
 from claude_code_mcp.model.events import Event, Message, Partial, PartialRun, TurnStarted
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.model.outcome import Outcome
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.outcome import Outcome, State
 from claude_code_mcp.service import PendingTurn, Service
 from claude_code_mcp.sessions.messages import WhenBusy
 from claude_code_mcp.sessions.session import Session
@@ -38,9 +38,26 @@ async def end_of(turn: PendingTurn) -> Outcome:
         return await turn.outcome()
 
 
-async def run(service: Service, prompt: str, given: SessionOptions) -> tuple[Session, Outcome]:
+async def written_to(pipe: Path, turn: PendingTurn) -> None:
+    """Waits until a command of the turn has opened the named pipe and closed it; fails with the turn's outcome if that
+    ends before. A thread that opens the pipe would wait for ever, and the test's event loop for the thread."""
+    loop, happened = asyncio.get_running_loop(), asyncio.Event()
+    descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    loop.add_reader(descriptor, happened.set)
+    waits = [asyncio.ensure_future(happened.wait()), asyncio.ensure_future(turn.outcome())]
+    try:
+        await asyncio.wait(waits, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        assert happened.is_set(), waits[1].result() if waits[1].done() else "neither the pipe nor the end came"
+    finally:
+        for wait in waits:
+            wait.cancel()
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+async def run(service: Service, prompt: str, given: SessionOptions, **how: Any) -> tuple[Session, Outcome]:
     """A new session and the outcome of its first turn."""
-    turn = await service.create(prompt, given)
+    turn = await service.create(prompt, given, **how)
     session = turn.session
     return session, await end_of(turn)
 
@@ -92,7 +109,7 @@ async def question(session: Session) -> str:
 
 async def parked(session: Session) -> None:
     """Parks a session and waits until its process is gone."""
-    session.evict()
+    session.park()
     await session.closed()
 
 

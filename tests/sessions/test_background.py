@@ -6,9 +6,8 @@ import pytest
 
 from claude_code_mcp.errors import SessionNotFound
 from claude_code_mcp.model.events import ProcessChanged, TurnEnded, TurnStarted
-from claude_code_mcp.model.outcome import OutcomeCode
+from claude_code_mcp.model.outcome import OutcomeCode, State
 from claude_code_mcp.model.question import Answer
-from claude_code_mcp.model.states import State
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, modify, script, text, tool
@@ -67,7 +66,7 @@ IN_A_SHELL = script(
 )
 
 
-@pytest.mark.parametrize("prompt", [PROMPT, IN_A_SHELL], ids=["agent", "shell"])
+@pytest.mark.parametrize("prompt", [PROMPT, pytest.param(IN_A_SHELL, marks=pytest.mark.soak)], ids=["agent", "shell"])
 async def test_background_work_keeps_the_session_and_its_process_for_however_long_they_are_idle(
     start_service: StartService, sandbox: Sandbox, prompt: str
 ) -> None:

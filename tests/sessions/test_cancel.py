@@ -7,8 +7,7 @@ import pytest
 
 from claude_code_mcp.errors import Cancelled
 from claude_code_mcp.model.events import Message, ProcessChanged, StateChanged, TurnEnded
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.outcome import OutcomeCode, State
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
@@ -73,7 +72,7 @@ async def test_cancelling_beats_an_interruption_that_is_under_way(service: Servi
 
 async def test_a_message_on_its_way_into_a_parked_session_is_refused(service: Service, sandbox: Sandbox) -> None:
     session, outcome = await run(service, script("one", "first"), options(sandbox))
-    session.evict()
+    session.park()
     sending = asyncio.create_task(service.send(session.id, "hello"))
     await asyncio.sleep(0)
     await service.cancel(session.id)

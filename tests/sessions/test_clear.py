@@ -3,6 +3,7 @@
 import pytest
 
 from claude_code_mcp.errors import LimitReached, SessionBusy, SessionNotFound
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import Service
@@ -80,20 +81,20 @@ async def test_a_session_that_is_parked_right_after_the_clearing_resumes_what_ca
 
 async def test_the_new_id_is_leased_and_owned_like_the_old_one(start_service: StartService, sandbox: Sandbox) -> None:
     first, second = await start_service(), await start_service()
-    turn = await first.create(script("one", "first"), options(sandbox), owner="alice")
+    turn = await first.create(script("one", "first"), options(sandbox), caller=Caller("alice"))
     session = turn.session
     await end_of(turn)
     old = session.id
-    turn = await first.send(old, "/clear", owner="alice")
+    turn = await first.send(old, "/clear", caller=Caller("alice"))
     await end_of(turn)
     for name in (old, session.id):
         with pytest.raises(SessionNotFound):
-            await second.send(name, "mine", owner="bob")
+            await second.send(name, "mine", caller=Caller("bob"))
         assert second.state.read(lambda db: db.execute("SELECT count(*) FROM holders").fetchone()) == (2,)
         with pytest.raises(SessionBusy):
             session.deps.stores.leases.take(name)
-    assert (await say(second, old, script("two", "second"), owner="alice")).result == "second"
-    assert second.session(session.id, owner="alice").live
+    assert (await say(second, old, script("two", "second"), caller=Caller("alice"))).result == "second"
+    assert second.session(session.id, principal="alice").live
 
 
 async def test_clearing_gives_no_new_budget(service: Service, sandbox: Sandbox) -> None:

@@ -10,8 +10,7 @@ import pytest
 from claude_code_mcp.errors import ExecutableNotFound, InvalidArgument
 from claude_code_mcp.model.events import Message, Noise
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.outcome import OutcomeCode, State
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
 from tests.conftest import StartService
@@ -139,7 +138,7 @@ async def test_a_crash_takes_its_question_with_it(start_service: StartService, s
     service = await misbehaving(start_service, cli, ways)
     session, outcome = await run(service, "hello", options(sandbox))
     assert outcome.code is OutcomeCode.CRASHED
-    assert (session.questions, service.pending_questions()) == ([], [])
+    assert (session.questions, service.broker.pending()) == ([], [])
 
 
 async def test_a_process_that_dies_while_idle_is_replaced(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.frames import ControlRequest, Frame, Result, parse_frame
-from claude_code_mcp.model.mcp_servers import plain_name
+from claude_code_mcp.claude.protocol import ControlRequest, Frame, Result, parse_frame
+from claude_code_mcp.model.tool_names import plain_name
 from claude_code_mcp.model.usage import Usage
 from claude_code_mcp.sessions.frame_claims import CallClaim, FalseClaim, FrameClaims
 

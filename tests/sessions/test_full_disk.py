@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.errors import LimitReached
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.caller import LOCAL_CALLER
+from claude_code_mcp.model.outcome import OutcomeCode, State
+from claude_code_mcp.server.tools.base import ResultParts
 from claude_code_mcp.server.tools.code_reports import finished_report
-from claude_code_mcp.server.tools.paging import ResultParts
 from claude_code_mcp.server.tools.sessions import session_list
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text
@@ -90,7 +90,7 @@ async def test_what_cannot_be_recorded_is_told_in_the_result_and_in_the_list(
     assert report.result is not None
     assert report.result.startswith("lost")
     assert "cannot be recorded" in str(report.notice)
-    listed = await session_list(service, "local", None)
+    listed = await session_list(service, LOCAL_CALLER)
     assert listed.error is not None
     assert (listed.error.code, session.id in listed.error.message) == ("NOT_SAVED", True)
     disk.empty()

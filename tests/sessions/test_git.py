@@ -3,8 +3,10 @@ nothing about files elsewhere."""
 
 # ruff: noqa: ASYNC240 - the tests wait for the disk
 
+import ctypes
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, ProcessFailed
-from claude_code_mcp.model.worktree import Worktree
+from claude_code_mcp.model.caller import LOCAL
+from claude_code_mcp.model.options import Worktree
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.sessions import git as git_module
 from claude_code_mcp.sessions.git import Reply
 from claude_code_mcp.sessions.worktree_changes import Unsaved, WorktreeChanges
 from claude_code_mcp.sessions.worktrees import make
-from claude_code_mcp.state.session_records import LOCAL
 
 from .worktree_support import enforcer, git, home, repository
 
@@ -35,6 +37,13 @@ async def made(tmp_path: Path, cwd: Path, policy: Policy | None = None) -> tuple
 
 def ran(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in tmp_path.glob("ran-*"))
+
+
+def confined() -> bool:
+    """Whether the kernel can be told which programs a process may execute (Landlock, in its second version)."""
+    if sys.platform != "linux":
+        return False
+    return int(ctypes.CDLL(None).syscall(444, None, 0, 1)) >= 2
 
 
 def program(tmp_path: Path, name: str) -> str:
@@ -140,6 +149,145 @@ async def test_the_configuration_of_a_submodule_runs_nothing(tmp_path: Path, rep
     (module / "a.txt").write_text("two\n")
     assert (await changes.unsaved()).repositories == 1
     await changes.diff()
+    assert ran(tmp_path) == []
+
+
+async def test_a_repository_inside_that_is_committed_as_a_link_runs_nothing(tmp_path: Path, repo: Path) -> None:
+    worktree, changes = await made(tmp_path, repo)
+    module = repository(Path(worktree.path, "module"))
+    git(worktree.path, "add", "module")
+    git(worktree.path, "commit", "-q", "-m", "a link to it")
+    git(module, "config", "filter.evil.clean", program(tmp_path, "clean"))
+    (module / ".git" / "info" / "attributes").write_text("* filter=evil\n")
+    (module / "a.txt").write_text("two\n")
+    assert "+++ b/module" in await changes.diff()
+    Path(worktree.path, "new").write_text("1\n")
+    await changes.merge("All of it")
+    await changes.discard(None)
+    assert ran(tmp_path) == []
+
+
+async def test_a_diff_of_submodules_is_that_of_their_commits_whatever_is_configured(tmp_path: Path, repo: Path) -> None:
+    module = repository(repo / "module")
+    git(repo, "add", "module")
+    git(repo, "commit", "-q", "-m", "a link to it")
+    worktree, changes = await made(tmp_path, repo)
+    (module / "a.txt").write_text("changed\n")
+    git(module, "commit", "-q", "-a", "-m", "two")
+    moved = git(module, "rev-parse", "HEAD")
+    git(worktree.path, "update-index", "--cacheinfo", f"160000,{moved},module")
+    git(worktree.path, "commit", "-q", "-m", "moved")
+    git(repo, "config", "diff.submodule", "diff")
+    git(repo, "config", "status.submoduleSummary", "true")
+    git(module, "config", "diff.external", program(tmp_path, "external"))
+    shutil.copytree(module, Path(worktree.path, "module"), dirs_exist_ok=True)
+    assert f"+Subproject commit {moved}" in await changes.diff()
+    assert ran(tmp_path) == []
+
+
+FILTERS = ("clean", "smudge", "process")
+
+
+def _for_the_worktree(tmp_path: Path, repo: Path, worktree: Worktree) -> None:
+    git(repo, "config", "extensions.worktreeConfig", "true")
+    for key in FILTERS:
+        git(worktree.path, "config", "--worktree", f"filter.evil.{key}", program(tmp_path, key))
+
+
+def _for_the_branch(tmp_path: Path, repo: Path, worktree: Worktree | None = None) -> None:
+    for key in FILTERS:
+        git(repo, "config", "--file", str(tmp_path / "included"), f"filter.evil.{key}", program(tmp_path, key))
+    git(repo, "config", "includeIf.onbranch:worktree-mcp-*.path", str(tmp_path / "included"))
+
+
+@pytest.mark.parametrize("configure", [_for_the_worktree, _for_the_branch])
+async def test_a_filter_that_is_configured_for_a_worktree_alone_does_not_run(
+    tmp_path: Path, repo: Path, configure: Callable[[Path, Path, Worktree], None]
+) -> None:
+    worktree, changes = await made(tmp_path, repo)
+    configure(tmp_path, repo, worktree)
+    (repo / ".git" / "info" / "attributes").write_text("* filter=evil\n")
+    os.utime(os.path.join(worktree.path, "a.txt"), (1, 1))  # so that git looks at it again
+    assert await changes.diff() == ""
+    with pytest.raises(InvalidArgument, match="filters"):
+        await changes.merge("All of it")
+    await changes.discard(Unsaved())
+    assert not Path(worktree.path).exists()
+    assert ran(tmp_path) == []
+
+
+async def test_a_filter_that_is_configured_for_branches_of_worktrees_does_not_run_and_leaves_none(
+    tmp_path: Path, repo: Path
+) -> None:
+    _for_the_branch(tmp_path, repo)
+    (repo / ".git" / "info" / "attributes").write_text("* filter=evil\n")
+    with pytest.raises(InvalidArgument, match=r"filters for its files \(evil\)"):
+        await made(tmp_path, repo)
+    assert ran(tmp_path) == []
+    assert git(repo, "worktree", "list").count("\n") == 0
+    assert git(repo, "branch", "--list", "worktree-*") == ""
+
+
+@pytest.mark.skipif(not confined(), reason="the kernel cannot be told which programs may run")
+async def test_a_filter_that_is_configured_after_the_look_cannot_be_executed(
+    tmp_path: Path, repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session of somebody else may change the configuration at any moment. So nothing is overridden here, as if every
+    change came right after the look."""
+    monkeypatch.setattr(git_module, "_without_programs", lambda _: [])
+    worktree, changes = await made(tmp_path, repo)
+    evil = tmp_path / "evil"
+    evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran-directly\ncat\n")
+    evil.chmod(0o755)
+    for number, command in enumerate((str(evil), f"touch {tmp_path}/ran-shell; cat", "cat")):
+        git(repo, "config", f"filter.evil{number}.clean", command)
+        git(repo, "config", f"filter.evil{number}.smudge", command)
+    git(repo, "config", "hook.evil.event", "post-index-change")
+    git(repo, "config", "hook.evil.command", f"touch {tmp_path}/ran-hook")
+    attributes = [f"{name} filter=evil{number}\n" for number, name in enumerate(("a.txt", "b.txt", "c.txt"))]
+    (repo / ".git" / "info" / "attributes").write_text("".join(attributes))
+    Path(worktree.path, "c.txt").write_text("c\n")
+    Path(worktree.path, "a.txt").write_text("two\n")
+    assert "+two" in await changes.diff()
+    await changes.discard(None)
+    assert ran(tmp_path) == []
+    (repo / "a.txt").write_text("three\n")
+    git(repo, "add", "a.txt")
+    assert "ran-directly" in ran(tmp_path), "any other git runs it"
+
+
+async def test_options_of_a_merge_that_a_branch_is_configured_with_do_not_count(tmp_path: Path, repo: Path) -> None:
+    checker = tmp_path / "checker"
+    checker.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran-checker\n")
+    checker.chmod(0o755)
+    worktree, changes = await made(tmp_path, repo)
+    git(worktree.path, "commit", "-q", "--allow-empty", "-m", "work")
+    commit = tmp_path / "commit"
+    unsigned = git(worktree.path, "cat-file", "commit", "HEAD")
+    signature = "gpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----\n\n"
+    commit.write_text(unsigned.replace("\n\n", f"\n{signature}", 1) + "\n")
+    signed = git(worktree.path, "hash-object", "-t", "commit", "-w", str(commit))
+    git(worktree.path, "reset", "-q", "--hard", signed)
+    git(repo, "config", "gpg.program", str(checker))
+    git(repo, "config", "branch.main.mergeOptions", "--verify-signatures --squash -s ours")
+    await changes.merge(None)
+    assert git(repo, "rev-parse", "main") == signed
+    assert ran(tmp_path) == []
+
+
+async def test_hooks_of_a_configuration_are_off_by_their_names_and_by_their_events(tmp_path: Path, repo: Path) -> None:
+    """Git has them from 2.54 on, and turns off those of an event from 2.55 on."""
+    (tmp_path / ".gitconfig").write_text('[hook "users"]\n\tevent = post-merge\n\tcommand = true\n')
+    git(repo, "config", "hook.evil.event", "reference-transaction")
+    git(repo, "config", "hook.evil.command", program(tmp_path, "hook"))
+    git(repo, "config", "hook.evil.enabled", "true")
+    runner = git_module.Git(home(tmp_path), (str(repo),))
+    settings = (await runner.read("var", "-l", cwd=str(repo))).splitlines()
+    for name in ("evil", "users", "reference-transaction", "post-index-change", "post-merge", "post-checkout"):
+        given = [setting for setting in settings if setting.startswith(f"hook.{name}.enabled=")]
+        assert given[-1:] == [f"hook.{name}.enabled=false"]
+    _, changes = await made(tmp_path, repo)
+    await changes.discard(None)
     assert ran(tmp_path) == []
 
 

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from claude_code_mcp.model.events import Message, TurnEnded
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.outcome import OutcomeCode, State
 from claude_code_mcp.service import PendingTurn, Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox

@@ -4,8 +4,7 @@ import pytest
 
 from claude_code_mcp.errors import InvalidArgument, LimitReached
 from claude_code_mcp.model.events import ProcessChanged
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.outcome import OutcomeCode, State
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox

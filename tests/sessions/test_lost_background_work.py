@@ -27,6 +27,7 @@ def _in_transcript(sandbox: Sandbox, session_id: str, words: str) -> bool:
     return any(words in path.read_text() for path in sandbox.home.glob(f".claude/projects/*/{session_id}.jsonl"))
 
 
+@pytest.mark.soak
 async def test_a_message_is_not_taken_for_answered_by_the_news_of_lost_work(service: Service, sandbox: Sandbox) -> None:
     background = tool("Bash", command=ENDLESS, run_in_background=True)
     options = SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash",))

@@ -3,10 +3,11 @@
 Which ones, and in what order, is tested with the slots.
 """
 
+import pytest
+
 from claude_code_mcp.errors import LimitReached
 from claude_code_mcp.model.events import ProcessChanged
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.outcome import OutcomeCode, State
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
@@ -69,6 +70,7 @@ async def test_a_newcomer_waits_in_line_is_told_why_and_can_be_cancelled(
     assert first.queued is None
 
 
+@pytest.mark.soak
 async def test_who_has_waited_too_long_is_refused_with_the_reason(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from claude_code_mcp.model.options import SessionOptions, Thinking
 from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.option_notices import notices_of, option_notices
+from claude_code_mcp.sessions.launcher import notices_of, option_notices
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
@@ -62,6 +62,7 @@ THINKING = {
 MODELS = ("claude-haiku-4-5", "claude-opus-4-6", "claude-opus-5", "claude-sonnet-5-5", "opus", "haiku")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "name", [MODELS[1], *(pytest.param(name, marks=pytest.mark.soak) for name in MODELS if name != MODELS[1])]
 )

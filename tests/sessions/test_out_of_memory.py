@@ -81,7 +81,9 @@ def run_server(sandbox: Sandbox, environment: dict[str, str], room: int) -> dict
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("room", [16, 24, 40], ids="{} MiB".format)
+@pytest.mark.parametrize(
+    "room", [24, *(pytest.param(room, marks=pytest.mark.soak) for room in (16, 40))], ids="{} MiB".format
+)
 def test_a_line_without_memory_for_it_ends_its_session_alone(
     sandbox: Sandbox, environment: dict[str, str], room: int
 ) -> None:

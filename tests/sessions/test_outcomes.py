@@ -8,8 +8,7 @@ import pytest
 
 from claude_code_mcp.errors import LimitReached
 from claude_code_mcp.model.events import Retrying, Stalled, StateChanged
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.outcome import OutcomeCode, State
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import fail, script, structured, text, tool
@@ -89,6 +88,7 @@ async def test_silence_is_reported_and_ends_with_the_next_word_and_waiting_for_a
     assert states[asked + 1] is not None, "a silence was reported while it waited"
 
 
+@pytest.mark.soak
 async def test_the_number_of_model_turns_is_limited(service: Service, sandbox: Sandbox) -> None:
     prompt = script("work", tool("Bash", command="true"), tool("Bash", command="true"), "never said")
     session, outcome = await run(service, prompt, options(sandbox, allowed_tools=("Bash",), max_turns=1))
@@ -109,6 +109,7 @@ async def test_a_spent_budget_ends_the_turn_and_refuses_the_next(service: Servic
         await service.send(session.id, "hello")
 
 
+@pytest.mark.soak
 async def test_what_is_left_of_a_budget_survives_parking(service: Service, sandbox: Sandbox) -> None:
     _, price = await run(service, script("spend", DEAR), options(sandbox))
     budget = 1.5 * price.usage.cost_usd

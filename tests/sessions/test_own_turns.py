@@ -10,7 +10,7 @@ import pytest
 from benchmarks.callers import Callers
 from claude_code_mcp.errors import SessionBusy
 from claude_code_mcp.model.events import ProcessChanged
-from claude_code_mcp.model.outcome import OutcomeCode
+from claude_code_mcp.model.outcome import OutcomeCode, State
 from claude_code_mcp.policy.policy import OPEN_PROFILE, Limits, Policy
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.messages import WhenBusy
@@ -100,6 +100,7 @@ async def test_a_turn_of_its_own_has_its_own_cost_turns_and_times(shared: Shared
     assert session.usage.cost_usd == pytest.approx(before + long.usage.cost_usd + short.usage.cost_usd)
 
 
+@pytest.mark.soak
 async def test_the_time_with_the_api_is_of_the_turn_also_after_a_resume_and_a_fork(
     service: Service, sandbox: Sandbox
 ) -> None:
@@ -152,3 +153,14 @@ async def test_a_crash_takes_the_turn_and_not_the_messages_that_were_held_back(
     os.kill(session.pid, signal.SIGKILL)
     assert (await end_of(first)).code is OutcomeCode.CRASHED
     assert [(await end_of(one)).result for one in behind] == ["answer 0", "answer 1"]
+
+
+async def test_who_gives_up_while_the_process_starts_takes_nobody_elses_message_along(
+    service: Service, sandbox: Sandbox
+) -> None:
+    first = await service.create(script("first", "one"), options(sandbox))
+    second = await service.send(first.session.id, script("second", "two"), when_busy=WhenBusy.QUEUE)
+    assert first.session.state is State.STARTING
+    await first.session.give_up_message(first.message)
+    assert (await end_of(first)).code is OutcomeCode.INTERRUPTED
+    assert (await end_of(second)).result == "two"

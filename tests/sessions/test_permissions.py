@@ -10,9 +10,8 @@ import pytest
 
 from claude_code_mcp.errors import InvalidArgument, QuestionClosed
 from claude_code_mcp.model.events import QuestionOpened, QuestionSettled
-from claude_code_mcp.model.outcome import OutcomeCode
+from claude_code_mcp.model.outcome import OutcomeCode, State
 from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
-from claude_code_mcp.model.states import State
 from claude_code_mcp.service import PendingTurn, Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
@@ -144,11 +143,11 @@ class Bystander:
 
 @contextmanager
 def added(service: Service, channel: Bystander) -> Iterator[None]:
-    service.add_channel(channel)
+    service.broker.add_channel(channel)
     try:
         yield
     finally:
-        service.remove_channel(channel)
+        service.broker.remove_channel(channel)
 
 
 @on_shared_loop
@@ -165,7 +164,7 @@ async def test_a_question_that_nobody_needs_answered_is_gone_everywhere(shared: 
         else:
             await getattr(service, end)(session.id)
         await end_of(turn)
-        assert (bystander.shown, service.pending_questions(), session.questions) == ({}, [], [])
+        assert (bystander.shown, service.broker.pending(), session.questions) == ({}, [], [])
     with pytest.raises(QuestionClosed, match="withdrawn"):
         service.respond(session.id, asked, Answer(allow=True))
     assert not made(shared.sandbox)
@@ -176,7 +175,7 @@ async def test_a_channel_that_answers_at_once_is_heard(shared: SharedSessions) -
     class Eager(Bystander):
         def offer(self, question: Question) -> None:
             super().offer(question)
-            shared.service.answer_question(question.session_id, question.id, Answer(allow=True), "eager")
+            shared.service.broker.answer(question.session_id, question.id, Answer(allow=True), "eager")
 
     session = await shared.session()
     with added(shared.service, Eager()):
@@ -192,7 +191,7 @@ async def test_questions_of_several_sessions_do_not_mix(service: Service, sandbo
     prompts = [script("ask", tool("Bash", command=f"touch {name}"), "saw: ${tool_result}") for name in names]
     made = [await service.create(prompt, options(sandbox)) for prompt in prompts]
     asked = [await question(turn.session) for turn in made]
-    assert {one.id for one in service.pending_questions()} == set(asked)
+    assert {one.id for one in service.broker.pending()} == set(asked)
     with pytest.raises(QuestionClosed):
         service.respond(made[0].session.id, asked[1], Answer(allow=True))
     for turn, one, name in reversed(list(zip(made, asked, names, strict=True))):

@@ -2,23 +2,25 @@
 
 import asyncio
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from claude_code_mcp.errors import LimitReached, PermissionDenied, SessionNotFound
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer, Scope
-from claude_code_mcp.policy.policy import Limits, Policy, Profile
+from claude_code_mcp.policy.policy import OPEN_PROFILE, GroupBudget, Limits, Policy, Profile
 from claude_code_mcp.policy.rules import parse_rule
 from claude_code_mcp.service import PendingTurn, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
 
-from .support import ENDLESS, end_of, events, options, question, run, say
+from .support import ENDLESS, PATIENCE, end_of, events, options, question, run, say
 
 BASH_RULES = Profile(
     allow=tuple(map(parse_rule, ["Bash(touch *)", "Bash(echo *)"])),
@@ -188,7 +190,7 @@ async def test_roots_hold_against_links_and_variables_against_poison(
         await service.create("go", options(sandbox, env={"LD_PRELOAD": "/tmp/evil.so"}))
     assert caught.value.data["field"] == "env"
     assert acts.kinds() == [AuditKind.REFUSED, AuditKind.REFUSED]
-    assert service.sessions(owner=None) == []
+    assert service.sessions(principal=None) == []
 
 
 async def test_a_session_on_disk_outside_the_roots_cannot_be_taken_up(
@@ -209,31 +211,33 @@ async def test_each_caller_has_so_many_sessions_at_work(start_service: StartServ
     service = await start(start_service, Profile(limits=Limits(sessions=1)))
     work = script("work", tool("Bash", command=ENDLESS))
     given = options(sandbox, allowed_tools=("Bash",))
-    made = await asyncio.gather(*(service.create(work, given, owner="alice") for _ in range(4)), return_exceptions=True)
+    made = await asyncio.gather(
+        *(service.create(work, given, caller=Caller("alice")) for _ in range(4)), return_exceptions=True
+    )
     refused = [one for one in made if isinstance(one, LimitReached)]
     assert len(refused) == 3
-    await service.create(work, given, owner="bob")
+    await service.create(work, given, caller=Caller("bob"))
     [first] = [one.session for one in made if isinstance(one, PendingTurn)]
-    await service.interrupt(first.id, owner="alice")
-    await service.create(work, given, owner="alice")
+    await service.interrupt(first.id, caller=Caller("alice"))
+    await service.create(work, given, caller=Caller("alice"))
 
 
 async def test_the_budget_of_a_day_outlives_the_server(start_service: StartService, sandbox: Sandbox) -> None:
     profile = Profile(limits=Limits(daily_usd=0.000001))
     service = await start(start_service, profile)
-    turn = await service.create(script("work", "done"), options(sandbox), owner="alice")
+    turn = await service.create(script("work", "done"), options(sandbox), caller=Caller("alice"))
     session = turn.session
     await end_of(turn)
     assert session.spent_usd > 0.000001
     with pytest.raises(LimitReached):
-        await service.send(session.id, "more", owner="alice")
+        await service.send(session.id, "more", caller=Caller("alice"))
     with pytest.raises(LimitReached):
-        await service.create("more", options(sandbox), owner="alice")
-    turn = await service.create(script("work", "done"), options(sandbox), owner="bob")
+        await service.create("more", options(sandbox), caller=Caller("alice"))
+    turn = await service.create(script("work", "done"), options(sandbox), caller=Caller("bob"))
     await end_of(turn)
     again = await start(start_service, profile)
     with pytest.raises(LimitReached):
-        await again.create("more", options(sandbox), owner="alice")
+        await again.create("more", options(sandbox), caller=Caller("alice"))
 
 
 async def test_limits_reach_the_process(start_service: StartService, sandbox: Sandbox) -> None:
@@ -254,13 +258,13 @@ async def test_bypassing_must_be_switched_on_and_can_be_switched_off(
     bypassing = options(sandbox, permission_mode="bypassPermissions")
     with pytest.raises(PermissionDenied):
         await service.create("go", bypassing)
-    service.set_bypass("local", True)
+    service.policy_for(Caller("local")).set_bypass(True)
     session, outcome = await run(service, script("work", tool("Bash", command="touch ran"), "done"), bypassing)
     assert outcome.result == "done"
     assert (sandbox.project / "ran").exists()
     with pytest.raises(PermissionDenied):
-        await service.create("go", bypassing, owner="somebody else")
-    service.set_bypass("local", False)
+        await service.create("go", bypassing, caller=Caller("somebody else"))
+    service.policy_for(Caller("local")).set_bypass(False)
     with pytest.raises(PermissionDenied):
         await service.send(session.id, "more")
     assert [act.details["on"] for act in acts.seen if act.kind is AuditKind.BYPASS_SWITCHED] == [True, False]
@@ -268,26 +272,26 @@ async def test_bypassing_must_be_switched_on_and_can_be_switched_off(
 
 async def test_where_it_is_never_allowed_bypassing_cannot_be_switched_on(start_service: StartService) -> None:
     service = await start(start_service, Profile(bypass="never"))
-    assert not service.bypass_possible("local")
+    assert not service.policy_for(Caller("local")).bypass_possible
     with pytest.raises(PermissionDenied):
-        service.set_bypass("local", True)
-    assert not service.bypass_on("local")
+        service.policy_for(Caller("local")).set_bypass(True)
+    assert not service.policy_for(Caller("local")).bypass_on
 
 
 async def test_acts_are_told_with_who_and_which_session(start_service: StartService, sandbox: Sandbox) -> None:
     acts = Acts()
     service = await start(start_service, Profile(), observers=[acts])
-    turn = await service.create(script("one", "1"), options(sandbox), owner="alice")
+    turn = await service.create(script("one", "1"), options(sandbox), caller=Caller("alice"))
     session = turn.session
     await end_of(turn)
-    await say(service, session, script("two", "2"), owner="alice")
-    turn = await service.fork(session.id, script("three", "3"), owner="alice")
+    await say(service, session, script("two", "2"), caller=Caller("alice"))
+    turn = await service.fork(session.id, script("three", "3"), caller=Caller("alice"))
     fork = turn.session
     await end_of(turn)
-    await service.interrupt(fork.id, owner="alice")
-    await service.cancel(fork.id, owner="alice")
+    await service.interrupt(fork.id, caller=Caller("alice"))
+    await service.cancel(fork.id, caller=Caller("alice"))
     with pytest.raises(SessionNotFound, match="There is no session"):
-        await service.send(session.id, "mine?", owner="mallory")
+        await service.send(session.id, "mine?", caller=Caller("mallory"))
     assert [(act.kind, act.who, act.session_id) for act in acts.seen] == [
         (AuditKind.SESSION_CREATED, "alice", session.id),
         (AuditKind.MESSAGE_SENT, "alice", session.id),
@@ -296,3 +300,73 @@ async def test_acts_are_told_with_who_and_which_session(start_service: StartServ
         (AuditKind.CANCELLED, "alice", fork.id),
         (AuditKind.REFUSED, "mallory", session.id),
     ]
+
+
+async def test_a_call_that_is_cancelled_while_it_reserves_keeps_nothing_of_the_day(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    limited = OPEN_PROFILE.model_copy(update={"limits": Limits(daily_usd=10, sessions=1)})
+    service = await start_service(policy=Policy(limited))
+    reserving, go_on = asyncio.Event(), threading.Event()
+    loop, reserve = asyncio.get_running_loop(), service._enforcer.limits.spending.reserve
+
+    def busy_database(*arguments: Any) -> float:
+        loop.call_soon_threadsafe(reserving.set)
+        go_on.wait(PATIENCE)
+        return float(reserve(*arguments))
+
+    service._enforcer.limits.spending.reserve = busy_database
+    call = asyncio.ensure_future(service.create(script("a", "x"), options(sandbox)))
+    await reserving.wait()
+    call.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    service._enforcer.limits.spending.reserve = reserve
+    _, outcome = await run(service, script("b", "y"), options(sandbox))
+    assert outcome.result == "y"
+
+
+async def test_a_session_counts_until_the_last_of_its_messages_is_accepted(start_service: StartService) -> None:
+    service = await start_service(policy=Policy(OPEN_PROFILE.model_copy(update={"limits": Limits(sessions=1)})))
+    first, second = (service._enforcer.limits.room("one", "local", ()) for _ in range(2))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    with pytest.raises(LimitReached), service._enforcer.limits.room("another", "local", ()):
+        pass
+    second.__exit__(None, None, None)
+    with service._enforcer.limits.room("another", "local", ()):
+        assert "another" in service._enforcer.limits._admitting["local"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (Policy(OPEN_PROFILE.model_copy(update={"limits": Limits(monthly_usd=5)})), "Your budget of $5 for this month"),
+        (Policy(OPEN_PROFILE, budgets={"leads": GroupBudget(daily_usd=5)}), "of the group leads of $5 for this day"),
+        (
+            Policy(OPEN_PROFILE, budgets={"leads": GroupBudget(monthly_usd=5)}),
+            "of the group leads of $5 for this month",
+        ),
+    ],
+    ids=["month", "day of a group", "month of a group"],
+)
+async def test_a_budget_that_is_spent_ends_what_comes_next_and_says_which(
+    start_service: StartService, sandbox: Sandbox, policy: Policy, said: str
+) -> None:
+    for name in ("alice", "bob"):
+        policy.assign(name, ["leads"])
+    service = await start_service(policy=policy, principals=["alice", "bob", "carol"])
+    spending, spender = service._enforcer.limits.spending, "bob" if policy.budgets else "alice"
+    _, outcome = await run(service, script("a", "x"), options(sandbox), caller=Caller("alice"))
+    assert outcome.result == "x"
+    spending.note(spender, 5.0)
+    await asyncio.to_thread(spending.write, spender, 5.0)
+    with pytest.raises(LimitReached) as refused:
+        await service.create(script("b", "y"), options(sandbox), caller=Caller("alice"))
+    assert said in refused.value.message
+    _, outcome = await run(service, script("c", "z"), options(sandbox), caller=Caller("carol"))
+    assert outcome.result == "z", "who is not in the group goes on"
+    found = {(budget.period, budget.group): spent for budget, spent in service.policy_for(Caller("alice")).budgets()}
+    assert min(found.values()) >= 5.0

@@ -10,7 +10,7 @@ import pytest
 
 from claude_code_mcp.config import Settings, load_settings
 from claude_code_mcp.policy.policy import Profile
-from claude_code_mcp.sessions.enclosure import ListedPaths
+from claude_code_mcp.sessions.home_sandbox import ListedPaths
 from claude_code_mcp.sessions.protected_paths import ProtectedPaths, protected_paths
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no sandbox on Windows")

@@ -14,9 +14,10 @@ from claude_code_mcp.errors import (
     SessionNotFound,
     StateUnavailable,
 )
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.outcome import State
 from claude_code_mcp.model.question import Answer, Scope
-from claude_code_mcp.model.states import State
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
@@ -114,6 +115,7 @@ async def test_what_a_call_sets_goes_over_what_is_recorded_and_a_fork_has_that_b
     assert (forked.options, forked.grants) == (found.options, ())
 
 
+@pytest.mark.soak
 async def test_after_its_time_in_memory_a_session_is_as_it_was_created(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
@@ -133,7 +135,7 @@ async def test_a_session_of_yesterday_takes_no_options_of_a_stranger_none_above_
 ) -> None:
     first = await start_service()
     given = options(sandbox, tools=("Read",), permission_mode="acceptEdits")
-    turn = await first.create(script("one", "first"), given, owner="alice")
+    turn = await first.create(script("one", "first"), given, caller=Caller("alice"))
     session = turn.session
     await end_of(turn)
     second = await restarted(start_service, first)
@@ -142,14 +144,14 @@ async def test_a_session_of_yesterday_takes_no_options_of_a_stranger_none_above_
     with pytest.raises(PermissionDenied, match=r"tools: .*alice"):
         await second.fork(session.id, "hello", options=SessionOptions(tools=("Bash",)))
     with pytest.raises(SessionNotFound):
-        await second.send(session.id, "hello", owner="mallory")
+        await second.send(session.id, "hello", caller=Caller("mallory"))
     strict = await start_service(policy=Policy(default=Profile(mode_ceiling="default")))
     assert (await strict.find(session.id)).outcome is not None
     with pytest.raises(PermissionDenied, match="permission_mode"):
         await strict.send(session.id, "hello")
     assert (await say(second, session.id, script("two", "second"))).ok
     third = await restarted(start_service, second)
-    assert (await third.find(session.id, owner="alice")).options.tools == ("Read",)
+    assert (await third.find(session.id, caller=Caller("alice"))).options.tools == ("Read",)
     await third.__aexit__()
     [(_, body)] = rows(sandbox)
     update = "UPDATE sessions SET body = ?"
@@ -159,7 +161,7 @@ async def test_a_session_of_yesterday_takes_no_options_of_a_stranger_none_above_
         with pytest.raises(PermissionDenied, match="cannot be read"):
             await act(session.id, "hello")
         with pytest.raises(SessionNotFound):
-            await act(session.id, "hello", owner="alice")
+            await act(session.id, "hello", caller=Caller("alice"))
     assert fourth.sessions() == []
 
 
@@ -278,6 +280,7 @@ async def test_what_was_allowed_for_the_session_is_not_asked_again(
 # -- what is told of a session on disk --------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 async def test_a_session_on_disk_has_its_output_and_a_cursor_that_stays(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

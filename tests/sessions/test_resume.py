@@ -12,7 +12,7 @@ import pytest
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.errors import InvalidArgument, SessionNotFound
 from claude_code_mcp.model.events import Message, ProcessChanged
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.outcome import State
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread

@@ -2,9 +2,12 @@
 
 from typing import Any
 
-from claude_code_mcp.claude.frames import Conversation, Result
+import pytest
+
+from claude_code_mcp.claude.protocol import Conversation, Result
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.model.usage import ModelUsage, Usage
+from claude_code_mcp.sessions import session_costs
 from claude_code_mcp.sessions.session_costs import SessionCosts
 
 MODEL = "claude-opus-5-5"
@@ -111,3 +114,34 @@ def test_the_answers_of_a_turn_whose_process_died_are_counted() -> None:
     assert (costs.turns_so_far, costs.model_turns) == (1, 0), "what is recorded stands for a conversation on disk"
     assert costs.usage == costs.usage_so_far
     assert costs.spent_usd > 0
+
+
+def test_answers_of_ever_other_models_are_added_up_in_proportion_to_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    added = 0
+    add = ModelUsage.__add__
+
+    def counting(one: ModelUsage, other: ModelUsage) -> ModelUsage:
+        nonlocal added
+        added += 1
+        return add(one, other)
+
+    monkeypatch.setattr(ModelUsage, "__add__", counting)
+    costs = SessionCosts(Usage())
+    for number in range(500):
+        frame = answer(f"answer {number}", 10)
+        frame.raw["message"]["model"] = f"model {number}"
+        costs.answer_received(frame)
+    assert costs.usage_so_far.total.input_tokens == 5000
+    assert costs.lost_usage().total.input_tokens == 5000
+    assert added < 10 * 500
+
+
+def test_of_answers_without_end_the_oldest_count_on_without_their_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_costs, "_MOST_ANSWERS", 10)
+    costs = SessionCosts(Usage())
+    for number in range(25):
+        costs.answer_received(answer(f"answer {number}", 10))
+    assert len(costs._answers) == 10
+    assert costs.lost_usage().total.input_tokens == 250

@@ -11,12 +11,13 @@ import pytest
 
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.errors import SessionBusy, SessionNotFound
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session_library import ExportFormat
-from claude_code_mcp.state.session_marks import Mark
-from claude_code_mcp.store.transcript_text import Detail
+from claude_code_mcp.state.documents import Mark
+from claude_code_mcp.store.transcript_export import Detail
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, parallel, plan, script, thinking, tool
 from tests.conftest import StartService
@@ -234,4 +235,4 @@ async def test_costs_add_up_to_what_the_sessions_say(service: Service, sandbox: 
     only = await service.stored.costs("session", project=str(other))
     assert [line.name for line in only.lines] == [second.id]
     assert only.total.usd == pytest.approx(second.usage.cost_usd)
-    assert (await service.stored.costs("session", owner="alice")).lines == []
+    assert (await service.stored.costs("session", caller=Caller("alice"))).lines == []

@@ -10,8 +10,7 @@ from claude_code_mcp.claude.process import ClaudeProcess
 from claude_code_mcp.errors import Cancelled, InvalidArgument
 from claude_code_mcp.hub.auth.sign_in import listen
 from claude_code_mcp.model.events import ProcessChanged
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.outcome import OutcomeCode, State
 from claude_code_mcp.processes.child import Exit
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
@@ -98,7 +97,7 @@ async def test_a_message_on_its_way_while_the_service_closes_is_refused(
     before = children()
     service = await start_service()
     session, _ = await run(service, script("one", "first"), options(sandbox))
-    session.evict()
+    session.park()
     sending = asyncio.create_task(service.send(session.id, "hello"))
     creating = asyncio.create_task(service.create("hello", options(sandbox)))
     await asyncio.sleep(0)
@@ -141,7 +140,7 @@ async def test_callers_that_go_away_while_sending_leave_the_session_usable(
 ) -> None:
     session, _ = await run(service, script("one", "first"), options(sandbox))
     for steps in rounds:
-        session.evict()
+        session.park()
         await gone_after(service.send(session.id, script("more", "said")), steps)
         await session.wait(PATIENCE)
         await parked(session)

@@ -1,6 +1,7 @@
 """One writer per session, within a server and between servers."""
 
 import asyncio
+import errno
 import json
 import os
 import subprocess
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import SessionBusy
+from claude_code_mcp.errors import ProcessFailed, SessionBusy
 from claude_code_mcp.model.events import ProcessChanged
+from claude_code_mcp.model.outcome import State
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import Service
+from claude_code_mcp.state.session_holders import Lease
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
@@ -124,6 +127,29 @@ async def test_a_session_at_work_in_another_server_is_busy_it_is_said_where_and_
     assert mine.live
     assert second.sessions() == [mine]
     assert taken.busy, "nothing was done to it"
+
+
+async def test_a_session_whose_lock_cannot_be_looked_at_is_never_said_to_be_interrupted(
+    start_service: StartService, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = await start_service(), await start_service()
+    allowed = options(sandbox, allowed_tools=("Bash",))
+    session = (await there.create(script("work", tool("Bash", command=ENDLESS)), allowed)).session
+    await until(session, lambda: uses_tool(session))
+
+    def failing(_: Lease, path: Path) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lease, "add", failing)
+        seen = await here.find(session.id)
+        assert (seen.runs_elsewhere, seen.state) == (True, State.RUNNING)
+        assert (await here.last_states([session.id]))[session.id] is State.RUNNING
+        with pytest.raises(SessionBusy):
+            await here.send(session.id, "hello")
+        with pytest.raises(ProcessFailed, match=os.strerror(errno.EMFILE)):
+            await here.neighbours.make_way(session.id, seen.deps.stores.leases)
+    assert session.busy, "nothing was done to it"
 
 
 async def test_messages_at_once_start_one_process_in_memory_and_from_disk(

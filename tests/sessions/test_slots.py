@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from claude_code_mcp.errors import LimitReached
-from claude_code_mcp.processes.memory import Machine
+from claude_code_mcp.processes.limits import MachineMemory
 from claude_code_mcp.sessions.slots import EXPECTED, Slots
 
 MIB = 1 << 20
@@ -20,11 +20,11 @@ class Holder:
         self._slots = slots
         self.used_at = float(number)
         self.pid: int | None = number
-        self.evictable = idle
+        self.can_park = idle
 
-    def evict(self) -> None:
+    def park(self) -> None:
         self.pid = None
-        self.evictable = False
+        self.can_park = False
         self._slots.leave(self)
 
 
@@ -39,7 +39,7 @@ def holders(slots: Slots, count: int, *, idle: bool = True) -> list[Holder]:
 async def test_the_least_recently_used_idle_holder_makes_room() -> None:
     slots = Slots(3, 4)
     busy, used_again, idle = holders(slots, 3)
-    busy.evictable = False
+    busy.can_park = False
     used_again.used_at = 9.0
     slots.take(Holder(slots, 4))
     assert [one.pid is not None for one in (busy, used_again, idle)] == [True, True, False]
@@ -67,12 +67,12 @@ async def test_above_the_memory_limit_idle_processes_are_parked_the_least_recent
     slots = Slots(9, 4, memory_limit=1000 * MIB)
     first, second, third = holders(slots, 3)
     first.used_at = 9.0
-    plenty = Machine(total=64 << 30, available=32 << 30)
+    plenty = MachineMemory(total=64 << 30, available=32 << 30)
     slots.take_measurement({1: 300 * MIB, 2: 300 * MIB, 3: 300 * MIB}, plenty)
     assert [one.pid is not None for one in (first, second, third)] == [True, True, True]
     slots.take_measurement({1: 400 * MIB, 2: 400 * MIB, 3: 400 * MIB}, plenty)
     assert [one.pid is not None for one in (first, second, third)] == [True, False, True]
-    slots.take_measurement({1: 400 * MIB, 3: 400 * MIB}, Machine(total=64 << 30, available=1 << 30))
+    slots.take_measurement({1: 400 * MIB, 3: 400 * MIB}, MachineMemory(total=64 << 30, available=1 << 30))
     assert [one.pid is not None for one in (first, third)] == [True, False], "the machine itself is short of it"
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
+from claude_code_mcp.model.caller import LOCAL, Caller, ClientEnvironment
 from claude_code_mcp.model.events import ProcessChanged, StateChanged, TurnEnded, TurnStarted
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.model.origin import ClientOrigin
 from claude_code_mcp.policy.policy import Limits, Policy, Profile
-from claude_code_mcp.service import LOCAL, Service
+from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.live_process import launch_of
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.sessions.spares import Spare
@@ -146,6 +146,7 @@ def change_user_file(sandbox: Sandbox) -> None:
 CHANGES: list[Callable[[Sandbox], None]] = [remember, configure, register_server, change_user_file]
 
 
+@pytest.mark.soak
 async def test_a_session_that_asks_for_anything_else_or_would_read_it_starts_cold(
     service: Service, sandbox: Sandbox
 ) -> None:
@@ -158,7 +159,7 @@ async def test_a_session_that_asks_for_anything_else_or_would_read_it_starts_col
     for other in others:
         assert (await service._sessions.create(other, LOCAL, spare.deps)).id != spare.id
     assert (await service._sessions.create(options(sandbox), "somebody", spare.deps)).id != spare.id
-    foreign = service._workplaces.of(ClientOrigin(str(sandbox.root), other_key, "another client"), LOCAL)
+    foreign = service._environments.of(Caller(LOCAL, ClientEnvironment(str(sandbox.root), other_key, "another client")))
     assert (await service._sessions.create(options(sandbox), LOCAL, foreign)).id != spare.id
     assert spare.usable
 
@@ -185,6 +186,7 @@ def make_repository(sandbox: Sandbox) -> None:
         subprocess.run(["git", *command], cwd=sandbox.project, check=True)
 
 
+@pytest.mark.soak
 async def test_a_spare_in_a_repository_lasts_until_a_file_of_it_changes(service: Service, sandbox: Sandbox) -> None:
     make_repository(sandbox)
     _, spare = await with_spare(service, options(sandbox))
@@ -211,6 +213,7 @@ async def test_where_hooks_run_at_the_start_there_is_no_spare(service: Service, 
     assert log.read_text().splitlines() == ["started"]
 
 
+@pytest.mark.soak
 async def test_a_spare_that_gets_old_is_thrown_away(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service(spare_processes=1, spare_max_age_ms=1)
     await run(service, HELLO, options(sandbox))
@@ -222,6 +225,7 @@ async def test_a_spare_that_gets_old_is_thrown_away(start_service: StartService,
     assert transcripts(sandbox) >= {session.id}
 
 
+@pytest.mark.soak
 async def test_a_spare_makes_room_before_any_session_for_a_slot_and_for_memory(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -244,6 +248,7 @@ async def test_a_spare_makes_room_before_any_session_for_a_slot_and_for_memory(
     await gone(pid)
 
 
+@pytest.mark.soak
 async def test_of_two_sessions_at_the_same_moment_one_gets_the_spare_and_one_that_was_killed_is_not_missed(
     service: Service, sandbox: Sandbox
 ) -> None:

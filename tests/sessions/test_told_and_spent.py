@@ -50,6 +50,7 @@ async def test_a_turn_that_ends_its_own_process_is_not_free(service: Service, sa
         await service.send(session.id, script("more", "more"))
 
 
+@pytest.mark.soak
 async def test_what_the_record_does_not_know_is_taken_from_the_transcript(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from claude_code_mcp.errors import InvalidArgument, SessionBusy, SessionNotFound
 from claude_code_mcp.model.events import TurnStarted
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.outcome import OutcomeCode, State
 from claude_code_mcp.service import PendingTurn, Service
 from claude_code_mcp.sessions.messages import WhenBusy
 from claude_code_mcp.sessions.session import Session
@@ -54,13 +53,13 @@ async def test_messages_sent_while_the_process_starts_are_not_lost(service: Serv
     outcomes = [await end_of(first), await end_of(second)]
     assert all(outcome.ok for outcome in outcomes)
     assert outcomes[-1].result == "both heard"
-    assert not session.evictable
+    assert not session.can_park
     assert (await say(service, session, script("say", "two"))).result == "two"
     assert list(sandbox.home.glob(".claude/projects/*/*.jsonl")) == []
     query = "SELECT session_id FROM sessions"
     records = database_in(sandbox.root / "state").read(lambda db: db.execute(query).fetchall())
     assert records == [], "nor has it a record"
-    session.evict()
+    session.park()
     with pytest.raises(SessionNotFound, match="not persisted"):
         await service.send(session.id, "three")
 

@@ -1,6 +1,7 @@
 """Worktrees: made beside each other, merged or left as they were, and never gone with work that nobody gave up."""
 
 import asyncio
+import hashlib
 import os
 import shutil
 import sys
@@ -11,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy
-from claude_code_mcp.model.worktree import Worktree
+from claude_code_mcp.model.caller import LOCAL
+from claude_code_mcp.model.options import Worktree
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.sessions.worktree_changes import Unsaved, WorktreeChanges
 from claude_code_mcp.sessions.worktrees import make, remove_unused
-from claude_code_mcp.state.session_records import LOCAL
 
 from .worktree_support import enforcer, git, home, repository
 
@@ -36,8 +37,8 @@ def repo(tmp_path: Path, template: Path) -> Path:
 @pytest.fixture
 def made(tmp_path: Path, repo: Path) -> Make:
     async def make_one(cwd: Path | None = None, policy: Policy | None = None) -> Made:
-        gate = enforcer(tmp_path, policy)
-        worktree, _ = await make(home(tmp_path), gate, LOCAL, str(cwd or repo), str(uuid.uuid4()))
+        applied = enforcer(tmp_path, policy)
+        worktree, _ = await make(home(tmp_path), applied, LOCAL, str(cwd or repo), str(uuid.uuid4()))
         return worktree, WorktreeChanges(home(tmp_path), worktree)
 
     return make_one
@@ -215,6 +216,47 @@ async def test_the_diff_has_commits_changes_and_new_files_and_leaves_the_index_a
     assert git(worktree.path, "status", "--porcelain") == "M a.txt\n?? untracked"
 
 
+async def test_the_diff_is_what_git_itself_would_commit(made: Make, repo: Path) -> None:
+    for name in ("folder", "linked", "deleted"):
+        (repo / name).mkdir()
+        commit(repo, **{f"{name}/file": f"{name}\n"})
+    (repo / "module").mkdir()
+    module = repository(repo / "module")
+    commit(repo, plain="a file\n", run="a script\n")
+    worktree, changes = await made()
+    top = Path(worktree.path)
+    shutil.copytree(module, top / "module", dirs_exist_ok=True)
+    commit(top / "module", later="a commit that the submodule is at now\n")
+    shutil.rmtree(top / "folder")
+    (top / "folder").write_text("a file in place of a directory\n")
+    shutil.rmtree(top / "linked")
+    (top / "linked").symlink_to("sub")
+    shutil.rmtree(top / "deleted")
+    (top / "plain").unlink()
+    (top / "plain").mkdir()
+    write(top, **{"plain/inner": "1\n", "with\nnew line": "2\n", os.fsdecode(b"no utf-8 \xff"): "3\n", ":(top)": "4\n"})
+    (top / "run").chmod(0o755)
+    shown = await changes.diff()
+    git(top, "add", "--all")
+    git(top, "commit", "-q", "-m", "all of it")
+    assert await changes.diff() == shown
+    for line in ("Subproject commit", "new mode 100755", "new file mode 120000", "+4", "deleted/file", "plain/inner"):
+        assert line in shown
+
+
+async def test_a_merge_with_a_message_takes_the_commit_that_a_submodule_is_at(made: Make, repo: Path) -> None:
+    (repo / "module").mkdir()
+    module = repository(repo / "module")
+    commit(repo)
+    worktree, changes = await made()
+    inside = Path(worktree.path, "module")
+    shutil.copytree(module, inside, dirs_exist_ok=True)
+    commit(inside, later="1\n")
+    await changes.merge("The submodule as well")
+    assert git(repo, "rev-parse", "HEAD:module") == git(inside, "rev-parse", "HEAD")
+    assert git(worktree.path, "status", "--porcelain") == ""
+
+
 # -- merging ------------------------------------------------------------------------------------------------------
 
 
@@ -231,6 +273,72 @@ async def test_a_merge_brings_commits_and_with_a_message_everything_else(made: M
     assert git(worktree.path, "status", "--porcelain") == ""
     assert "everything" in await changes.merge(None)
     assert not await changes.unsaved()
+
+
+async def test_a_commit_takes_everything_and_moves_nothing_else(made: Make, repo: Path) -> None:
+    worktree, changes = await made()
+    write(worktree.path, new="n\n", skipped_log="s\n", **{"a.txt": "two\n", "x.log": "ignored\n"})
+    plan = await changes.plan()
+    assert (plan.uncommitted, plan.commits, plan.refusal) == (("a.txt", "new", "skipped_log"), 0, "")
+    with pytest.raises(InvalidArgument, match="A commit message"):
+        await changes.commit(None, plan.digest)
+    before = git(repo, "rev-parse", "main")
+    made_commit = await changes.commit("The work", plan.digest)
+    assert git(worktree.path, "rev-parse", "HEAD") == made_commit
+    assert git(worktree.path, "log", "-1", "--format=%s") == "The work"
+    assert git(worktree.path, "status", "--porcelain") == ""
+    assert git(repo, "rev-parse", "main") == before
+    assert content(worktree.path, "x.log") == "ignored\n"
+    assert (await changes.plan()).commits == 1
+    # With nothing to commit, the last one is the answer, also without a message.
+    assert await changes.commit(None) == made_commit
+
+
+def _another_file(repo: Path, worktree: Worktree) -> None:
+    write(worktree.path, another="a\n")
+
+
+def _another_content(repo: Path, worktree: Worktree) -> None:
+    write(worktree.path, new="other\n")
+
+
+def _another_commit(repo: Path, worktree: Worktree) -> None:
+    commit(worktree.path, committed="c\n")
+
+
+def _another_target(repo: Path, worktree: Worktree) -> None:
+    commit(repo, beside="b\n")
+
+
+@pytest.mark.parametrize("change", [_another_file, _another_content, _another_commit, _another_target])
+async def test_only_what_was_agreed_to_is_committed_and_merged(
+    made: Make, repo: Path, change: Callable[[Path, Worktree], None]
+) -> None:
+    worktree, changes = await made()
+    write(worktree.path, new="n\n")
+    plan = await changes.plan()
+    change(repo, worktree)
+    tips = git(repo, "for-each-ref")
+    with pytest.raises(PermissionDenied, match="changed since you looked; nothing was merged"):
+        await changes.merge("All of it", plan.digest)
+    if change is not _another_target:  # a commit does not depend on it
+        with pytest.raises(PermissionDenied, match="nothing was committed"):
+            await changes.commit("All of it", plan.digest)
+    assert git(repo, "for-each-ref") == tips
+    assert not (repo / "new").exists()
+    await changes.merge("All of it", (await changes.plan()).digest)
+    assert (repo / "new").exists()
+
+
+async def test_a_plan_says_why_there_can_be_no_merge_and_changes_nothing(made: Make, repo: Path) -> None:
+    worktree, changes = await made()
+    _conflicting_uncommitted(repo, worktree)
+    tips, files = git(repo, "for-each-ref"), git(worktree.path, "status", "--porcelain")
+    plan = await changes.plan()
+    assert "conflicts with main in a.txt" in plan.refusal
+    assert (git(repo, "for-each-ref"), git(worktree.path, "status", "--porcelain")) == (tips, files)
+    with pytest.raises(InvalidArgument, match="conflicts with main"):
+        await changes.merge("All the same", plan.digest)
 
 
 async def test_branches_that_have_diverged_are_merged_beside_a_dirty_tree(made: Make, repo: Path) -> None:
@@ -450,3 +558,94 @@ async def test_the_git_file_of_a_worktree_is_not_believed(tmp_path: Path, made: 
     assert (await changes.unsaved()).uncommitted == 1
     await changes.diff()
     assert not (tmp_path / "ran").exists()
+
+
+# -- what is elsewhere --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A directory with a file and a repository in it, which no answer may tell of."""
+    outside = tmp_path.resolve() / "outside"
+    outside.mkdir()
+    for name in ("there", "module/.git"):
+        (outside / name).parent.mkdir(exist_ok=True)
+        (outside / name).write_text("a secret of the operator\n")
+    return outside
+
+
+@pytest.mark.parametrize("name", ["there", "absent"])
+async def test_a_hidden_file_behind_a_link_is_not_looked_for(made: Make, outside: Path, name: str) -> None:
+    worktree, changes = await made()
+    os.mkdir(os.path.join(worktree.path, "folder"))
+    commit(worktree.path, **{f"folder/{name}": ""})
+    git(worktree.path, "update-index", "--assume-unchanged", f"folder/{name}")
+    assert (await changes.unsaved()).uncommitted == 1
+    shutil.rmtree(os.path.join(worktree.path, "folder"))
+    os.symlink(outside, os.path.join(worktree.path, "folder"))
+    assert (await changes.unsaved()).uncommitted == 1  # the link, and not the file
+
+
+@pytest.mark.parametrize("name", ["module", "absent"])
+async def test_a_repository_behind_a_link_is_not_looked_for(made: Make, outside: Path, name: str) -> None:
+    worktree, changes = await made()
+    tip = git(worktree.path, "rev-parse", "HEAD")
+    git(worktree.path, "update-index", "--add", "--cacheinfo", f"160000,{tip},folder/{name}")
+    os.symlink(outside, os.path.join(worktree.path, "folder"))
+    assert (await changes.unsaved()).repositories == 0
+
+
+def _rename_in_index(index: Path, old: bytes, new: bytes) -> None:
+    content = index.read_bytes()[:-20].replace(old, new)
+    index.write_bytes(content + hashlib.sha1(content, usedforsecurity=False).digest())
+
+
+@pytest.mark.parametrize("name", ["there", "gone!"])
+async def test_a_name_of_the_index_that_leads_out_is_not_looked_for(made: Make, tmp_path: Path, name: str) -> None:
+    """Git writes no such name into an index, and reads it if somebody else did."""
+    write(tmp_path, there="a secret of the operator\n")
+    worktree, changes = await made()
+    leading = f"../../../../{name}"
+    assert exists(worktree.path, leading) == (name == "there")
+    same_length = "x" * len(leading)
+    commit(worktree.path, **{same_length: ""})
+    git(worktree.path, "update-index", "--assume-unchanged", same_length)
+    _rename_in_index(Path(worktree.git_dir, "index"), same_length.encode(), leading.encode())
+    assert leading in git(worktree.path, "ls-files", "-v")
+    states = git(worktree.path, "status", "--porcelain", "--untracked-files=all", "--no-renames").splitlines()
+    assert (await changes.unsaved()).uncommitted == len(states)
+
+
+@pytest.mark.parametrize("name", ["there", "absent"])
+async def test_a_link_in_place_of_a_file_of_git_says_the_same_wherever_it_leads(
+    made: Make, outside: Path, name: str
+) -> None:
+    worktree, changes = await made()
+    write(worktree.path, new="1\n")
+    os.symlink(outside / name, os.path.join(worktree.git_dir, "MERGE_HEAD"))
+    with pytest.raises(InvalidArgument, match="in the middle of a merge"):
+        await changes.merge("A message")
+
+
+@pytest.mark.parametrize("name", ["module", "absent"])
+async def test_no_session_works_behind_a_link_that_the_last_commit_has(
+    made: Make, repo: Path, outside: Path, name: str
+) -> None:
+    (repo / "folder").symlink_to(outside)
+    commit(repo)
+    (repo / "folder").unlink()
+    (repo / "folder" / name).mkdir(parents=True)
+    with pytest.raises(InvalidArgument, match=f"the directory folder/{name} is not in the last commit"):
+        await made(repo / "folder" / name)
+    assert git(repo, "worktree", "list").count("\n") == 0
+
+
+@pytest.mark.parametrize("name", ["module", "absent"])
+async def test_a_link_in_place_of_a_worktree_is_refused_wherever_it_leads(made: Make, outside: Path, name: str) -> None:
+    worktree, changes = await made()
+    shutil.rmtree(worktree.path)
+    os.symlink(outside / name, worktree.path)
+    for act in (changes.diff, changes.unsaved, lambda: changes.merge("A message"), lambda: changes.discard(None)):
+        with pytest.raises(InvalidArgument, match="is no directory any more"):
+            await act()
+    assert exists(outside, "module/.git")

@@ -6,6 +6,7 @@ import secrets
 import sys
 
 import httpx2
+import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -27,10 +28,11 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.soak
 async def test_the_user_has_the_same_sessions_on_stdio_and_over_http(shared: SharedPlace, sandbox: Sandbox) -> None:
     token = secrets.token_urlsafe(32)
     refused = shared.command("shared", "start", "--http", "127.0.0.1:0")
-    assert refused.returncode == 2
+    assert refused.returncode == 5
     assert "only with a token" in refused.stderr
     started = shared.command("shared", "start", "--json", "--http", "127.0.0.1:0", CLAUDE_CODE_MCP_TOKEN=token)
     url = json.loads(started.stdout)["http"]
@@ -69,7 +71,7 @@ def test_commands_ask_the_server_that_runs(shared: SharedPlace, sandbox: Sandbox
             waitSeconds=50,
         )
         listed = json.loads(shared.command("sessions", "list", "--json").stdout)
-        assert [(entry["session_id"], entry["state"]) for entry in listed] == [(made["sessionId"], "idle")]
+        assert [(entry["sessionId"], entry["state"]) for entry in listed] == [(made["sessionId"], "idle")]
         assert "[idle]" in shared.command("sessions", "list").stdout
         figures = json.loads(shared.command("stats", "--json").stdout)
         assert {sample["name"]: sample["value"] for sample in figures}["claude_code_mcp_turns_total"] == 1

@@ -1,13 +1,16 @@
 """Where the shared server may be: in a directory of the user's alone, one place per set of settings."""
 
+import errno
+import fcntl
 import os
 import socket
 from pathlib import Path
 
 import pytest
 
+from claude_code_mcp.commands import doctor
 from claude_code_mcp.config import Settings, variable_of
-from claude_code_mcp.shared import hello, launch, place
+from claude_code_mcp.shared import hello, place
 from claude_code_mcp.shared.client import NotRunning, join
 
 BASE = {"HOME": "/home/me"}
@@ -110,6 +113,38 @@ def test_a_server_that_runs_where_an_earlier_version_put_it_is_still_found(tmp_p
     assert place.find_place([], environment)[0].socket == usual.socket
 
 
+@pytest.mark.parametrize("at", ["open", "flock"])
+def test_a_lock_that_cannot_be_looked_at_starts_no_second_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    runtime = tmp_path / "runtime"
+    (runtime / "claude-code-mcp").mkdir(parents=True, mode=0o700)
+    runtime.chmod(0o700)
+    environment = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(runtime)}
+    usual, _ = place.find_place([], environment)
+    earlier = place.Place(str(runtime / "claude-code-mcp"), usual.name)
+    assert not place.is_held(earlier)
+    lock = place.take_lock(earlier)
+    assert lock is not None
+    doing = {"open": os.open, "flock": fcntl.flock}[at]
+
+    def failing(what: object, *rest: int) -> object:
+        if what == earlier.lock or at == "flock":
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        return doing(what, *rest)  # type: ignore[operator]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os if at == "open" else fcntl, at, failing)
+        with pytest.raises(place.NoPlace, match=os.strerror(errno.ENOLCK)):
+            place.find_place([], environment)
+        monkeypatch.setenv(place.RUNTIME_DIR, earlier.directory)
+        (finding,) = doctor._check_shared_servers()
+        assert not finding.ok
+        assert os.strerror(errno.ENOLCK) in finding.detail
+    assert place.find_place([], environment)[0].socket == earlier.socket
+    os.close(lock)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     directory = tmp_path / "run"
@@ -138,7 +173,7 @@ def test_the_lock_is_held_by_one(tmp_path: Path) -> None:
     held = place.take_lock(where)
     assert held is not None
     assert place.take_lock(where) is None
-    assert launch.start(where) is None
+    assert place.start(where) is None
     os.close(held)
     again = place.take_lock(where)
     assert again is not None
@@ -153,7 +188,7 @@ def test_what_a_killed_server_left_is_replaced(tmp_path: Path) -> None:
         stale.close()
     with pytest.raises(ConnectionRefusedError):
         place.connect(where.socket)
-    listener = launch.listen(where)
+    listener = place.listen(where)
     place.connect(where.socket).close()
     listener.close()
 
@@ -180,7 +215,7 @@ def test_versions_are_compared_by_number() -> None:
 
 def test_the_environment_of_the_server_is_what_the_interpreter_needs() -> None:
     given = {"PATH": "/bin", "PYTHONPATH": "/x", "LC_ALL": "C", "ANTHROPIC_API_KEY": "k", "CLAUDE_CODE_MCP_TOKEN": "t"}
-    assert launch.clean_environment(given) == {"PATH": "/bin", "PYTHONPATH": "/x", "LC_ALL": "C"}
+    assert place.clean_environment(given) == {"PATH": "/bin", "PYTHONPATH": "/x", "LC_ALL": "C"}
 
 
 def test_a_command_that_finds_no_server_says_so(tmp_path: Path) -> None:

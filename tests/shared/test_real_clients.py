@@ -79,6 +79,7 @@ def test_the_inspector_finds_its_session_again_with_the_next_connection(
     assert [server["sessions"] for server in shared.status()] == [1]
 
 
+@pytest.mark.soak
 def test_claude_code_goes_on_after_the_server_is_killed(shared: SharedPlace, sandbox: Sandbox) -> None:
     claude = [
         find_executable(None, shared.environment),

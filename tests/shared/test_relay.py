@@ -9,9 +9,9 @@ import pytest
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.greeting.protocol import GreetedInput
 from claude_code_mcp.server.server import tools_of
-from claude_code_mcp.shared import message_lines
-from claude_code_mcp.shared.message_lines import LONGEST, Lines, look, unreadable
-from claude_code_mcp.shared.relay import READING_TOOLS, Relay
+from claude_code_mcp.shared import hello
+from claude_code_mcp.shared.hello import LONGEST_LINE, Lines, look, unreadable
+from claude_code_mcp.shared.relay import KEYED_TOOLS, READING_TOOLS, Relay
 
 
 def line(**message: Any) -> bytes:
@@ -75,8 +75,8 @@ def test_lines_come_whole_however_the_bytes_come() -> None:
 
 
 def test_a_line_that_is_too_long_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert LONGEST == 64 << 20
-    monkeypatch.setattr(message_lines, "LONGEST", 1000)
+    assert LONGEST_LINE == 64 << 20
+    monkeypatch.setattr(hello, "LONGEST_LINE", 1000)
     relay = Relay()
     relay.from_client(line(id=3, method="tools/call", params={"name": "none"}))
     lines = Lines(relay.too_long)
@@ -189,10 +189,22 @@ def test_a_greeted_handshake_is_replayed_and_not_answered_twice() -> None:
     assert relay.from_server(line(id=opening["id"], result={})) == b""
 
 
-def test_the_tools_that_are_repeated_are_those_that_only_read() -> None:
+def test_the_tools_that_are_repeated_are_those_that_only_read_or_take_a_key() -> None:
     toolsets = ("sessions", "code", "query", "care", "hub")
     tools = [tool.listing() for tool in tools_of(load_settings({}, toolsets=toolsets)).values()]
     assert {tool.name for tool in tools if tool.annotations and tool.annotations.read_only_hint} == READING_TOOLS
+    assert {tool.name for tool in tools if "messageKey" in tool.input_schema["properties"]} == KEYED_TOOLS
+
+
+def test_a_message_with_a_key_is_repeated_and_a_fork_is_not() -> None:
+    relay = Relay()
+    keyed = line(id=1, method="tools/call", params={"name": "claude_send_message", "arguments": {"messageKey": "k"}})
+    fork = {"name": "claude_code_reply", "arguments": {"messageKey": "k", "forkSession": True}}
+    relay.from_client(keyed)
+    relay.from_client(line(id=2, method="tools/call", params=fork))
+    [refused] = messages(relay.lost())
+    assert refused["id"] == 2
+    assert relay.resume() == keyed
 
 
 def test_what_is_no_id_is_never_written_as_one() -> None:

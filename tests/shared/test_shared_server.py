@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from claude_code_mcp.testing.script import script, text, tool
 from tests.greeting.client import INITIALIZED, enveloped, initialize, request
 from tests.sessions.support import ENDLESS
 from tests.support.waiting import HANG_SECONDS, until
+from tests.web.console_client import Browser
 
 from .support import NO_SPARES, SharedPlace, call, next_answer, opened
 
@@ -34,7 +36,7 @@ def test_clients_share_one_server_and_its_sessions(shared: SharedPlace, sandbox:
         seen = call(other, 2, "claude_send_message", sessionId=made["sessionId"], message=prompt, waitSeconds=50)
         assert seen["status"] == "completed"
     assert shared.command("shared", "stop").returncode == 0
-    assert shared.command("shared", "status").returncode == 1
+    assert shared.command("shared", "status").returncode == 5
 
 
 def test_both_eras_are_served_on_the_socket(shared: SharedPlace) -> None:
@@ -142,6 +144,22 @@ def test_it_ends_by_itself_when_nobody_uses_it_and_nothing_is_at_work(shared: Sh
     assert not list(shared.runtime.glob("*.sock"))
 
 
+def test_it_stays_while_a_browser_is_signed_in_and_ends_after_the_sign_out(shared: SharedPlace) -> None:
+    idle = {"CLAUDE_CODE_MCP_SHARED_IDLE_MS": "100"}
+    with opened(shared.client(**idle)) as client:
+        call(client, 1, "claude_list_sessions")
+        given = shared.command("web", "--json", **idle)
+        assert given.returncode == 0, given.stderr
+        link = json.loads(given.stdout)
+        browser = Browser(link["address"].rstrip("/"))
+        assert browser.sign_in(ticket=link["url"].partition("#ticket=")[2]).status == 200
+    for _ in range(4):
+        time.sleep(0.25)  # longer than it would stay for nobody
+        assert browser.get("/api/me").status == 200
+    assert browser.post("/api/sign-out", {}).status == 200
+    until(lambda: not shared.locked_pids())
+
+
 def test_a_server_that_is_told_to_stop_comes_back_when_a_client_needs_it(shared: SharedPlace) -> None:
     with opened(shared.client()) as client:
         call(client, 1, "claude_list_sessions")
@@ -209,6 +227,7 @@ def test_a_question_is_withdrawn_with_its_server_and_asked_by_the_next(shared: S
         assert (done["status"], done["result"]) == ("completed", "Written.")
 
 
+@pytest.mark.soak
 def test_a_server_that_is_killed_while_it_starts_is_started_again(shared: SharedPlace) -> None:
     with shared.real_client() as client:
         client.send(initialize(), INITIALIZED)

@@ -1,11 +1,14 @@
 """Clients of the shared server have their own environment, through the real front and the real socket."""
 
+import pytest
+
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 
 from .support import call, opened, shared_place
 
 
+@pytest.mark.soak
 def test_two_clients_of_one_shared_server_use_their_own_keys(
     sandbox: Sandbox, environment: dict[str, str], model: ScriptedModelThread
 ) -> None:

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.errors import StateUnavailable
-from claude_code_mcp.state.database import FILE_NAME, Database, StateFault
-from claude_code_mcp.state.schema import APPLICATION_ID, VERSION
+from claude_code_mcp.state.database import APPLICATION_ID, FILE_NAME, VERSION, Database, StateFault
 from claude_code_mcp.state.state_directory import database_in
 from tests.support.full_disk import small_disk
 
@@ -108,6 +107,19 @@ def test_many_processes_that_make_and_use_one_database_at_once_lose_nothing(tmp_
     assert fact(Database(tmp_path / "state"), "sum") == "300"
 
 
+def test_a_server_waits_for_another_that_makes_the_database_at_the_same_moment(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.path.parent.mkdir(mode=0o700)
+    # In this state SQLite refuses the write-ahead log at once, whatever the time it was told to wait.
+    other = sqlite3.connect(database.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr("claude_code_mcp.state.database.time.sleep", lambda _: other.close())
+    database.open()
+    put(database, "name", "value")
+    assert fact(database, "name") == "value"
+
+
 @pytest.mark.parametrize("rounds", [5, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 def test_what_was_acknowledged_survives_the_kill_of_its_writer(tmp_path: Path, rounds: int) -> None:
     acknowledged = attempted = 0
@@ -134,6 +146,28 @@ def test_a_database_of_a_later_version_is_refused_untouched(database: Database, 
     with pytest.raises(StateUnavailable, match=rf"9\.8\.7 and has version {VERSION + 1}.*nothing was changed"):
         Database(tmp_path / "state").open()
     assert (tmp_path / "state" / FILE_NAME).read_bytes() == before
+
+
+def test_a_database_that_another_server_makes_meanwhile_is_not_taken_for_that_of_another_program(
+    tmp_path: Path,
+) -> None:
+    others: list[Database] = []
+
+    def make_it_now(statement: str) -> None:
+        if "sqlite_schema" in statement and not others:  # the program's mark has been read, the tables have not
+            others.append(Database(tmp_path))
+            others[0].open()
+
+    class Slow(Database):
+        def _connect(self) -> sqlite3.Connection:
+            connection = super()._connect()
+            connection.set_trace_callback(make_it_now)
+            return connection
+
+    database = Slow(tmp_path)
+    database.open()
+    put(others[0], "made by", "the other")
+    assert fact(database, "made by") == "the other"
 
 
 def test_the_database_of_another_program_is_refused_untouched(tmp_path: Path) -> None:
@@ -177,7 +211,7 @@ def test_broken_pages_are_found_and_nothing_is_used_any_more(database: Database,
     damaged = Database(tmp_path / "state")
     with pytest.raises(StateUnavailable, match="damaged"):
         damaged.check()
-    with pytest.raises(OSError, match=r"damaged|malformed|closed"):
+    with pytest.raises((OSError, StateUnavailable), match=r"damaged|malformed|closed"):
         put(damaged, "a", "b")
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.errors import RecordUnreadable, StateUnavailable
-from claude_code_mcp.state.database import FILE_NAME, Database
-from claude_code_mcp.state.deliveries import Deliveries
-from claude_code_mcp.state.documents import Documents
-from claude_code_mcp.state.earlier_files import ASIDE, import_earlier_files
-from claude_code_mcp.state.session_marks import Marks
+from claude_code_mcp.state.database import FILE_NAME, VERSION, Database
+from claude_code_mcp.state.documents import Deliveries, Documents, Marks, TaskRecords
+from claude_code_mcp.state.invited_people import InvitedPeople
+from claude_code_mcp.state.message_keys import KeyName, KeyState, MessageKeys
+from claude_code_mcp.state.oauth_grants import OAuthGrants
+from claude_code_mcp.state.person_names import PersonNames
 from claude_code_mcp.state.session_records import MovedIds, SessionRecords
 from claude_code_mcp.state.sign_ins import Identity, SignIns
 from claude_code_mcp.state.spending import Spending
-from claude_code_mcp.state.state_directory import database_in
-from claude_code_mcp.state.task_records import TaskRecords
+from claude_code_mcp.state.state_directory import ASIDE, database_in, import_earlier_files
 
 RELEASES = Path(__file__).parent / "releases"
 FILES = RELEASES / "0.1.0-files"
@@ -90,7 +90,26 @@ def test_everything_that_a_release_remembered_is_known(release: Path, tmp_path: 
 
 def test_there_is_a_database_of_every_version() -> None:
     versions = {path.stem for path in DATABASES}
-    assert versions >= {"schema-1"}
+    assert versions == {f"schema-{version}" for version in range(1, VERSION + 1)}
+
+
+def test_the_keys_of_messages_are_known(tmp_path: Path) -> None:
+    keys = MessageKeys(database_in(state_of(RELEASES / "schema-2.sql", tmp_path / "state")))
+    found = keys.take(KeyName("alice", SPENT, "a-key"), "digest")
+    assert (found.state, found.session_id, found.message_id[:8]) == (KeyState.ACCEPTED, SPENT, "00000009")
+
+
+def test_who_is_invited_is_known(tmp_path: Path) -> None:
+    database = database_in(state_of(RELEASES / "schema-4.sql", tmp_path / "state"))
+    (person,) = InvitedPeople(database).everybody()
+    assert (person.name, person.groups, person.passkeys, person.invites) == ("carol", ("platform",), 1, 1)
+    token = OAuthGrants(database).refresh_token("refresh-of-the-fixture")
+    assert token is not None
+    assert (token.granted.person.name, token.granted.client_id) == ("carol", "client-of-the-fixture")
+    assert [(name.name, name.issuer) for name in PersonNames(database).all()] == [
+        ("ann", "https://id.example.org"),
+        ("carol", "invited"),
+    ]
 
 
 def test_the_files_are_kept_aside_and_it_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -170,3 +189,19 @@ def test_a_file_that_cannot_be_read_stops_the_start_and_nothing_is_lost(
             Database(place, on_open=import_earlier_files).open()
     records = SessionRecords(database_in(place), CONFIG)
     assert set(records.summaries()) == {SPENT, CANCELLED, RUNNING, DAMAGED}
+
+
+@pytest.mark.parametrize("content", ['{"pinned": 5}', '{"pinned": [5]}', '{"pinned": "all"}', "[]", "no json", ""])
+def test_damaged_marks_stop_no_start_and_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    place = state_of(FILES, tmp_path / "state")
+    damaged = place / "marks" / "0000000000000000.json"
+    damaged.write_text(content)
+    database = database_in(place)
+    assert Marks(database).read().pinned == {SPENT}
+    assert Marks(database).read().archived == {RUNNING}
+    assert SessionRecords(database, CONFIG).read(SPENT) is not None
+    kept = place / ASIDE / "marks" / damaged.name
+    assert f"{kept} is damaged" in caplog.text
+    assert kept.read_text() == content

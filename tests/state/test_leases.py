@@ -11,7 +11,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from claude_code_mcp.errors import ProcessFailed, SessionBusy
-from claude_code_mcp.state.leases import Leases, directory_name
+from claude_code_mcp.state.session_holders import Leases, directory_name
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 OTHER = "22222222-2222-4222-8222-222222222222"
@@ -19,7 +19,7 @@ OTHER = "22222222-2222-4222-8222-222222222222"
 HOLDER = """
 import sys
 from pathlib import Path
-from claude_code_mcp.state.leases import Leases
+from claude_code_mcp.state.session_holders import Leases
 lease = Leases(Path(sys.argv[1]), sys.argv[2]).take(sys.argv[3])
 print("taken", flush=True)
 if sys.stdin.readline() == "release\\n":
@@ -31,7 +31,7 @@ if sys.stdin.readline() == "release\\n":
 PARENT = """
 import subprocess, sys
 from pathlib import Path
-from claude_code_mcp.state.leases import Leases
+from claude_code_mcp.state.session_holders import Leases
 lease = Leases(Path(sys.argv[1]), sys.argv[2]).take(sys.argv[3])
 subprocess.run([sys.executable, "-c", "import sys; print('taken', flush=True); sys.stdin.read(); print('bye')"])
 """
@@ -131,3 +131,25 @@ def test_a_lock_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("not a directory")
     with pytest.raises(ProcessFailed, match=f"The lock of session {SESSION} cannot be taken"):
         Leases(tmp_path / "state", str(tmp_path)).take(SESSION)
+
+
+def test_a_session_is_not_free_where_that_cannot_be_told(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("not a directory")
+    leases = Leases(tmp_path / "state", str(tmp_path))
+    with pytest.raises(ProcessFailed, match="cannot be taken"):
+        leases.held(SESSION)
+    assert leases.may_be_held(SESSION)
+    (tmp_path / "state").unlink()
+    assert not leases.may_be_held(SESSION)
+
+
+def test_an_id_of_which_nothing_can_be_told_counts_as_taken(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+    leases.take(OTHER).release()
+    assert (leases.ever_taken(OTHER), leases.ever_taken(SESSION)) == (True, False)
+
+    def failing(*_: object, **__: object) -> os.stat_result:
+        raise OSError(12, "Cannot allocate memory")
+
+    with monkeypatch.context() as now:
+        now.setattr(os, "lstat", failing)
+        assert leases.ever_taken(SESSION)

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.errors import RecordUnreadable
-from claude_code_mcp.model.options import Preset, SessionOptions, Thinking, ToolPreset
-from claude_code_mcp.model.outcome import Outcome, OutcomeCode
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.caller import LOCAL
+from claude_code_mcp.model.options import Preset, SessionOptions, Thinking, ToolPreset, Worktree
+from claude_code_mcp.model.outcome import Outcome, OutcomeCode, State
 from claude_code_mcp.model.usage import ModelUsage, Usage
-from claude_code_mcp.model.worktree import Worktree
 from claude_code_mcp.state.database import Database, StateFault
-from claude_code_mcp.state.session_records import LOCAL, MovedIds, SessionRecord, SessionRecords
+from claude_code_mcp.state.session_records import MovedIds, SessionRecord, SessionRecords
 
 EVERYTHING = SessionOptions(
     cwd="/src",

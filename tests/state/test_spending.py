@@ -1,13 +1,15 @@
 """What callers spend per day is kept, over restarts and between servers, and no dollar is given away twice."""
 
+import math
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.spending import Spending
+from claude_code_mcp.state.spending import Budget, Spending
 
 NOON = 1_790_000_000.0
 DAY = 86_400.0
@@ -97,15 +99,16 @@ def test_no_amount_makes_others_smaller(database: Database, usd: float) -> None:
     assert spending.today("alice") == 1
 
 
-def test_old_days_go(database: Database) -> None:
+def test_sessions_of_old_days_go_and_the_days_stay(database: Database) -> None:
     clock = Clock()
     spending = Spending(database, clock)
     for _ in range(40):
-        spend(spending, "alice", 1)
+        spending.note("alice", 1, "a-session")
+        spending.write("alice", 1, "a-session")
         clock.now += DAY
     assert spending.clean_up() == 9
-    (days,) = database.read(lambda db: db.execute("SELECT count(*) FROM spending").fetchone())
-    assert days == 31
+    query = "SELECT count(*), sum(session_id != '') FROM spending"
+    assert database.read(lambda db: db.execute(query).fetchone()) == (40, 31)
 
 
 def half(left: float) -> float:
@@ -171,3 +174,67 @@ def test_the_reservations_of_a_server_that_died_count_no_more(database: Database
         assert here.reserve("alice", "b", 10, everything) == 0
         other.communicate()
     assert here.reserve("alice", "b", 10, everything) == 10
+
+
+# -- months and groups ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_spent_in_a_group_is_the_groups_also_when_its_person_has_left(database: Database) -> None:
+    groups = {"alice": ["leads"], "bob": ["leads"]}
+    spending = Spending(database, Clock(), lambda who: groups.get(who, ()))
+    for who, usd in (("alice", 3.0), ("bob", 4.0), ("carol", 50.0)):
+        spend(spending, who, usd)
+    groups.clear()
+    spend(spending, "alice", 10.0)
+    leads = Budget(10.0, "month", "leads")
+    assert spending.spent("alice", leads) == 7.0
+    assert Spending(database, Clock()).spent("dave", leads) == 7.0
+    lines = spending.by_month(groups=True)
+    assert [(line.group, line.principal, line.usd) for line in lines] == [
+        ("leads", "alice", 3.0),
+        ("leads", "bob", 4.0),
+    ]
+
+
+def test_of_a_groups_budget_nothing_is_given_away_twice(database: Database) -> None:
+    clock, groups = Clock(), {"alice": ["leads"], "bob": ["leads"], "carol": ["others"]}
+    one, two = (Spending(database, clock, lambda who: groups[who]) for _ in range(2))
+    budgets = [Budget(10.0, "month", "leads")]
+    assert one.reserve("alice", "a", math.inf, half, budgets) == 5
+    assert two.reserve("bob", "b", math.inf, everything, budgets) == 5
+    assert one.reserve("alice", "c", math.inf, everything, budgets) == 0
+    one.note("alice", 4.0, "a")
+    one.write("alice", 4.0, "a")
+    assert one.release("a")
+    one.write("alice", 0.0, "a")
+    assert two.reserve("bob", "b", math.inf, everything, budgets) == 6, "its own is replaced"
+    assert two.reserve("carol", "d", math.inf, half, [Budget(8.0)]) == 4
+
+
+def test_a_month_is_that_of_the_calendar(database: Database) -> None:
+    clock = Clock()
+    spending = Spending(database, clock)
+    spend(spending, "alice", 6.0)
+    first = time.gmtime(clock.now)
+    clock.now += DAY
+    while time.gmtime(clock.now).tm_mon == first.tm_mon:
+        assert spending.reserve("alice", "a", math.inf, everything, [Budget(10.0)]) == 4
+        spending.release("a")
+        clock.now += DAY
+    assert spending.reserve("alice", "a", math.inf, everything, [Budget(10.0)]) == 10
+
+
+def test_sessions_of_old_days_are_added_up_and_no_month_is_lost(database: Database) -> None:
+    clock = Clock()
+    spending = Spending(database, clock)
+    for session, usd in (("a", 1.0), ("b", 2.0)):
+        spending.note("alice", usd, session)
+        spending.write("alice", usd, session)
+    before = spending.by_month()
+    clock.now += 60 * DAY
+    assert spending.clean_up() == 2
+    assert spending.clean_up() == 0
+    assert spending.by_month() == before
+    clock.now += 400 * DAY
+    spending.clean_up()
+    assert spending.by_month() == []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from claude_code_mcp.store.catalogue import HistoryEntry
 from claude_code_mcp.store.transcript_lines import folder_of
 
 from .catalogue_disk import Disk, ids, lines, typed, user
@@ -264,6 +265,24 @@ def test_what_changed_on_disk_is_seen_at_the_next_call(disk: Disk) -> None:
     assert [entry.first_prompt for entry in catalogue.list()] == ["after", "by hand"]
     disk.path_of(session_id).unlink()
     assert [entry.first_prompt for entry in catalogue.list()] == ["by hand"]
+
+
+def test_a_session_that_comes_while_another_thread_lists_is_in_the_next_list(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, catalogue, later = disk.session("first"), disk.catalogue, []
+    read_history = catalogue._history
+
+    def meanwhile() -> dict[str, HistoryEntry]:
+        """After the files were listed and before they are ordered, another thread sees a new one."""
+        later.append(disk.session("later"))
+        assert set(catalogue.ids()) == {first, *later}
+        monkeypatch.undo()
+        return read_history()
+
+    monkeypatch.setattr(catalogue, "_history", meanwhile)
+    assert ids(catalogue) == [first]
+    assert ids(catalogue) == [*later, first]
 
 
 def test_no_more_files_are_opened_than_are_asked_for(disk: Disk) -> None:

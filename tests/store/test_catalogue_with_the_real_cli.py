@@ -29,11 +29,12 @@ async def run(service: Service, prompt: str, cwd: Path) -> str:
     turn = await service.create(prompt, SessionOptions(cwd=str(cwd), permission_mode="acceptEdits"))
     session = turn.session
     assert (await turn.outcome()).ok
-    session.evict()
+    session.park()
     await session.closed()  # now its transcript is complete
     return session.id
 
 
+@pytest.mark.soak
 async def test_sessions_are_listed_with_what_their_transcripts_tell_newest_first(
     service: Service, sandbox: Sandbox, repository: Path, catalogue: Catalogue
 ) -> None:

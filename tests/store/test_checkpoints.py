@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claude_code_mcp.store.checkpoints import checkpoints_of
+from claude_code_mcp.store.transcript_reader import checkpoints_of
 
 TEXT = st.text(max_size=5)
 ANYTHING = st.none() | st.integers() | TEXT | st.lists(TEXT, max_size=2) | st.dictionaries(TEXT, TEXT, max_size=2)
@@ -14,9 +14,11 @@ LINES = st.fixed_dictionaries(
     optional={"messageId": ANYTHING, "uuid": ANYTHING, "timestamp": ANYTHING, "message": ANYTHING, "isMeta": ANYTHING},
 )
 
+THEN = "2026-11-10T10:00:00.000Z"
+
 
 def typed(message_id: str, text: str) -> dict[str, Any]:
-    return {"type": "user", "uuid": message_id, "timestamp": "then", "message": {"content": text}}
+    return {"type": "user", "uuid": message_id, "timestamp": THEN, "message": {"content": text}}
 
 
 def noted(message_id: str) -> dict[str, Any]:
@@ -27,8 +29,8 @@ def test_only_messages_of_a_person_that_were_noted_count_and_the_last_are_kept()
     lines = [typed("1", "one"), noted("1"), typed("2", "two"), noted("3"), typed("3", "x" * 900), noted("1")]
     found = checkpoints_of(lines, 5)
     assert [(point.message_id, point.prompt, point.at) for point in found] == [
-        ("1", "one", "then"),
-        ("3", "x" * 200, "then"),
+        ("1", "one", THEN),
+        ("3", "x" * 200, THEN),
     ]
     assert checkpoints_of(lines, 1) == found[1:]
 

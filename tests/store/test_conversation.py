@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from claude_code_mcp.store.conversation import ConversationTurn, outline, read_outline, read_turn, turn_of
-from claude_code_mcp.store.transcript_html import page
-from claude_code_mcp.store.transcript_text import Detail, markdown, read_page, turn_text
+from claude_code_mcp.store.transcript_export import Detail, markdown, page, read_page, turn_text
 
 
 def line(uuid: str, parent: str | None, role: str, content: Any, **more: Any) -> dict[str, Any]:

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claude_code_mcp.store.cost_report import CostLine, Costs, Grouping, SpentSession, spent_session
-from claude_code_mcp.store.cost_table import CostQuery, CostTable, CountedSession
+from claude_code_mcp.store.cost_table import (
+    CostLine,
+    CostQuery,
+    Costs,
+    CostTable,
+    CountedSession,
+    Grouping,
+    SpentSession,
+    spent_session,
+)
 from claude_code_mcp.store.index import FileIndex
 from claude_code_mcp.store.transcript_summary import TranscriptSummary, dump, load
 

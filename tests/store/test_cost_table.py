@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.outcome import State
 from claude_code_mcp.state.session_records import Summary
 from claude_code_mcp.store import catalogue as catalogue_module
 from claude_code_mcp.store.catalogue import Catalogue
-from claude_code_mcp.store.cost_report import Costs
-from claude_code_mcp.store.cost_table import CostLedger, CostQuery
+from claude_code_mcp.store.cost_table import CostLedger, CostQuery, Costs
 from claude_code_mcp.store.transcript_summary import load
 
 from .catalogue_disk import Disk, lines, user
@@ -96,7 +95,7 @@ def test_only_what_has_changed_is_counted_again(disk: Disk, monkeypatch: pytest.
 def test_a_record_counts_where_it_has_more_and_says_whose_a_session_is(disk: Disk) -> None:
     mine, hers = spend(disk, 1.0), spend(disk, 2.0)
     ledger = CostLedger(kept(disk))
-    records = {mine: record(1.5), hers: record(0.5, owner="alice")}
+    records = {mine: record(1.5), hers: record(2.0, owner="alice")}
     assert by_session(ledger, records) == {hers: 2.0, mine: 1.5}
     assert usd(ledger.report(records, {}, CostQuery("session", owner="alice"))) == {hers: 2.0}
     assert ledger.report(records, {}, CostQuery("day", owner="bob")).lines == []
@@ -227,3 +226,40 @@ def test_after_any_change_the_kept_costs_are_those_that_are_counted_anew(disk: D
 
 def disk_has(disk: Disk, session_id: str) -> bool:
     return any(disk.config.glob(f"projects/*/{session_id}.jsonl"))
+
+
+@pytest.mark.parametrize("damage", ["removed", "emptied", "of a subagent", "shadowed"])
+@pytest.mark.parametrize("owner", ["local", "alice"])
+def test_what_is_recorded_is_counted_whatever_becomes_of_the_transcript(disk: Disk, damage: str, owner: str) -> None:
+    session_id = spend(disk, 2.0)
+    records = {session_id: record(2.0, owner=owner)}
+    ledger = CostLedger(kept(disk))
+    assert by_session(ledger, records) == {session_id: 2.0}
+    path, foreign = disk.path_of(session_id), lines({**user("x"), "isSidechain": True})
+    if damage == "removed":
+        path.unlink()
+    elif damage == "shadowed":
+        disk.write(foreign, cwd="/elsewhere", session_id=session_id)
+    else:
+        path.write_bytes(foreign if damage == "of a subagent" else b"")
+    for each in (ledger, CostLedger(kept(disk)), CostLedger(disk.catalogue)):
+        assert by_session(each, records) == {session_id: 2.0}
+    assert by_session(ledger, {}) == {}
+
+
+def test_a_caller_s_transcript_says_when_something_was_spent_and_the_record_how_much(disk: Disk) -> None:
+    session_id = spend(disk, 2.0, behind=(answer(2, 3, 10), costs(1_000_000.0, since=3)))
+    cleared = spend(disk, 500.0)
+    records = {session_id: record(4.0, owner="alice")}
+    ledger = CostLedger(kept(disk))
+    days = usd(ledger.report(records, {cleared: session_id}, CostQuery("day")))
+    assert sum(days.values()) == pytest.approx(4.0)
+    assert set(days) == {"2026-11-01", "2026-11-03"}
+    assert by_session(ledger, records, {cleared: session_id}) == {session_id: 4.0}
+    assert ledger.report(records, {cleared: session_id}, CostQuery("model")).total.output_tokens <= 9
+
+
+def test_a_record_of_another_directory_counts_there_alone(disk: Disk) -> None:
+    elsewhere = replace(record(3.0), config_dir="/elsewhere")
+    assert by_session(CostLedger(kept(disk)), {"of-another": elsewhere}) == {}
+    assert by_session(CostLedger(disk.catalogue, "/elsewhere"), {"of-another": elsewhere}) == {"of-another": 3.0}

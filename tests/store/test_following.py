@@ -68,6 +68,26 @@ async def test_where_a_directory_cannot_be_watched_the_follower_looks_for_itself
         await following.changed()
 
 
+@pytest.mark.parametrize("reports", [kernel, LibraryReports])
+async def test_a_directory_that_cannot_be_watched_is_watched_for_none_of_its_followers(
+    tmp_path: Path, reports: Any
+) -> None:
+    path, follower = str(tmp_path / "gone" / "file"), FileFollower(reports)
+    async with follower.follow(path) as first, follower.follow(path) as second:
+        assert (first.blind, second.blind) == (True, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify")
+async def test_a_directory_that_comes_later_is_watched_for_the_next_follower(tmp_path: Path) -> None:
+    path, follower = tmp_path / "later" / "file", FileFollower()
+    async with follower.follow(str(path)) as first:
+        path.parent.mkdir()
+        async with follower.follow(str(path)) as second, asyncio.timeout(HANG_SECONDS):
+            assert (first.blind, second.blind) == (True, False)
+            append(path)
+            await second.changed()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="inotify")
 async def test_nothing_is_left_open_when_nobody_follows(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))

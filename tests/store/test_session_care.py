@@ -9,10 +9,9 @@ import pytest
 
 from claude_code_mcp.errors import SessionNotFound
 from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.session_marks import Mark, Marks
+from claude_code_mcp.state.documents import Mark, Marks
 from claude_code_mcp.store.catalogue import Catalogue
-from claude_code_mcp.store.session_care import SessionFiles
-from claude_code_mcp.store.transcripts import ProjectFolders
+from claude_code_mcp.store.transcripts import ProjectFolders, SessionFiles
 
 from .catalogue_disk import Disk, ids, lines, typed, user
 

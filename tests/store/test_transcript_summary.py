@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from claude_code_mcp.store.transcript_summary import summarize
+
 from .catalogue_disk import Disk, lines, typed, user
 
 
@@ -154,3 +156,28 @@ def test_a_transcript_reads_like_a_conversation(disk: Disk) -> None:
         "[the conversation so far was summarized]", "Done.", "[tool]",
     ]  # fmt: skip
     assert list(disk.catalogue.transcript_lines(session_id, limit=2)) == ["Done.", "[tool]"]
+
+
+# -- what it cost -------------------------------------------------------------------------------------------------
+
+
+def test_of_very_many_models_and_days_the_sum_is_kept_and_the_names_are_bounded(tmp_path: Path) -> None:
+    count = 5000
+    answers = [
+        {
+            "type": "assistant",
+            "timestamp": f"{2000 + at // 28}-11-{1 + at % 28:02}T10:00:00Z",
+            "message": {"id": f"{at}", "model": f"m{at % 90}", "usage": {"input_tokens": 1}},
+        }
+        for at in range(count)
+    ]
+    costs = {"type": "cost-state", "modelUsage": {f"m{at}": {"inputTokens": 1, "costUSD": 1.0} for at in range(90)}}
+    path = tmp_path / "transcript.jsonl"
+    path.write_bytes(lines(user("hello"), *answers))
+    summary = summarize(str(path), path.stat().st_size)
+    assert sum(row[0] for row in summary.pending.values()) == count
+    assert len(summary.pending) <= 4096 + 65
+    path.write_bytes(lines(user("hello"), *answers, costs, costs))
+    summary = summarize(str(path), path.stat().st_size)
+    assert summary.cost_usd == pytest.approx(90)
+    assert len({key[11:] for key in summary.usage}) <= 65

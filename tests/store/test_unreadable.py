@@ -20,7 +20,7 @@ from claude_code_mcp.errors import TranscriptUnreadable
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.state.session_records import SessionRecord, SessionRecords
 from claude_code_mcp.state.state_directory import database_in
-from claude_code_mcp.store import file_changes, transcript_lines
+from claude_code_mcp.store import index, transcript_lines
 from claude_code_mcp.store.catalogue import Catalogue
 from claude_code_mcp.store.transcripts import ProjectFolders, Transcripts
 
@@ -216,10 +216,32 @@ def test_a_session_that_cannot_be_looked_for_is_not_said_to_be_none(
     assert transcripts.resumable(session_id)
 
 
+@pytest.mark.parametrize("code", CODES, ids=errno.errorcode.__getitem__)
+def test_an_older_transcript_is_not_taken_for_one_that_cannot_be_seen_now(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    session_id = disk.session("before it was moved", cwd="/gone/a")
+    disk.write(lines(user("after it was moved", cwd="/gone/b")), cwd="/gone/b", session_id=session_id)
+    newest = str(disk.config / "projects" / "-gone-b" / f"{session_id}.jsonl")
+    projects, look = ProjectFolders.below(str(disk.config), linked=True), os.lstat
+    assert projects.locate(session_id) == newest
+
+    def failing(path: str, **named: int | None) -> os.stat_result:
+        if path == newest:
+            raise OSError(code, os.strerror(code), path)
+        return look(path, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", failing)
+        with pytest.raises(TranscriptUnreadable, match=os.strerror(code)):
+            projects.locate(session_id)
+    assert projects.locate(session_id) == newest
+
+
 def test_the_table_of_files_scans_again_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.jsonl").write_text("x")
     failing = Failing(monkeypatch, errno.EMFILE)
-    table = file_changes.FileTable(str(tmp_path), lambda name: name.endswith(".jsonl"))
+    table = index.FileTable(str(tmp_path), lambda name: name.endswith(".jsonl"))
     failing.paths = lambda path: True
     assert table.files() == {}
     assert [*table.unread] == [str(tmp_path)]

@@ -1,8 +1,15 @@
 """Ports of loopback that a test may use, and nobody else gets meanwhile."""
 
+import atexit
 import socket
 
 _kept: list[socket.socket] = []
+
+
+@atexit.register
+def _release() -> None:
+    for kept in _kept:
+        kept.close()
 
 
 def free_port() -> int:

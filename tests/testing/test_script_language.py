@@ -3,12 +3,12 @@
 import json
 from typing import Any
 
-from claude_code_mcp.testing.request_reader import answer_to
 from claude_code_mcp.testing.script import (
     Block,
     Fault,
     ModelAnswer,
     agent,
+    answer_to,
     ask_user,
     cut,
     fail,

@@ -14,8 +14,7 @@ import pytest
 
 from claude_code_mcp.testing import ScriptedModel, ScriptedModelThread
 from claude_code_mcp.testing.http_api import pieces_of
-from claude_code_mcp.testing.request_reader import answer_to
-from claude_code_mcp.testing.script import Step, cut, fail, script, stall, text, thinking, tool
+from claude_code_mcp.testing.script import Step, answer_to, cut, fail, script, stall, text, thinking, tool
 from tests.support.clock import settled, stopped_clock
 from tests.support.waiting import HANG_SECONDS
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from claude_code_mcp.commands.tui_demo import DemoServer, demo_server
+from claude_code_mcp.commands.interfaces import DemoServer, demo_server
 from claude_code_mcp.tui.application import Tui
 from claude_code_mcp.tui.conversation_view import ConversationView
 from claude_code_mcp.tui.question_panel import QuestionPanel
@@ -48,7 +48,7 @@ async def take_pictures(server: DemoServer, started: dict[str, str], directory: 
         await pilot.pause(0.5)
         take("conversation")
         for name in ("billing", "search"):
-            app.open_session(started[name])
+            app.main.open_session(started[name])
             await until(lambda: panel.asked is not None and panel.asked.session["sessionId"] == started[name])  # noqa: B023
             await pilot.press("ctrl+n")
             await pilot.pause(0.5)

@@ -10,7 +10,7 @@ import pytest
 
 from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.testing.script import script, text
-from claude_code_mcp.tui.popups import NewSession
+from claude_code_mcp.tui.screens import NewSession
 from tests.commands.conftest import program
 from tests.shared.support import SCRIPT, SharedPlace
 
@@ -31,17 +31,18 @@ async def test_model_and_mode_are_switched_and_kept(place: SharedPlace, sessions
         await screen.shows("· plan ·", "haiku")
         session_id = screen.view.conversation.session_id
         await screen.until(lambda: screen.kinds == ["prompt", "text", "prompt", "text"])
-    summary = (await asyncio.to_thread(lambda: sessions.feed(session_id)))["session"]
+    summary = (await asyncio.to_thread(lambda: sessions.resources.feed(session_id)))["session"]
     assert (summary["permissionMode"], summary["model"]) == ("plan", "haiku")
 
 
+@pytest.mark.soak
 async def test_a_session_is_renamed_exported_and_forked(place: SharedPlace, sessions: LiveSessions) -> None:
     made = sessions.create(script("Original.", "Said once."), **at(place))
     await asyncio.to_thread(lambda: sessions.status(made["sessionId"], waitSeconds=50))
     async with opened(place, session_id=made["sessionId"]) as screen:
         await screen.until(lambda: screen.kinds == ["prompt", "text"])
         await screen.say("/rename The walrus papers")
-        await screen.until(lambda: any(row.title == "The walrus papers" for row in screen.app._rows), "renamed")
+        await screen.until(lambda: any(row.title == "The walrus papers" for row in screen.app.main.rows), "renamed")
         await screen.say("/export html")
         await screen.shows("Written to")
         await screen.say("/fork")
@@ -49,7 +50,7 @@ async def test_a_session_is_renamed_exported_and_forked(place: SharedPlace, sess
         await screen.until(lambda: screen.kinds == ["prompt", "text"])
         await screen.say(script("Only here.", "Said in the copy."))
         await screen.until(lambda: screen.kinds == ["prompt", "text", "prompt", "text"])
-    original = await asyncio.to_thread(lambda: sessions.items(made["sessionId"]))
+    original = await asyncio.to_thread(lambda: sessions.resources.items(made["sessionId"]))
     assert [item["kind"] for item in original["items"]] == ["prompt", "text"]
 
 

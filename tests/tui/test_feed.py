@@ -45,8 +45,8 @@ async def test_history_and_feed_know_everything_by_the_same_ids(place: SharedPla
     more = script("More.", tool("Bash", command="printf x"), "Last.")
     await asyncio.to_thread(lambda: sessions.send(made["sessionId"], more))
     await asyncio.to_thread(lambda: sessions.status(made["sessionId"], waitSeconds=50))
-    items = (await asyncio.to_thread(lambda: sessions.items(made["sessionId"])))["items"]
-    page = await asyncio.to_thread(lambda: sessions.feed(made["sessionId"]))
+    items = (await asyncio.to_thread(lambda: sessions.resources.items(made["sessionId"])))["items"]
+    page = await asyncio.to_thread(lambda: sessions.resources.feed(made["sessionId"]))
     of_feed = [event["messageId"] for event in page["events"] if event["type"] == "turn_started"]
     for event in page["events"]:
         if event["type"] == "message" and event["message"]["type"] == "assistant":
@@ -54,7 +54,7 @@ async def test_history_and_feed_know_everything_by_the_same_ids(place: SharedPla
             of_feed += [part["id"] if part["type"] == "tool_use" else event["message"]["uuid"] for part in parts]
     assert [item["kind"] for item in items] == ["prompt", "thinking", "text", "prompt", "tool", "text"]
     assert [item["id"] for item in items][3:] == of_feed
-    nothing = await asyncio.to_thread(lambda: sessions.feed(made["sessionId"], page["nextCursor"]))
+    nothing = await asyncio.to_thread(lambda: sessions.resources.feed(made["sessionId"], page["nextCursor"]))
     assert (nothing["events"], nothing["nextCursor"]) == ([], page["nextCursor"])
 
 
@@ -67,14 +67,14 @@ async def test_a_message_of_another_client_into_a_turn_stands_where_it_was_taken
     session_id = (await asyncio.to_thread(lambda: sessions.create(prompt, **options)))["sessionId"]
     watching = ShownConversation(session_id)
     while not any(block.kind == "tool" for block in watching.blocks):
-        watching.fold(await asyncio.to_thread(lambda: sessions.feed(session_id, watching.cursor, 50)))
+        watching.fold(await asyncio.to_thread(lambda: sessions.resources.feed(session_id, watching.cursor, 50)))
     await asyncio.to_thread(lambda: sessions.send(session_id, "By the way."))
     (place.sandbox.project / "go").touch()
     await asyncio.to_thread(lambda: sessions.status(session_id, waitSeconds=50))
-    watching.fold(await asyncio.to_thread(lambda: sessions.feed(session_id, watching.cursor)))
+    watching.fold(await asyncio.to_thread(lambda: sessions.resources.feed(session_id, watching.cursor)))
     told = [(block.kind, block.id) for block in watching.blocks]
     assert [kind for kind, _ in told] == ["prompt", "tool", "message", "text"]
-    items = (await asyncio.to_thread(lambda: sessions.items(session_id)))["items"]
+    items = (await asyncio.to_thread(lambda: sessions.resources.items(session_id)))["items"]
     assert [(item["kind"], item["id"]) for item in items] == told
 
 

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.client.live_sessions import OpenQuestion
+from claude_code_mcp.client.open_questions import OpenQuestion
 from claude_code_mcp.model.question import Question, QuestionKind
-from claude_code_mcp.tui.blocks import MOST_BLOCKS, ShownConversation
+from claude_code_mcp.tui.blocks import LONGEST, MOST_BLOCKS, ChunkedText, ShownConversation
 from claude_code_mcp.tui.choosing import Choosing
-from claude_code_mcp.tui.chunked_text import LONGEST, ChunkedText
-from claude_code_mcp.tui.completing import commands, files, word_before
 from claude_code_mcp.tui.drawing import DrawnBlock, Palette
-from claude_code_mcp.tui.session_rows import arranged, asking_elsewhere
+from claude_code_mcp.tui.input_box import commands, files, word_before
+from claude_code_mcp.tui.session_list import arranged, asking_elsewhere
 
 from .recorded import BILLING, CHOICES, DOCS, EVENTS, NOW, SESSIONS, SHOP, listed, message
 

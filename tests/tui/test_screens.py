@@ -14,7 +14,7 @@ from textual.events import Paste
 
 from claude_code_mcp.tui.application import Tui
 from claude_code_mcp.tui.input_box import MessageArea
-from claude_code_mcp.tui.popups import Dialog
+from claude_code_mcp.tui.screens import Dialog
 
 from . import recorded
 from .conftest import Screen
@@ -22,6 +22,15 @@ from .recorded import NOW, SHOP, RecordedServer
 
 SCREENS = Path(__file__).parent / "screens"
 SIZES = [(80, 24), pytest.param((120, 40), marks=pytest.mark.soak)]
+SMALL = {
+    "conversation": "working",
+    "permission": "Permission",
+    "permission-focused": "Claude Code",
+    "question": "How many",
+    "palette": "what to do",
+    "help": "Everywhere",
+}
+"""What is looked at in terminals that have hardly any room, and a text that fits there."""
 
 
 async def nothing(_: Screen) -> None:
@@ -62,7 +71,7 @@ STORIES: dict[str, tuple[Any, Callable[[Screen], Awaitable[None]], str]] = {
     "question": (recorded.USER_QUESTION, answering, "How many mistakes"),
     "help": (None, pressed("f1"), "Everywhere"),
     "new-session": (None, pressed("f2"), "New session"),
-    "menu": (None, pressed("f8"), "What to do"),
+    "palette": (None, pressed("ctrl+p"), "what to do"),
     "costs": (None, pressed("f4"), "Costs by day"),
     "servers": (None, pressed("f5"), "github"),
     "commands": (None, pressed("slash", "m", "o"), "model"),
@@ -78,10 +87,24 @@ def lines_of(screen: Screen) -> list[str]:
     return [line[box.x : box.right] for line in lines[box.y : box.bottom]]
 
 
+@pytest.mark.parametrize("size", [(30, 10), (20, 6)], ids=["30x10", "20x6"])
+@pytest.mark.parametrize("name", sorted(SMALL))
+async def test_a_small_screen_is_drawn_as_before(name: str, size: tuple[int, int]) -> None:
+    question, act, _ = STORIES[name]
+    await compare(name, size, question, act, SMALL[name])
+
+
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x40"])
 @pytest.mark.parametrize("name", sorted(STORIES))
 async def test_a_screen_is_drawn_as_before(name: str, size: tuple[int, int]) -> None:
     question, act, wanted = STORIES[name]
+    await compare(name, size, question, act, wanted)
+
+
+async def compare(
+    name: str, size: tuple[int, int], question: Any, act: Callable[[Screen], Awaitable[None]], wanted: str
+) -> None:
+    """Does something with the interface, and compares what is on the screen with what was there once."""
     server = RecordedServer(question)
     app = Tui(lambda: server, "/src/shop", session_id=SHOP, clock=lambda: NOW)
     async with app.run_test(size=size) as pilot:

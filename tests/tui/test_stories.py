@@ -1,6 +1,9 @@
 """Whole stories on the real CLI and the scripted model, told by keys and read from the screen."""
 
+import pytest
+
 from claude_code_mcp.client.live_sessions import LiveSessions
+from claude_code_mcp.client.open_questions import OpenQuestions
 from claude_code_mcp.testing.script import ask_user, parallel, plan, question, script, text, thinking, tool
 from tests.sessions.support import ENDLESS
 from tests.shared.support import SharedPlace
@@ -32,7 +35,7 @@ async def test_an_edit_is_shown_as_a_diff_and_allowed_with_one_key_and_a_denial_
     async with opened(place) as screen:
         await screen.say(script("Fix it.", *steps))
         await screen.asks("Edit")
-        await screen.shows("Permission", "- a - b", "+ a + b", "Ctrl+N or Tab: answer")
+        await screen.shows("Permission", "-     return a - b", "+     return a + b", "Ctrl+N or Tab: answer")
         assert screen.focused == "MessageArea"
         await screen.type("a note")  # goes into the message and answers nothing
         assert screen.app.query_one("MessageArea").text == "a note"  # type: ignore[attr-defined]
@@ -71,7 +74,7 @@ async def test_a_question_is_answered_part_by_part_and_one_that_is_answered_else
         await screen.pilot.press("ctrl+n", "d")
         await screen.type("because")
         (asked,) = screen.app.pump.open_questions()
-        await elsewhere(lambda: sessions.answer(asked, {"decision": "allow"}))
+        await elsewhere(lambda: OpenQuestions(sessions).answer(asked, {"decision": "allow"}))
         await screen.shows("Answered elsewhere: allowed by claude_respond", "Done there.")
         await screen.pilot.press("enter", "a")  # answers nothing any more
         await screen.pilot.press("escape")
@@ -96,6 +99,7 @@ async def test_a_plan_is_sent_back_with_feedback_and_then_approved(place: Shared
         assert ended == "Both done."
 
 
+@pytest.mark.soak
 async def test_escape_interrupts_the_turn_and_the_session_goes_on(place: SharedPlace, sessions: LiveSessions) -> None:
     made = sessions.create(script("Work.", tool("Bash", command=ENDLESS)), allowedTools=["Bash"], **at(place))
     async with opened(place, session_id=made["sessionId"]) as screen:
@@ -106,6 +110,22 @@ async def test_escape_interrupts_the_turn_and_the_session_goes_on(place: SharedP
         await screen.shows("Went on.", "✓ done")
 
 
+async def test_what_claude_has_not_read_when_its_turn_is_interrupted_is_in_the_input_again(
+    place: SharedPlace, sessions: LiveSessions
+) -> None:
+    made = sessions.create(script("Work.", tool("Bash", command=ENDLESS)), allowedTools=["Bash"], **at(place))
+    long = "And then, when that is done, " + "very carefully " * 200
+    async with opened(place, session_id=made["sessionId"]) as screen:
+        await screen.shows("● working", "until [ -e never ]")
+        await screen.say(long)
+        await screen.until(lambda: "message" in screen.kinds, "sent")
+        await screen.pilot.press("escape")
+        await screen.shows("◦ interrupted")
+        area = screen.app.query_one("MessageArea")
+        await screen.until(lambda: area.text == long, "it is there again, whole")  # type: ignore[attr-defined]
+
+
+@pytest.mark.soak
 async def test_two_sessions_ask_at_once_and_both_are_answered_from_one(
     place: SharedPlace, sessions: LiveSessions
 ) -> None:
@@ -132,7 +152,7 @@ async def test_a_session_is_found_on_disk_by_typing_and_resumed(place: SharedPla
     async with opened(place) as screen:
         await screen.pilot.press("f3")
         await screen.type("octopus")
-        await screen.until(lambda: len(screen.app._rows) == 1, "filtered")
+        await screen.until(lambda: len(screen.app.main.rows) == 1, "filtered")
         await screen.pilot.press("enter")
         await screen.shows("> Remember the octopus.", "I will.")
         await screen.say(script("Still?", "Still."))
@@ -152,3 +172,31 @@ async def test_the_server_is_restarted_and_the_conversation_goes_on(place: Share
         await screen.shows("Said before.")
         await screen.say(script("After.", "Said after."))
         await screen.until(lambda: screen.kinds == ["prompt", "text", "prompt", "text"])
+
+
+async def test_the_conversation_of_a_subagent_has_a_screen_of_its_own(place: SharedPlace) -> None:
+    asks = tool("Task", description="Look", prompt=script("Look around.", "I have looked."), subagent_type="Explore")
+    async with opened(place) as screen:
+        await screen.say(script("Have it looked at.", asks, "All done."))
+        await screen.shows("All done.", "a: its conversation", "✓ done")
+        screen.view.focus()
+        await screen.pilot.press("a")
+        await screen.shows("Subagent ", "> Look around.", "I have looked.")
+        assert "All done." not in screen.text
+        await screen.pilot.press("escape")
+        await screen.shows("All done.")
+
+
+async def test_a_session_is_opened_where_the_text_stands_that_it_was_found_by(
+    place: SharedPlace, sessions: LiveSessions
+) -> None:
+    answer = "The zephyrine stands here.\n\n" + "\n\n".join(f"Paragraph {number}." for number in range(80))
+    made = sessions.create(script("Write.", text(answer)), **at(place))
+    await elsewhere(lambda: sessions.status(made["sessionId"], waitSeconds=50))
+    async with opened(place) as screen:
+        await screen.pilot.press("f3")
+        await screen.type("~zephyrine")
+        await screen.until(lambda: [row.id for row in screen.app.main.rows] == [made["sessionId"]])
+        await screen.pilot.press("enter")
+        await screen.shows("▌ The zephyrine stands here.")
+        assert "Paragraph 79." not in screen.text

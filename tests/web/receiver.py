@@ -48,11 +48,12 @@ def receiving(*statuses: int) -> Iterator[PushReceiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            # Before the answer: as soon as it is there, the next delivery may come in another thread.
+            receiver.received.put(Received(self.path, headers, body))
             self.send_response(receiver.answer())
             self.send_header("Content-Length", "0")
             self.end_headers()
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            receiver.received.put(Received(self.path, headers, body))
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -115,7 +115,8 @@ def test_another_page_cannot_sign_a_browser_in_as_somebody_else(console: Console
     assert browser.sign_in(ticket=ticket).status == 200  # neither has used the ticket up
 
 
-PATHS = ["/", "/sw.js", "/manifest.webmanifest", "/icon.svg", "/api/me", "/api/nothing", "/api/sessions", "/nothing"]
+PATHS = ["/", "/sw.js", "/highlighter.js", "/manifest.webmanifest", "/icon.svg",
+         "/api/me", "/api/nothing", "/api/sessions", "/nothing"]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", PATHS[:-1])

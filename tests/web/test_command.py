@@ -35,7 +35,7 @@ def test_the_shared_server_opens_the_console_for_its_user_and_again_after_a_rest
         browser = Browser(f"http://{address}")
         refused = browser.sign_in()
         assert (refused.status, browser.get("/mcp").status, browser.get("/metrics").status) == (401, 404, 404)
-        assert browser.get("/api/me").json["signIn"] == {"token": False, "open": False}
+        assert browser.get("/api/me").json["signIn"] == {"token": False, "open": False, "provider": False}
         assert browser.sign_in(ticket=ticket_in(given.stdout)).json["principal"] == "local"
         assert Browser(browser.base).sign_in(ticket=ticket_in(given.stdout)).status == 401
         assert run(environment, sandbox.project, "shared", "restart").returncode == 0

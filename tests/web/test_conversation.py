@@ -86,6 +86,7 @@ def test_an_edit_is_seen_whole_allowed_and_found_in_the_conversation(
     assert "web (Test browser)" in late.json["error"]["by"]
 
 
+@pytest.mark.soak
 def test_items_of_the_stream_and_of_the_transcript_have_the_same_ids(console: Console, alice: Browser) -> None:
     calls = parallel("Both at once.", tool("Bash", command="echo one"), tool("Bash", command="echo two"))
     session = start(alice, console, script("Look.", calls, text("Seen.")))
@@ -128,6 +129,7 @@ def test_a_stream_that_was_cut_goes_on_behind_its_last_event_without_a_gap(conso
     assert cuts > 3
 
 
+@pytest.mark.soak
 def test_a_plan_is_sent_back_with_feedback_and_approved_with_a_mode(console: Console, alice: Browser) -> None:
     prompt = script("Plan.", plan("# First\n\n1. do it"), plan("# Second\n\n1. do it well"), text("Done."))
     session = start(alice, console, prompt, permissionMode="plan")
@@ -242,6 +244,7 @@ def test_two_browsers_see_the_same_and_the_first_answer_wins(console: Console, a
     assert not (console.project / "race.txt").exists()
 
 
+@pytest.mark.soak
 def test_after_a_restart_the_same_browser_reads_on_and_its_stream_starts_afresh(
     tmp_path: Path, model: ScriptedModelThread
 ) -> None:

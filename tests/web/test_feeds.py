@@ -6,7 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message as AsgiMessage
 
+from claude_code_mcp.errors import LimitReached
 from claude_code_mcp.model.events import (
     Event,
     Message,
@@ -16,16 +20,18 @@ from claude_code_mcp.model.events import (
     StateChanged,
     TurnStarted,
 )
+from claude_code_mcp.model.outcome import State
 from claude_code_mcp.model.question import Question, QuestionKind
-from claude_code_mcp.model.states import State
 from claude_code_mcp.redaction import Redactor
 from claude_code_mcp.service import Service
+from claude_code_mcp.state.sign_ins import Identity, SignIns
 from claude_code_mcp.store.event_log import EventLog
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
+from claude_code_mcp.web import feeds
 from claude_code_mcp.web.event_frames import Frame, FrameEncoder, whole_parts
-from claude_code_mcp.web.feeds import Feeds
-from claude_code_mcp.web.rings import Ring
+from claude_code_mcp.web.feeds import Feeds, Ring, Streams
+from claude_code_mcp.web.guard import Accounts, Guard, WebUser
 from tests.sessions.support import PATIENCE, options, parked, run
 
 SECRET = "hunter2-hunter2-hunter2"
@@ -126,6 +132,7 @@ def test_fragments_of_a_subagent_are_not_mixed_into_the_text(encoding: Encoding)
     assert data["text"] == "outer"
 
 
+@pytest.mark.soak
 async def test_a_transcript_that_somebody_else_goes_on_with_is_reported(service: Service, sandbox: Sandbox) -> None:
     session, _ = await run(service, script("Say.", "Hello."), options(sandbox))
     await parked(session)
@@ -213,3 +220,45 @@ def test_a_run_of_fragments_from_the_log_is_one_frame_with_the_number_of_its_las
     (frame,) = encoder.finish()
     assert frame.seq == 3
     assert decoded([frame])[0][1]["text"] == "bc"
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+async def test_streams_are_counted_when_they_are_asked_for_and_released_however_they_end(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "_MOST_STREAMS", 2)
+    signed = SignIns(service.state)
+    guard = Guard(
+        signed, Accounts(None, by_socket=True), host_allowed=lambda _: True, origins=frozenset(), port=1, refused=print
+    )
+    streams = Streams(service, guard, Feeds(service))
+    caller = WebUser(Identity("local", ""), None)
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+
+    async def ask() -> Response:
+        return await streams.open(Request(scope), caller)
+
+    async def gone() -> AsgiMessage:
+        return {"type": "http.disconnect"}
+
+    async def broken(_: AsgiMessage) -> None:
+        raise ConnectionError
+
+    async def taken(_: AsgiMessage) -> None:
+        return
+
+    responses = [await ask(), await ask()]
+    with pytest.raises(LimitReached):
+        await ask()
+    responses.pop()  # which was never sent
+    responses.append(await ask())
+    with pytest.raises(LimitReached):
+        await ask()
+    for response, send in zip(responses, (broken, taken), strict=True):
+        with contextlib.suppress(ExceptionGroup):
+            await response(scope, gone, send)
+    assert not streams.watched()
+    kept = [await ask(), await ask()]
+    assert len(kept) == 2

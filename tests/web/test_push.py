@@ -2,10 +2,15 @@
 
 import asyncio
 import base64
+import errno
+import functools
 import hashlib
 import hmac
 import json
+import os
 import socket
+import ssl
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,11 +30,11 @@ from claude_code_mcp.service import Service
 from claude_code_mcp.state.database import FILE_NAME, Database
 from claude_code_mcp.state.documents import Documents
 from claude_code_mcp.testing.script import script, text, tool
+from claude_code_mcp.web.push import receivers
 from claude_code_mcp.web.push.delivery import Push
-from claude_code_mcp.web.push.news import Notice, notice_of
-from claude_code_mcp.web.push.preferences import Preferences, PreferenceStore, QuietHours, Receiver
-from claude_code_mcp.web.push.sending import SendFailed, check_url, post
-from claude_code_mcp.web.push.web_push import ServerKey, decode64, encrypt
+from claude_code_mcp.web.push.preferences import Notice, Preferences, PreferenceStore, QuietHours, Receiver, notice_of
+from claude_code_mcp.web.push.receivers import SendFailed, ServerKey, check_url, decode64, encrypt, post
+from tests.network.support import Certificates
 from tests.support.waiting import until_true
 
 from .conftest import Console
@@ -75,7 +80,7 @@ def test_question_and_end_of_a_turn_reach_a_webhook_ntfy_and_a_browser(console: 
     shown = keys.decrypt(message.body)
     assert (shown["kind"], shown["sessionId"], shown["url"]) == ("question", session, link)
     assert (message.headers["content-encoding"], message.headers["urgency"]) == ("aes128gcm", "high")
-    assert 0 < int(message.headers["ttl"]) <= 300
+    assert 0 < int(message.headers["ttl"]) <= 3600
     claims = verified_claims(message.headers["authorization"], alice.get("/api/push").json["vapidPublicKey"])
     assert claims["aud"] == service.url
     assert time.time() < claims["exp"] < time.time() + 86_400
@@ -123,10 +128,40 @@ def test_preferences_of_a_later_version_are_reported_and_never_replaced(tmp_path
     documents, store = Documents(Database(tmp_path), "push"), PreferenceStore(Database(tmp_path))
     later = {"principal": "alice", "from": "a later version"}
     documents.write("alice", later)
-    assert store.read("alice").receivers == ()
+    with pytest.raises(UpstreamUnavailable, match="damaged"):
+        store.read("alice")
     with pytest.raises(UpstreamUnavailable):
         store.update("alice", lambda chosen: chosen)
     assert documents.read("alice") == later
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"damaged", "is damaged or holds another kind"), (b"x" * 9000, "too large"), (None, "not a regular file")],
+)
+def test_a_key_that_cannot_be_read_is_never_replaced(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    path = tmp_path / "vapid.pem"
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(OSError, match=reason):
+        ServerKey(path)
+    assert path.is_fifo() if content is None else path.read_bytes() == content
+
+
+def test_a_key_is_read_again_once_the_disk_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "vapid.pem"
+    public = ServerKey(path).public
+
+    def failing(*_: object) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(receivers, "read_regular", failing)
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+            ServerKey(path)
+    assert ServerKey(path).public == public
 
 
 def test_two_servers_that_make_the_key_at_the_same_time_have_the_same(tmp_path: Path) -> None:
@@ -178,6 +213,31 @@ async def test_a_receiver_that_says_nothing_is_given_up_in_time() -> None:
         url = f"http://127.0.0.1:{mute.getsockname()[1]}"
         with pytest.raises(SendFailed, match="in time"):
             await post(url, {}, b"x", private=True, timeout=0.2)
+
+
+async def test_what_this_machine_trusts_is_read_once_and_never_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates, threads = Certificates(tmp_path), []
+    trusted = certificates.trusting()
+
+    def read(*_: object, **__: object) -> ssl.SSLContext:
+        threads.append(threading.current_thread())
+        return trusted
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    monkeypatch.setattr(ssl, "create_default_context", read)
+    monkeypatch.setattr(receivers, "_trust", functools.cache(receivers._trust.__wrapped__))
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=certificates.server("localhost"))
+    async with server:
+        url = f"https://localhost:{server.sockets[0].getsockname()[1]}/"
+        assert [(await post(url, {}, b"", private=True)).status for _ in range(3)] == [204, 204, 204]
+    (thread,) = threads
+    assert thread is not threading.current_thread()
 
 
 def test_without_the_operators_trust_only_encrypted_addresses_count() -> None:
@@ -359,7 +419,7 @@ async def test_somebody_who_was_removed_is_not_told_anything(pushing: Pushing) -
 
 
 def _waiting(push: Push) -> bool:
-    return bool(push._unread) or any(outbox._waiting for outbox in push._outboxes.values())
+    return any(push._unread.values()) or any(outbox._waiting for outbox in push._outboxes.values())
 
 
 async def test_a_message_for_a_browser_is_short_enough_whatever_it_says(pushing: Pushing) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import json
 import os
 import signal
@@ -15,14 +16,13 @@ import pytest
 from claude_code_mcp.model.events import Event, TurnEnded
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.service import Service
-from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.deliveries import Deliveries, PendingDelivery
+from claude_code_mcp.state.database import Database, StateFault
+from claude_code_mcp.state.documents import Deliveries, Documents, PendingDelivery
 from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, text
 from claude_code_mcp.web.push.delivery import Push, Waiting
-from claude_code_mcp.web.push.news import Notice
-from claude_code_mcp.web.push.preferences import Receiver
+from claude_code_mcp.web.push.preferences import Notice, Receiver
 from tests.support.waiting import until_true
 
 from .conftest import running_console
@@ -65,6 +65,12 @@ def deliveries(service: Service) -> list[str]:
     """Those that wait, as they are kept."""
     query = "SELECT receiver_id || notice FROM deliveries"
     return [text for (text,) in service.state.read(lambda db: db.execute(query).fetchall())]
+
+
+def principals(service: Service) -> list[str]:
+    """Those for whom something waits."""
+    query = "SELECT principal FROM deliveries"
+    return [principal for (principal,) in service.state.read(lambda db: db.execute(query).fetchall())]
 
 
 async def taken(got: Any) -> Any:
@@ -132,6 +138,65 @@ async def test_what_nobody_wants_any_more_is_dropped(push: MakePush, service: Se
         assert (await taken(got)).headers["webhook-id"] == "msg_00000005"
         await until_true(lambda: not deliveries(service))
         assert got.received.empty()
+
+
+def reads_fail(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """The first so many reads of preferences fail, as where no descriptor is free."""
+    failures, read = iter(range(times)), Documents.read
+
+    def failing(documents: Documents, key: str) -> Any:
+        if next(failures, None) is not None:
+            raise StateFault(errno.EMFILE, os.strerror(errno.EMFILE))
+        return read(documents, key)
+
+    monkeypatch.setattr(Documents, "read", failing)
+
+
+async def test_what_waits_outlives_preferences_that_cannot_be_read(
+    push: MakePush, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with receiving() as got:
+        left = Deliveries(service.state)
+        push().preferences.add("local", receiver(got.url))
+        left.add(Waiting("msg_00000001", "local", "r0", notice(time.time())).stored())
+        left.close()
+        reads_fail(monkeypatch, 3)
+        push(pauses=(0.01, 0.01))
+        assert (await taken(got)).headers["webhook-id"] == "msg_00000001"
+        await until_true(lambda: not deliveries(service))
+
+
+async def test_news_outlive_preferences_that_cannot_be_read_and_keep_their_order(
+    push: MakePush, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with receiving() as got:
+        server = push(pauses=(0.01, 0.01))
+        server.preferences.add("local", receiver(got.url))
+        reads_fail(monkeypatch, 3)
+        for result in ("first", "second"):
+            happened(server, result)
+        assert [json.loads((await taken(got)).body)["body"] for _ in range(2)] == [
+            "Finished: first",
+            "Finished: second",
+        ]
+
+
+async def test_damaged_preferences_drop_nothing_and_hold_up_nobody_else(push: MakePush, service: Service) -> None:
+    with receiving() as got:
+        left, now = Deliveries(service.state), time.time()
+        push().preferences.add("local", receiver(got.url))
+        Documents(service.state, "push").write("alice", {"principal": "alice", "from": "a later version"})
+        for number, principal in enumerate(("alice", "local")):
+            left.add(Waiting(f"msg_0000000{number}", principal, "r0", notice(now + number)).stored())
+        left.close()
+        next_server = push()
+        assert (await taken(got)).headers["webhook-id"] == "msg_00000001"
+        event: Event = TurnEnded(1, Outcome(OutcomeCode.COMPLETED, result="r"))
+        event.at = now
+        next_server.event("s-1", "alice", event)
+        happened(next_server)
+        assert json.loads((await taken(got)).body)["body"] == "Finished: r"
+        await until_true(lambda: principals(service) == ["alice"])
 
 
 def test_a_notice_of_a_later_version_keeps_no_other_waiting() -> None:

@@ -14,12 +14,16 @@ export class ApiError extends Error {
   }
 }
 
+const OFFLINE = "The server cannot be reached.";
+const OFFLINE_ACT = `${OFFLINE} Whether it has done this is not known: look again when it answers.`;
+
 /** What is done when the server says that nobody is signed in. */
 let whenSignedOut: (ways: SignInWays) => void = () => undefined;
 
 export interface SignInWays {
   token: boolean;
   open: boolean;
+  provider: boolean;
 }
 
 export function onSignedOut(act: (ways: SignInWays) => void): void {
@@ -57,7 +61,7 @@ export async function send<Answer>(method: string, path: string, body?: unknown)
   try {
     response = await fetch(path, given);
   } catch {
-    throw new ApiError(0, "OFFLINE", "The server cannot be reached. Nothing was sent; try again when you are back online.");
+    throw new ApiError(0, "OFFLINE", method === "GET" ? OFFLINE : OFFLINE_ACT);
   }
   const answer = (await response.json().catch(() => ({}))) as Record<string, unknown>;
   if (response.ok) return answer as Answer;
@@ -65,7 +69,7 @@ export async function send<Answer>(method: string, path: string, body?: unknown)
   const code = error.code ?? `HTTP_${response.status}`;
   if (code === "SIGNED_OUT") {
     forget();
-    whenSignedOut((answer["signIn"] as SignInWays | undefined) ?? { token: true, open: false });
+    whenSignedOut((answer["signIn"] as SignInWays | undefined) ?? { token: true, open: false, provider: false });
   }
   throw new ApiError(response.status, code, error.message ?? `The server answered ${response.status}.`, answer);
 }

@@ -1,31 +1,69 @@
-// The next message: grows with its text, takes pictures, sends with Enter where there is a keyboard.
+// The next message: grows with its text, takes pictures and files, sends with Enter where there is a keyboard. What is
+// typed stays in this browser until it is sent.
 
-import { messageOf } from "./api";
+import { ApiError, messageOf } from "./api";
+import { Attachments, dataOf, withFiles, type Attachment } from "./attachments";
+import { Completion } from "./completion";
 import { button, freshId, h } from "./dom";
+import { draftOf, freshKey, saveDraft } from "./drafts";
 
 const TALLEST = 240;
-const LARGEST_IMAGE = 8 << 20;
-const MOST_IMAGES = 6;
-const IMAGE_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+const SAVE_DELAY = 300;
+const UNSURE = "The server cannot be reached, so it is not known whether this was sent. To send it again is safe: it counts once.";
+
+export interface Outgoing {
+  text: string;
+  images: string[];
+  key: string;
+  attachments: readonly Attachment[];
+}
 
 export class Composer {
   readonly element: HTMLElement;
-  private readonly input: HTMLTextAreaElement;
+  readonly input: HTMLTextAreaElement;
   private readonly problem = h("p", { class: "problem", role: "alert", hidden: true });
-  private readonly pictures = h("ul", { class: "pictures", aria: { label: "Pictures" } });
+  private readonly attachments = new Attachments(() => this.drawSend(), (why) => this.complain(why));
   private readonly stop: HTMLButtonElement;
   private readonly send: HTMLButtonElement;
-  private images: string[] = [];
   private sending = false;
+  /** What may have been sent or not, and its key. */
+  private unsure: { key: string; parts: string } | null = null;
+  private timer: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(private readonly say: (text: string, images: string[]) => Promise<void>, interrupt: () => Promise<void>) {
+  private readonly completion: Completion;
+  /** What is written is sent in another way than usual, until that is done or given up. */
+  private detour: { say(message: Outgoing): Promise<void> } | null = null;
+  private readonly detourNote = h("p", { class: "detour", role: "status", hidden: true });
+
+  /** `scope` is the session, whose draft it is and whose commands and files are completed. */
+  constructor(private readonly scope: () => string, private readonly say: (message: Outgoing) => Promise<void>, interrupt: () => Promise<void>) {
     const id = freshId("message");
     this.input = h("textarea", { id, rows: 1, placeholder: "Message Claude", enterkeyhint: "enter",
-      on: { input: () => this.grow(), keydown: (event) => this.key(event), paste: (event) => void this.paste(event) } });
+      on: { input: () => this.typed(), keydown: (event) => this.key(event), paste: (event) => this.paste(event),
+        click: () => this.completion.update(), blur: () => this.completion.hide() } });
+    this.completion = new Completion(scope, () => this.input, () => this.typed());
+    const files = h("input", { type: "file", hidden: true, on: { change: () => this.chosen(files) } });
+    files.multiple = true;
+    const attach = button("+", () => files.click(), { class: "attach", aria: { label: "Attach pictures or files" } });
     this.stop = button("Stop", () => void interrupt().catch((error: unknown) => this.complain(messageOf(error))), { class: "stop", hidden: true });
     this.send = button("Send", () => void this.submit(), { class: "allow" });
-    this.element = h("div", { class: "composer" }, this.problem, this.pictures,
-      h("div", { class: "composer-row" }, h("label", { class: "spoken", for: id }, "Message"), this.input, this.stop, this.send));
+    this.element = h("div", { class: "composer", on: { dragover: (event) => this.dragged(event), dragleave: () => this.setDropping(false),
+      drop: (event) => this.dropped(event) } }, this.completion.element, this.detourNote, this.problem, this.attachments.element,
+      h("div", { class: "composer-row" }, files, attach, h("label", { class: "spoken", for: id }, "Message"), this.input, this.stop, this.send));
+    this.restore();
+  }
+
+  /** Takes what was typed here before. */
+  restore(): void {
+    const draft = draftOf(this.scope());
+    this.input.value = draft.text;
+    if (draft.key) this.unsure = { key: draft.key, parts: parts(draft.text, []) };
+    requestAnimationFrame(() => this.grow());
+  }
+
+  /** The page of this message is left. */
+  close(): void {
+    if (this.timer !== undefined) this.save();
   }
 
   focus(): void {
@@ -33,12 +71,62 @@ export class Composer {
   }
 
   setBusy(busy: boolean): void {
+    if (this.stop.hidden === !busy) return;
     this.stop.hidden = !busy;
-    this.input.placeholder = busy ? "Add to this turn" : "Message Claude";
+    this.input.placeholder = busy ? "Add to turn" : "Message Claude";
+    this.grow(); // there is more or less room beside the button
   }
 
   setAsking(asking: boolean): void {
     this.element.classList.toggle("behind", asking);
+  }
+
+  /** Text that was sent and never read comes before what was typed since. */
+  putBack(texts: readonly string[], attachments: readonly Attachment[] = []): void {
+    this.input.value = [...texts, this.input.value].filter((text) => text.trim()).join("\n\n");
+    if (attachments.length) this.attachments.set([...attachments, ...this.attachments.all]);
+    this.save();
+    this.grow();
+  }
+
+  /** Has this text edited and sent by `say`; `about` says what that means. What was typed before comes back after it. */
+  rewrite(text: string, attachments: readonly Attachment[], about: string, say: (message: Outgoing) => Promise<void>): void {
+    const before = this.detour === null ? this.input.value : "";
+    const end = (): void => {
+      this.detour = null;
+      this.detourNote.hidden = true;
+      this.input.value = before;
+      this.attachments.set([]);
+      this.save();
+      this.grow();
+    };
+    this.detour = { say: async (message) => {
+      await say(message);
+      end();
+    } };
+    this.detourNote.replaceChildren(about, " ", button("Cancel", end, { class: "quiet" }));
+    this.detourNote.hidden = false;
+    this.input.value = text;
+    this.attachments.set(attachments);
+    this.grow();
+    this.input.focus();
+  }
+
+  private typed(): void {
+    this.grow();
+    this.completion.update();
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.save(), SAVE_DELAY);
+  }
+
+  private save(): void {
+    clearTimeout(this.timer);
+    this.timer = undefined;
+    if (this.detour !== null) return; // the draft is what was typed before
+    const text = this.input.value;
+    // With attachments, which are not kept, it would be another message under the same key.
+    const again = this.unsure?.parts === parts(text, []) ? this.unsure.key : undefined;
+    saveDraft(this.scope(), text, again);
   }
 
   private grow(): void {
@@ -47,6 +135,7 @@ export class Composer {
   }
 
   private key(event: KeyboardEvent): void {
+    if (this.completion.key(event)) return;
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     // On a phone Enter is a new line: there is no other key for it.
     if (!event.ctrlKey && !event.metaKey && !matchMedia("(pointer: fine)").matches) return;
@@ -54,41 +143,80 @@ export class Composer {
     void this.submit();
   }
 
-  private async paste(event: ClipboardEvent): Promise<void> {
-    const files = [...(event.clipboardData?.files ?? [])].filter((file) => IMAGE_TYPES.includes(file.type));
+  // -- attachments --------------------------------------------------------------------------------------------------
+
+  private chosen(input: HTMLInputElement): void {
+    const files = [...(input.files ?? [])];
+    input.value = ""; // the same file may be chosen again
+    this.attach(files);
+  }
+
+  private paste(event: ClipboardEvent): void {
+    const files = [...(event.clipboardData?.files ?? [])];
+    // A program that copies text may add a picture of it.
+    if (!files.length || event.clipboardData?.types.includes("text/plain")) return;
+    event.preventDefault();
+    this.attach(files);
+  }
+
+  private dragged(event: DragEvent): void {
+    if (!event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault();
+    this.setDropping(true);
+  }
+
+  dropped(event: DragEvent): void {
+    this.setDropping(false);
+    const files = [...(event.dataTransfer?.files ?? [])];
     if (!files.length) return;
     event.preventDefault();
-    for (const file of files) {
-      if (file.size > LARGEST_IMAGE || this.images.length >= MOST_IMAGES) this.complain("At most 6 pictures of 8 MB each.");
-      else this.images.push(await dataUrl(file));
-    }
-    this.drawPictures();
+    this.attach(files);
   }
 
-  private drawPictures(): void {
-    this.pictures.replaceChildren(...this.images.map((image, at) => h("li", null, `Picture ${at + 1} `,
-      button("Remove", () => {
-        this.images = this.images.filter((one) => one !== image);
-        this.drawPictures();
-      }, { class: "quiet", aria: { label: `Remove picture ${at + 1}` } }))));
+  private setDropping(dropping: boolean): void {
+    this.element.classList.toggle("dropping", dropping);
   }
+
+  private attach(files: File[]): void {
+    this.problem.hidden = true;
+    void this.attachments.add(files);
+  }
+
+  private drawSend(): void {
+    this.send.disabled = this.sending;
+  }
+
+  // -- sending ------------------------------------------------------------------------------------------------------
 
   private async submit(): Promise<void> {
-    const text = this.input.value.trim();
-    if (!text || this.sending) return;
+    const attachments = this.attachments.all;
+    const typed = this.input.value;
+    const text = withFiles(typed.trim(), attachments);
+    const images = dataOf(attachments);
+    if ((!text && !images.length) || this.sending) return;
+    const whole = parts(typed, images);
+    const key = this.unsure?.parts === whole ? this.unsure.key : freshKey();
     this.sending = true;
-    this.send.disabled = true;
     this.problem.hidden = true;
+    this.completion.hide();
+    this.drawSend();
+    // Before it is sent: a page that is closed now still knows the key.
+    this.unsure = { key, parts: whole };
+    this.save();
     try {
-      await this.say(text, this.images);
-      if (this.input.value.trim() === text) this.input.value = "";
-      this.images = [];
-      this.drawPictures();
+      const usual = this.detour === null;
+      await (this.detour?.say ?? this.say)({ text, images, key, attachments });
+      this.unsure = null;
+      if (usual && this.input.value === typed) this.input.value = "";
+      if (this.attachments.all === attachments) this.attachments.set([]);
     } catch (error) {
-      this.complain(messageOf(error));
+      const unknown = isUnknown(error);
+      if (!unknown) this.unsure = null;
+      this.complain(unknown ? UNSURE : messageOf(error));
     }
     this.sending = false;
-    this.send.disabled = false;
+    this.save();
+    this.drawSend();
     this.grow();
   }
 
@@ -98,11 +226,11 @@ export class Composer {
   }
 }
 
-function dataUrl(file: Blob): Promise<string> {
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => resolve(String(reader.result));
-    reader.onerror = () => reject(reader.error ?? new Error("The picture cannot be read."));
-    reader.readAsDataURL(file);
-  });
+/** Whether the server may have done what it was asked all the same. */
+export function isUnknown(error: unknown): boolean {
+  return error instanceof ApiError && (error.status === 0 || (error.status >= 500 && error.code.startsWith("HTTP_")));
+}
+
+function parts(text: string, images: readonly string[]): string {
+  return JSON.stringify([text, ...images]);
 }

@@ -1,24 +1,35 @@
 // One session: what was said and done, what happens now, the questions that wait, and the next message.
 
-import { ApiError, get, messageOf, post, sessionPath } from "./api";
-import { Composer } from "./composer";
+import { ApiError, get, messageOf, post, send, sessionPath } from "./api";
+import { agentRoute } from "./agent_view";
+import { dataOf, splitFiles, type Attachment } from "./attachments";
+import { Comments } from "./comments";
+import { Composer, type Outgoing } from "./composer";
+import { forgetSent, freshKey, noteSent, sentOf } from "./drafts";
 import { button, h, replace } from "./dom";
+import { FindView } from "./find_view";
 import type { Live, Watcher } from "./live";
 import { statusWord, titleOf } from "./list_view";
 import { QuestionView } from "./question_view";
+import { QueueView, type QueuedMessage } from "./queue_view";
 import { SessionMenu } from "./session_menu";
+import { contextWords, TodoView } from "./todo_view";
 import type { Ending, TurnView } from "./turn_view";
 import { TurnWindow } from "./turn_window";
 import type { Answer, Item, Question, SessionDetails, SessionRow, Turn } from "./types";
-import { dollars, place } from "./words";
+import { dollars, place, visible } from "./words";
 
 const NEAR_END = 120;
+const TASK_TOOLS = new Set(["TodoWrite", "TaskCreate", "TaskUpdate"]);
 
 export interface Surroundings {
   live: Live;
   /** Says something to people who do not see the screen. */
   announce(text: string): void;
   go(route: string): void;
+  /** What the tab is called beside the number of those who wait. */
+  name(title: string): void;
+  modes: readonly string[];
 }
 
 export class ConversationView implements Watcher {
@@ -27,33 +38,64 @@ export class ConversationView implements Watcher {
   private readonly about = h("p", { class: "about" });
   private readonly shown: TurnWindow;
   private readonly newest = button("To the newest", () => void this.toNewest(), { class: "newest", hidden: true });
+  private readonly changes = h("a", { class: "quiet changes-link" }, "Changes");
   private readonly asking = h("div", { class: "asking" });
+  private readonly todo = new TodoView();
+  private readonly find = new FindView(() => this.id, (turn, itemId) => this.jump(turn, itemId));
+  private readonly queue = new QueueView({
+    withdraw: (message) => this.withdraw(message),
+    edit: (message) => this.putBack([message]),
+    resend: (message) => void this.resend(message),
+    discard: (message) => this.taken(message.messageId),
+  });
+  private readonly unanswered = h("section", { class: "question unanswered", hidden: true, aria: { label: "A question that nobody answered" } });
+  private readonly calls = new Map<string, Item>();
+  /** What went with messages that are queued, while this page is open. */
+  private readonly attached = new Map<string, readonly Attachment[]>();
   private readonly note = h("p", { class: "note", role: "status" });
   private readonly scroller: HTMLElement;
   private readonly composer: Composer;
+  private readonly comments: Comments;
   private readonly menu: SessionMenu;
   private readonly questions = new Map<string, QuestionView>();
   private readonly unsubscribe: () => void;
+  /** The room for the conversation changes: who reads its end goes on to do so. */
+  private readonly resized: ResizeObserver;
+  /** Ends whatever this view listens to outside of itself. */
+  private readonly lifetime = new AbortController();
   private closed = false;
   /** There is no such session, or none that this person may see. */
   private missing = false;
   /** It could not be read; it is read again when the server can be reached. */
   private stale = false;
+  /** It had no transcript when it was read. */
+  private unwritten = false;
   private following = true;
   /** Where the scroller was when it was last looked at. */
   private top = 0;
 
-  constructor(private id: string, private readonly around: Surroundings, private wanted: string | null) {
-    this.composer = new Composer((text, images) => this.say(text, images), () => this.interrupt());
-    this.shown = new TurnWindow(() => this.id, () => this.row.directory ?? "", (item) => this.wholeItem(item),
-      () => this.scroller, () => this.readEnd());
-    this.menu = new SessionMenu(() => this.row, around);
+  /** `wanted` is a question that is to be shown, `sought` a text. */
+  constructor(private id: string, private readonly around: Surroundings, private wanted: string | null, private readonly sought: string | null = null) {
+    this.comments = new Comments(id, (text, key) => this.say({ text, images: [], key, attachments: [] }));
+    this.composer = new Composer(() => this.id, (message) => this.say(message), () => this.interrupt());
+    this.shown = new TurnWindow(() => this.id, () => this.row.directory ?? "", {
+      whole: (item) => this.wholeItem(item), margin: (file) => this.comments.margin(file), agentRoute: (agent) => agentRoute(this.id, agent),
+    }, () => this.scroller, () => this.readEnd(), {
+        image: (turn, number) => this.image(turn, number),
+        edit: (turn) => this.rewrite(turn),
+        sent: (messageId) => (this.attached.get(messageId) ?? []).flatMap(({ picture }) => (picture === undefined ? [] : [picture])),
+      });
+    this.menu = new SessionMenu(() => this.row, around, this.lifetime.signal);
     this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", aria: { label: "Conversation" }, on: { scroll: () => this.scrolled() } },
-      this.shown.earlier, this.shown.element, this.shown.later, this.asking, this.note);
+      this.shown.earlier, this.shown.element, this.shown.later, this.unanswered, this.asking, this.queue.element, this.note);
     this.element = h("div", { class: "conversation" },
       h("header", { class: "view-head" }, h("a", { class: "back", route: "/", aria: { label: "All sessions" } }, "‹"),
-        h("div", { class: "heading" }, this.heading, this.about), this.menu.element),
-      this.scroller, h("div", { class: "newest-place" }, this.newest), this.composer.element);
+        h("div", { class: "heading" }, this.heading, this.about), this.changes,
+        button("⌕", () => this.find.toggle(), { class: "quiet find-open", aria: { label: "Find in this conversation" } }), this.menu.element),
+      this.find.element,
+      this.todo.element, this.scroller, h("div", { class: "newest-place" }, this.newest), this.comments.element, this.composer.element);
+    this.resized = new ResizeObserver(() => this.following && this.toEnd());
+    this.resized.observe(this.scroller);
     this.unsubscribe = around.live.onChange(() => {
       this.drawHead();
       if (this.stale && around.live.state === "live") void this.load();
@@ -71,6 +113,7 @@ export class ConversationView implements Watcher {
   async open(): Promise<void> {
     this.heading.focus({ preventScroll: true });
     await this.readEnd();
+    if (this.sought !== null && !this.missing && !this.closed) await this.find.seek(this.sought);
   }
 
   /** Shows the end of the conversation, and what happens from there on. */
@@ -83,6 +126,9 @@ export class ConversationView implements Watcher {
 
   close(): void {
     this.closed = true;
+    this.composer.close();
+    this.resized.disconnect();
+    this.lifetime.abort();
     this.unsubscribe();
     for (const view of this.questions.values()) view.close("");
   }
@@ -99,9 +145,12 @@ export class ConversationView implements Watcher {
       if (this.closed) return null;
       this.stale = false;
       this.around.live.learn([details.session]);
+      this.unwritten = page.total === 0;
       this.shown.show(page);
+      for (const turn of page.turns) for (const item of turn.items) this.todo.take(item);
       this.setLive();
       this.showQuestions(details.questions);
+      await this.showQueue(details.queuedMessages ?? []);
       const { error } = details;
       this.note.textContent = details.runsElsewhere ? "This session is open in another program; here it can be read." : "";
       if (error && !this.busy) this.last?.ended({ code: error.code, detail: error.message });
@@ -112,8 +161,36 @@ export class ConversationView implements Watcher {
       this.note.textContent = messageOf(error);
       this.missing = error instanceof ApiError && error.status === 404;
       this.stale = !this.missing;
+      if (this.missing) this.showMissing();
       return null;
     }
+  }
+
+  /** A copy of a session has its history on disk only after its first turn. */
+  private async readHistory(): Promise<void> {
+    this.unwritten = false;
+    const page = await this.shown.fetchEnd().catch(() => null); // what has happened here is on the page in any case
+    if (page === null || this.closed || page.total <= this.shown.turns.length) return;
+    this.shown.clear();
+    this.shown.show(page);
+    this.setLive();
+    if (this.following) this.toEnd();
+  }
+
+  /** Shows the place where something was found. */
+  async jump(turn: number, itemId: string | null): Promise<void> {
+    this.following = false;
+    await this.shown.jump(turn, itemId);
+    this.drawNewest();
+  }
+
+  /** There is nobody here to write to, and nothing to be done. */
+  private showMissing(): void {
+    this.heading.textContent = "Not found";
+    replace(this.note, "There is no such session, or it is not yours. ", h("a", { route: "/" }, "All sessions"));
+    this.composer.element.hidden = true;
+    this.menu.element.hidden = true;
+    this.changes.hidden = true;
   }
 
   /** Whoever has read elsewhere goes on at the end. */
@@ -130,6 +207,10 @@ export class ConversationView implements Watcher {
     const view = this.shown.turns.find((one) => one.has(item.id)) ?? this.last;
     const path = sessionPath(this.id, "turns", String(view?.turn.number ?? 1), "items", encodeURIComponent(item.id));
     return (await get<{ item: Item }>(path)).item;
+  }
+
+  private async image(turn: number, number: number): Promise<string> {
+    return (await get<{ image: string }>(sessionPath(this.id, "turns", String(turn), "images", String(number)))).image;
   }
 
   // -- turns --------------------------------------------------------------------------------------------------------
@@ -167,6 +248,12 @@ export class ConversationView implements Watcher {
         this.shown.grown(atEnd);
         this.drawNewest();
         break;
+      case "queued":
+        this.queue.add(data as unknown as QueuedMessage);
+        break;
+      case "dropped":
+        this.queue.remove(String(data["messageId"]));
+        break;
       case "question":
         void this.fetchQuestion(String(data["questionId"]));
         break;
@@ -178,6 +265,7 @@ export class ConversationView implements Watcher {
         break;
       case "ended":
         if (!this.shown.cutEnd) this.last?.ended(data as unknown as Ending);
+        if (this.unwritten) void this.readHistory();
         this.around.announce(data["code"] === "completed" ? "Claude has finished." : `The turn has ended: ${String(data["code"])}.`);
         break;
       case "moved":
@@ -197,20 +285,90 @@ export class ConversationView implements Watcher {
   private beginTurn(turn: Turn): void {
     const known = this.shown.turns.some((view) => view.turn.messageId && view.turn.messageId === turn.messageId);
     if (!known) this.shown.put({ ...turn, number: (this.last?.turn.number ?? 0) + 1, items: [] });
+    if (turn.messageId) this.taken(turn.messageId);
     this.setLive();
   }
 
   /** The row itself comes at most twice a second; what is shown here must not lag behind. */
   private learnStatus(status: NonNullable<SessionRow["status"]>): void {
-    const needs = status === "waiting_for_input" ? "question" : status === "error" ? "error" : null;
+    // Only a row takes back that nobody answered: of a turn that is told again, the states before that come again too.
+    const missed = this.row.unanswered ? "unanswered" : null;
+    const needs = status === "waiting_for_input" ? "question" : status === "error" ? "error" : missed;
     this.around.live.learn([{ sessionId: this.id, status, needs }]);
     this.setLive();
   }
 
+  /** The result of a call comes without the call, which the list of tasks needs. */
+  private seen(item: Item): void {
+    if (item.kind !== "tool") return;
+    const whole = { ...this.calls.get(item.id), ...Object.fromEntries(Object.entries(item).filter(([, value]) => value)) } as Item;
+    if (TASK_TOOLS.has(whole.name ?? "")) {
+      this.calls.set(item.id, whole);
+      this.todo.take(whole);
+    }
+  }
+
   private putItem(item: Item, parent: string | null): void {
     const view = this.shown.turns.find((one) => one.has(item.id)) ?? (parent ? this.shown.turns.find((one) => one.has(parent)) : undefined);
-    if (!parent) this.last?.settle();
+    if (!parent) {
+      this.last?.settle();
+      this.seen(item);
+    }
+    if (item.kind === "message") this.taken(item.id.replace(/:\d+$/, ""));
     (view ?? this.current()).put(item, parent);
+  }
+
+  // -- messages that wait -------------------------------------------------------------------------------------------
+
+  /** Those that the server has, and those of this browser of which nothing came: the server ended before. */
+  private async showQueue(queued: readonly QueuedMessage[]): Promise<void> {
+    const lost: QueuedMessage[] = [];
+    for (const message of sentOf(this.id)) {
+      if (queued.some((one) => one.messageId === message.messageId)) continue;
+      try {
+        const { state } = await get<{ state: string }>(sessionPath(this.id, "messages", message.messageId));
+        if (state === "taken") forgetSent(this.id, message.messageId);
+        else if (state !== "queued") lost.push({ ...message, lost: true });
+      } catch {
+        // It is looked for again when the conversation is read again.
+      }
+    }
+    if (!this.closed) this.queue.set([...lost, ...queued]);
+  }
+
+  /** A message is in the conversation, or is not wanted any more. */
+  private taken(messageId: string): void {
+    forgetSent(this.id, messageId);
+    this.attached.delete(messageId);
+    this.queue.remove(messageId);
+  }
+
+  private async withdraw(message: QueuedMessage): Promise<boolean> {
+    const path = sessionPath(this.id, "messages", encodeURIComponent(message.messageId));
+    const { withdrawn } = await send<{ withdrawn: boolean }>("DELETE", path);
+    if (withdrawn) {
+      forgetSent(this.id, message.messageId);
+      this.queue.remove(message.messageId);
+    }
+    return withdrawn;
+  }
+
+  private putBack(messages: readonly QueuedMessage[]): void {
+    const texts = messages.map((message) => splitFiles(message.text));
+    const files = texts.flatMap((text) => text.files.map(({ name, text: content }) => ({ name, text: content, bytes: content.length })));
+    const pictures = messages.flatMap((message) => (this.attached.get(message.messageId) ?? []).filter((one) => dataOf([one]).length));
+    this.composer.putBack(texts.map(({ text }) => text), [...pictures, ...files]);
+    for (const message of messages) this.taken(message.messageId);
+    this.composer.focus();
+  }
+
+  private async resend(message: QueuedMessage): Promise<void> {
+    try {
+      await this.say({ text: message.text, images: [], key: freshKey(), attachments: [] });
+      this.taken(message.messageId);
+    } catch (error) {
+      this.note.textContent = messageOf(error);
+    }
   }
 
   // -- questions ----------------------------------------------------------------------------------------------------
@@ -297,9 +455,16 @@ export class ConversationView implements Watcher {
 
   // -- acts ---------------------------------------------------------------------------------------------------------
 
-  private async say(message: string, images: string[]): Promise<void> {
-    const body = images.length ? { message, images } : { message };
-    const answer = await post<{ sessionId: string }>(sessionPath(this.id, "messages"), body);
+  private async say({ text, images, key, attachments }: Outgoing): Promise<void> {
+    const body = { message: text, messageKey: key, ...(images.length ? { images } : {}) };
+    const answer = await post<{ sessionId: string; messageId: string }>(sessionPath(this.id, "messages"), body);
+    // Unless it is in the conversation already: the stream may be faster than the answer.
+    const turn = this.shown.turns.find((view) => view.turn.messageId === answer.messageId);
+    if (turn !== undefined) turn.setPictures(images.filter((data) => data.startsWith("data:image/")));
+    else if (!this.shown.turns.some((view) => view.has(`${answer.messageId}:0`))) {
+      noteSent(this.id, { messageId: answer.messageId, text });
+      if (attachments.length) this.attached.set(answer.messageId, attachments);
+    }
     this.following = true;
     if (this.shown.cutEnd) await this.toNewest();
     const stored = !this.row.inMemory;
@@ -307,23 +472,67 @@ export class ConversationView implements Watcher {
     else if (stored) await this.open();
   }
 
+  /** Writes an earlier message anew. The session stays as it is: a copy goes on from before that message. */
+  private rewrite(turn: Turn): void {
+    const { text, files } = splitFiles(turn.prompt ?? "");
+    const attachments = files.map(({ name, text: content }) => ({ name, text: content, bytes: content.length }));
+    this.composer.rewrite(text, attachments, "A copy of this session goes on from before this message; files stay as they are now.",
+      async (message) => {
+        const { turns: [before] } = await this.shown.fetch(`limit=1&before=${turn.number}`);
+        const last = before?.items.filter((item) => item.kind === "text").pop();
+        if (turn.number > 1 && last === undefined) throw new Error("What came before this message has no answer to go on from.");
+        const body = { message: message.text, ...(message.images.length ? { images: message.images } : {}) };
+        const made = last === undefined
+          ? await post<{ sessionId: string }>("/api/sessions", { prompt: message.text, messageKey: message.key, workingDirectory: this.row.directory,
+            permissionMode: this.row.permissionMode ?? "default", ...(message.images.length ? { images: message.images } : {}) })
+          : await post<{ sessionId: string }>(sessionPath(this.id, "fork"), { ...body, atMessage: last.id.replace(/:\d+$/, "") });
+        this.around.go(`/sessions/${made.sessionId}`);
+      });
+  }
+
   private async interrupt(): Promise<void> {
-    await post(sessionPath(this.id, "interrupt"));
+    const { droppedMessages } = await post<{ droppedMessages: QueuedMessage[] }>(sessionPath(this.id, "interrupt"));
+    if (droppedMessages.length) this.putBack(droppedMessages);
   }
 
   // -- drawing ------------------------------------------------------------------------------------------------------
 
   private drawHead(): void {
+    if (this.missing) return;
     const { row } = this;
     this.heading.textContent = titleOf(row);
+    this.around.name(titleOf(row));
+    this.changes.href = `#/sessions/${encodeURIComponent(this.id)}/changes`;
     const status = statusWord(row);
     replace(this.about,
       status && h("span", { class: "badge", data: { status: row.needs ?? row.status ?? "" } }, status), " ",
       h("span", { title: row.directory ?? undefined }, place(row.directory)),
-      row.branch && ` · ${row.branch}`, row.model && ` · ${row.model}`, dollars(row.costUsd) && ` · ${dollars(row.costUsd)}`,
+      row.sharedBy && ` · shared by ${row.sharedBy}`,
+      row.branch && ` · ${row.branch}`, row.model && ` · ${row.model}`,
+      row.permissionMode && row.permissionMode !== "default" && ` · ${row.permissionMode}`,
+      dollars(row.costUsd) && ` · ${dollars(row.costUsd)}`, contextWords(row) && ` · ${contextWords(row)}`,
       row.queued && ` · ${row.queued}`, row.retrying && ` · ${row.retrying}`);
     this.composer.setBusy(this.busy);
+    this.drawUnanswered();
     this.setLive();
+  }
+
+  private drawUnanswered(): void {
+    const missed = this.row.needs === "unanswered" ? this.row.unanswered : null;
+    const drawn = missed ? `${missed.description}\n${missed.reason}` : "";
+    this.unanswered.hidden = !missed;
+    if (!missed || this.unanswered.dataset["drawn"] === drawn) return;
+    this.unanswered.dataset["drawn"] = drawn;
+    const again = button("Ask again", () => {
+      again.disabled = true;
+      const text = `I could not answer in time: ${missed.description}\n\nI am here now. Please ask me again.`;
+      this.say({ text, images: [], key: freshKey(), attachments: [] }).catch((error: unknown) => {
+        again.disabled = false;
+        this.note.textContent = messageOf(error);
+      });
+    }, { class: "allow" });
+    replace(this.unanswered, h("div", { class: "question-head" }, h("span", { class: "eyebrow" }, "Unanswered")),
+      h("h2", null, visible(missed.description)), h("p", { class: "why" }, visible(missed.reason)), h("div", { class: "actions" }, again));
   }
 
   /** Who scrolls up no longer follows, and who comes to the end does again. More may have come below meanwhile: that

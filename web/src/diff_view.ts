@@ -6,12 +6,21 @@ import { count, visible } from "./words";
 
 const CONTEXT = 3;
 const FOLD_FROM = 2 * CONTEXT + 4;
+/** So many rows are made at once; the next ones when somebody comes near them. */
+const CHUNK = 200;
+
+/** Where something can be written beside a line of the file. */
+export interface Margin {
+  has(row: Row): boolean;
+  /** The field for a line, the same one each time; null if there can be none. */
+  field(row: Row): HTMLElement | null;
+}
 
 type Layout = "inline" | "side";
 let chosen: Layout | null = null;
 
 /** The rows as a table that can be switched between both layouts; side by side by default where there is room. */
-export function diffView(rows: readonly Row[], file: string): HTMLElement {
+export function diffView(rows: readonly Row[], file: string, margin?: Margin): HTMLElement {
   const body = h("div", { class: "scroll", tabindex: 0, role: "group", aria: { label: `Changes to ${file}` } });
   const element = h("div", { class: "diff" });
   const added = rows.filter((row) => row.kind === "new").length;
@@ -24,7 +33,7 @@ export function diffView(rows: readonly Row[], file: string): HTMLElement {
     const side = current() === "side";
     element.dataset["layout"] = current();
     toggle.textContent = side ? "Inline" : "Side by side";
-    body.replaceChildren(table(rows, side));
+    body.replaceChildren(table(rows, side, margin));
   };
   element.append(
     h("div", { class: "diff-head" },
@@ -41,54 +50,124 @@ function current(): Layout {
   return chosen ?? (matchMedia("(min-width: 1200px)").matches ? "side" : "inline");
 }
 
-function table(rows: readonly Row[], side: boolean): HTMLTableElement {
+/** The lines of a file from its beginning, made at least to this one, which is marked. */
+export function fileListing(text: string, file: string, line: number, margin?: Margin): HTMLElement {
+  const rows = text.replace(/\n$/, "").split("\n").map((each, at): Row => ({ kind: "same", text: each, before: at + 1, after: at + 1 }));
   const body = h("tbody", null);
-  const lines = side ? pairs(rows) : inlineLines(rows);
+  const lines = inlineLines(rows, margin).map((each, at): Line => ({ ...each, element: () => {
+    const element = each.element();
+    if (at + 1 === line) element.classList.add("found");
+    return element;
+  } }));
+  addRows(body, lines, 0, 3, margin, line + CHUNK);
+  return h("div", { class: "diff listing" }, h("div", { class: "diff-head" }, h("span", { class: "path" }, visible(file))),
+    h("div", { class: "scroll", tabindex: 0, role: "group", aria: { label: file } }, h("table", { aria: { label: "lines" } }, body)));
+}
+
+function table(rows: readonly Row[], side: boolean, margin: Margin | undefined): HTMLTableElement {
+  const body = h("tbody", null);
   const columns = side ? 4 : 3;
-  for (const stretch of folded(lines)) {
-    if (stretch.hidden.length) {
-      const row = h("tr", { class: "fold" });
-      const show = button(`Show ${count(stretch.hidden.length, "unchanged line")}`, () => {
-        const lines = document.createDocumentFragment();
-        for (const line of stretch.hidden) lines.append(line.element());
-        row.replaceWith(lines);
-      }, { class: "quiet" });
-      row.append(h("td", { colspan: columns }, show));
-      body.append(row);
-    }
-    for (const line of stretch.shown) body.append(line.element());
-  }
+  const places = folded(side ? pairs(rows, margin) : inlineLines(rows, margin)).flatMap((stretch): Line[] =>
+    stretch.hidden.length ? [{ same: true, rows: [], element: () => fold(stretch.hidden, columns, margin) }] : stretch.shown);
+  addRows(body, places, 0, columns, margin);
   const numbered = rows.some((row) => row.before !== undefined || row.after !== undefined);
   return h("table", { class: numbered ? undefined : "unnumbered", aria: { label: side ? "before and after" : "changed lines" } }, body);
 }
 
+/** The rows from here on: some now, and behind them a row that makes the next ones as soon as it is nearly to be seen. */
+function addRows(body: HTMLElement, lines: readonly Line[], from: number, columns: number, margin: Margin | undefined, most = CHUNK): void {
+  const made = document.createDocumentFragment();
+  for (const line of lines.slice(from, from + most)) addLine(made, line, columns, margin);
+  const left = lines.length - from - most;
+  if (left > 0) made.append(moreRows(left, columns, (row) => {
+    row.remove();
+    addRows(body, lines, from + most, columns, margin);
+  }));
+  body.append(made);
+}
+
+/** A line, and what was written beside it before. */
+function addLine(place: Node, line: Line, columns: number, margin: Margin | undefined): void {
+  place.appendChild(line.element());
+  for (const row of line.rows) {
+    const field = margin?.has(row) ? margin.field(row) : null;
+    if (field !== null) place.appendChild(noteRow(field, columns));
+  }
+}
+
+function noteRow(field: HTMLElement, columns: number): HTMLElement {
+  return h("tr", { class: "comment" }, h("td", { colspan: columns }, field));
+}
+
+function moreRows(left: number, columns: number, show: (row: HTMLElement) => void): HTMLElement {
+  const once = (): void => {
+    seen.disconnect();
+    if (row.isConnected) show(row);
+  };
+  const row = h("tr", { class: "fold" }, h("td", { colspan: columns }, button(`Show ${count(left, "more row")}`, once, { class: "quiet" })));
+  const seen = new IntersectionObserver((entries) => {
+    if (entries.some((entry) => entry.isIntersecting)) once();
+  }, { rootMargin: "600px" });
+  seen.observe(row);
+  return row;
+}
+
+function fold(hidden: readonly Line[], columns: number, margin: Margin | undefined): HTMLElement {
+  const row = h("tr", { class: "fold" });
+  const show = button(`Show ${count(hidden.length, "unchanged line")}`, () => {
+    const lines = document.createDocumentFragment();
+    for (const line of hidden) addLine(lines, line, columns, margin);
+    row.replaceWith(lines);
+  }, { class: "quiet" });
+  row.append(h("td", { colspan: columns }, show));
+  return row;
+}
+
 interface Line {
+  /** Whether it may be folded. */
   same: boolean;
+  /** The lines of the file that it shows. */
+  rows: readonly Row[];
   element(): HTMLElement;
 }
 
-function inlineLines(rows: readonly Row[]): Line[] {
+function inlineLines(rows: readonly Row[], margin: Margin | undefined): Line[] {
   const partners = changes(rows);
   return rows.map((row, at) => ({
-    same: row.kind === "same",
-    element: () => (row.kind === "gap" ? gap(3) : h("tr", { class: row.kind },
-      h("td", { class: "number" }, row.before ?? ""),
-      h("td", { class: "number" }, row.after ?? ""),
+    same: row.kind === "same" && !margin?.has(row),
+    rows: [row],
+    element: () => (row.kind === "gap" || row.kind === "note" ? between(row, 3) : h("tr", { class: row.kind },
+      numberCell(row, row.before, 3, row.kind === "gone" ? margin : undefined),
+      numberCell(row, row.after, 3, row.kind === "gone" ? undefined : margin),
       text(row, partners.get(at)))),
   }));
 }
 
-function pairs(rows: readonly Row[]): Line[] {
+/** The number of a line; where something can be written, a button that opens the field for it. */
+function numberCell(row: Row | undefined, value: number | undefined, columns: number, margin: Margin | undefined): HTMLElement {
+  if (row === undefined || value === undefined || margin === undefined) return h("td", { class: "number" }, value ?? "");
+  const open = button(value, () => {
+    const field = margin.field(row);
+    const line = open.closest("tr");
+    if (field === null || line === null) return;
+    if (!field.isConnected) line.after(noteRow(field, columns));
+    field.querySelector("textarea")?.focus();
+  }, { class: "note-open", aria: { label: `Comment on line ${value}${row.kind === "gone" ? ", removed" : ""}` } });
+  return h("td", { class: "number" }, open);
+}
+
+function pairs(rows: readonly Row[], margin: Margin | undefined): Line[] {
   const lines: Line[] = [];
   let at = 0;
   while (at < rows.length) {
     const row = rows[at] as Row;
-    if (row.kind === "same" || row.kind === "gap") {
+    if (row.kind === "same" || row.kind === "gap" || row.kind === "note") {
       lines.push({
-        same: row.kind === "same",
-        element: () => (row.kind === "gap" ? gap(4) : h("tr", { class: "same" },
+        same: row.kind === "same" && !margin?.has(row),
+        rows: [row],
+        element: () => (row.kind !== "same" ? between(row, 4) : h("tr", { class: "same" },
           h("td", { class: "number" }, row.before ?? ""), text(row),
-          h("td", { class: "number" }, row.after ?? ""), text(row))),
+          numberCell(row, row.after, 4, margin), text(row))),
       });
       at += 1;
       continue;
@@ -101,9 +180,10 @@ function pairs(rows: readonly Row[]): Line[] {
       const [left, right] = [gone[number], come[number]];
       lines.push({
         same: false,
+        rows: [left, right].filter((row) => row !== undefined),
         element: () => h("tr", null,
-          h("td", { class: "number" }, left?.before ?? ""), left ? text(left, right) : h("td", { class: "empty" }),
-          h("td", { class: "number" }, right?.after ?? ""), right ? text(right, left) : h("td", { class: "empty" })),
+          numberCell(left, left?.before, 4, margin), left ? text(left, right) : h("td", { class: "empty" }),
+          numberCell(right, right?.after, 4, margin), right ? text(right, left) : h("td", { class: "empty" })),
       });
     }
   }
@@ -128,12 +208,14 @@ function changes(rows: readonly Row[]): Map<number, Row> {
   return partners;
 }
 
-function gap(columns: number): HTMLElement {
+/** What is no line of the file: lines that are left out, or that the last one has no end. */
+function between(row: Row, columns: number): HTMLElement {
+  if (row.kind === "note") return h("tr", { class: "gap" }, h("td", { colspan: columns }, visible(row.text)));
   return h("tr", { class: "gap" }, h("td", { colspan: columns, aria: { label: "lines in between are unchanged" } }, "⋯"));
 }
 
-const SIGNS = { same: " ", gone: "−", new: "+", gap: "" } as const;
-const MEANINGS = { same: "", gone: "removed: ", new: "added: ", gap: "" } as const;
+const SIGNS = { same: " ", gone: "−", new: "+", gap: "", note: "" } as const;
+const MEANINGS = { same: "", gone: "removed: ", new: "added: ", gap: "", note: "" } as const;
 
 function text(row: Row, partner?: Row): HTMLElement {
   const spoken = MEANINGS[row.kind];

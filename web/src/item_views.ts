@@ -2,7 +2,7 @@
 
 import { h, replace } from "./dom";
 import { markdown } from "./markdown";
-import { ToolView } from "./tool_view";
+import { ToolView, type ItemActs } from "./tool_view";
 import type { Item } from "./types";
 
 export interface ItemView {
@@ -13,14 +13,12 @@ export interface ItemView {
   update(item: Item, running: boolean): void;
 }
 
-export type WholeItem = (item: Item) => Promise<Item>;
-
-export function itemView(item: Item, directory: string, whole: WholeItem): ItemView {
+export function itemView(item: Item, directory: string, acts: ItemActs): ItemView {
   switch (item.kind) {
     case "tool":
-      return new ToolView(item, directory, whole);
+      return new ToolView(item, directory, acts);
     case "text":
-      return new TextView(item, whole);
+      return new TextView(item, acts);
     case "thinking":
       return new ThinkingView(item);
     default:
@@ -32,7 +30,7 @@ class TextView implements ItemView {
   readonly element = h("div", { class: "said" });
   private shown = "";
 
-  constructor(item: Item, private readonly whole: WholeItem) {
+  constructor(item: Item, private readonly acts: ItemActs) {
     this.update(item);
   }
 
@@ -41,7 +39,7 @@ class TextView implements ItemView {
     if (text === this.shown && this.element.childNodes.length) return;
     this.shown = text;
     this.element.replaceChildren(h("div", { class: "markdown" }, markdown(text)));
-    if (item.cut) void this.whole(item).then((all) => this.update({ ...all, cut: false }), () => undefined);
+    if (item.cut) void this.acts.whole(item).then((all) => this.update({ ...all, cut: false }), () => undefined);
   }
 }
 

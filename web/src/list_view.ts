@@ -9,6 +9,8 @@ import { ago, dollars, moment, place } from "./words";
 interface ListPage {
   attention: SessionRow[];
   sessions: SessionRow[];
+  /** How many there are in all, where nothing is searched for. */
+  total?: number | null;
   nextOffset?: number | null;
 }
 
@@ -29,15 +31,20 @@ export class ListView {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private stored: SessionRow[] = [];
   private next: number | null = null;
+  private total: number | null = null;
   private request = 0;
   private readonly clock: ReturnType<typeof setInterval>;
   private current: string | null = null;
+  private title = "";
+  private badge = 0;
+  private archived = false;
+  private readonly archive = button("Archived sessions", () => this.toggleArchive(), { class: "more quiet" });
 
   constructor(private readonly live: Live) {
     this.element = h("nav", { class: "sessions", aria: { label: "Sessions" } },
       h("div", { class: "search", role: "search" }, this.search,
         h("label", { class: "check", for: this.whole.id }, this.whole, "in whole conversations")),
-      this.needing.element, this.working.element, this.rest.element, this.empty, this.note, this.more);
+      this.needing.element, this.working.element, this.rest.element, this.empty, this.note, this.more, this.archive);
     live.onChange(() => this.draw());
     live.lost = () => void this.load();
     this.clock = setInterval(() => this.draw(), 60_000);
@@ -57,6 +64,14 @@ export class ListView {
     this.draw();
   }
 
+  private toggleArchive(): void {
+    this.archived = !this.archived;
+    this.archive.textContent = this.archived ? "Back to all sessions" : "Archived sessions";
+    this.rest.setTitle(this.archived ? "Archive" : "Sessions");
+    this.stored = [];
+    void this.load();
+  }
+
   private typed(): void {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => void this.load(), SEARCH_DELAY);
@@ -69,12 +84,14 @@ export class ListView {
     const text = this.search.value.trim();
     if (text) query.set("text", text);
     if (text && this.whole.checked) query.set("whole", "1");
+    if (this.archived) query.set("archived", "1");
     this.element.setAttribute("aria-busy", "true");
     try {
       const page = await get<ListPage>(`/api/sessions?${query}`);
       if (number !== this.request) return;
       this.stored = offset ? [...this.stored, ...page.sessions] : page.sessions;
       this.next = page.nextOffset ?? null;
+      this.total = page.total ?? null;
       this.live.learn([...page.attention, ...page.sessions]);
       this.note.textContent = "";
     } catch (error) {
@@ -90,20 +107,40 @@ export class ListView {
     const needing = rows.filter((row) => row.needs);
     const working = rows.filter((row) => !row.needs && row.status === "running");
     const others = rows.filter((row) => !row.needs && row.status !== "running");
-    this.needing.draw(needing, this.current);
-    this.working.draw(working, this.current);
-    this.rest.draw(others, this.current);
+    const sought = this.search.value.trim();
+    this.needing.draw(needing, this.current, sought);
+    this.working.draw(working, this.current, sought);
+    // Of those that are not here yet nothing is known but how many they are. Some are here before they are read.
+    const unread = this.next === null ? 0 : Math.max(this.total === null ? 1 : 0, (this.total ?? 0) - rows.length);
+    this.rest.draw(others, this.current, sought, unread, this.total === null);
     this.more.hidden = this.next === null;
     this.empty.hidden = rows.length > 0 || this.element.hasAttribute("aria-busy");
     this.empty.textContent = searching ? "Nothing found." : "No session yet.";
-    const waiting = [...this.live.rows.values()].filter((row) => row.needs === "question").length;
-    document.title = waiting ? `(${waiting}) Claude Code` : "Claude Code";
+    this.drawTitle();
+  }
+
+  /** What is shown beside the list has this title. */
+  name(title: string): void {
+    this.title = title;
+    this.drawTitle();
+  }
+
+  /** The tab and the icon of an installed page say how many sessions wait for somebody. */
+  private drawTitle(): void {
+    const waiting = [...this.live.rows.values()].filter((row) => row.needs === "question" || row.needs === "unanswered").length;
+    const title = `${waiting ? `(${waiting}) ` : ""}${this.title ? `${this.title.slice(0, 80)} · ` : ""}Claude Code`;
+    if (document.title !== title) document.title = title;
+    if (waiting === this.badge) return;
+    this.badge = waiting;
+    const { setAppBadge, clearAppBadge } = navigator as { setAppBadge?(count: number): Promise<void>; clearAppBadge?(): Promise<void> };
+    void (waiting ? setAppBadge?.call(navigator, waiting) : clearAppBadge?.call(navigator))?.catch(() => undefined);
   }
 
   /** The stored rows as they are now; before them, unless something is searched for, those that the server has in
    * memory. */
   private shown(searching: boolean): SessionRow[] {
     const stored = new Map(this.stored.map((row) => [row.sessionId, { ...row, ...this.live.rows.get(row.sessionId), mention: row.mention ?? null }]));
+    if (this.archived) return [...stored.values()].filter((row) => row.archived);
     if (searching) return [...stored.values()];
     const live = [...this.live.rows.values()].filter((row) => row.inMemory && !stored.has(row.sessionId));
     const rows = [...live, ...stored.values()].filter((row) => !row.archived);
@@ -111,25 +148,34 @@ export class ListView {
   }
 }
 
-const NEEDS = { question: 0, stalled: 1, error: 2 } as const;
+const NEEDS = { question: 0, unanswered: 1, stalled: 2, error: 3 } as const;
 
 function rank(row: SessionRow): number {
-  return row.needs ? NEEDS[row.needs] : row.pinned ? 3 : 4;
+  return row.needs ? NEEDS[row.needs] : row.pinned ? 4 : 5;
 }
 
 class Section {
   readonly element: HTMLElement;
+  private readonly title: HTMLElement;
   private readonly list = h("ul", { class: "rows", role: "list" });
   private readonly number = h("span", { class: "number" });
 
   constructor(title: string) {
-    this.element = h("section", null, h("h2", null, title, " ", this.number), this.list);
+    this.title = h("span", null, title);
+    this.element = h("section", null, h("h2", null, this.title, " ", this.number), this.list);
   }
 
-  draw(rows: readonly SessionRow[], current: string | null): void {
+  setTitle(title: string): void {
+    this.title.textContent = title;
+  }
+
+  /** `sought` is what was searched for; `unread` more belong here that are not read yet, `least` says that there may be
+   * more than that. */
+  draw(rows: readonly SessionRow[], current: string | null, sought: string, unread = 0, least = false): void {
     this.element.hidden = !rows.length;
-    this.number.textContent = String(rows.length || "");
-    keyed(this.list, rows, (row) => row.sessionId, (row, old) => rowElement(row, current, old));
+    const known = least && unread ? `${rows.length}+` : (rows.length + unread).toLocaleString("en");
+    this.number.textContent = rows.length ? known : "";
+    keyed(this.list, rows, (row) => row.sessionId, (row, old) => rowElement(row, current, sought, old));
   }
 }
 
@@ -143,17 +189,19 @@ const STATUS_WORDS: Record<string, string> = {
 
 export function statusWord(row: SessionRow): string {
   if (row.needs === "stalled") return "silent";
+  if (row.needs === "unanswered") return "unanswered";
   return row.status ? (STATUS_WORDS[row.status] ?? row.status) : "";
 }
 
-function rowElement(row: SessionRow, current: string | null, old: HTMLElement | undefined): HTMLElement {
+function rowElement(row: SessionRow, current: string | null, sought: string, old: HTMLElement | undefined): HTMLElement {
   const element = old ?? h("li", null, h("a", { class: "row" }));
   const link = element.firstElementChild as HTMLAnchorElement;
-  const shown = JSON.stringify([row, row.sessionId === current, ago(moment(row.lastUsed))]);
+  const shown = JSON.stringify([row, row.sessionId === current, sought, ago(moment(row.lastUsed))]);
   if (element.dataset["shown"] === shown) return element;
   element.dataset["shown"] = shown;
-  const ask = row.asks?.[0];
-  link.href = `#/sessions/${encodeURIComponent(row.sessionId)}`;
+  const ask = row.asks?.[0] ?? row.unanswered;
+  // What was found is opened where it stands.
+  link.href = `#/sessions/${encodeURIComponent(row.sessionId)}${sought ? `/find/${encodeURIComponent(sought)}` : ""}`;
   link.dataset["status"] = row.needs ?? row.status ?? "stored";
   if (row.sessionId === current) link.setAttribute("aria-current", "page");
   else link.removeAttribute("aria-current");
@@ -165,7 +213,7 @@ function rowElement(row: SessionRow, current: string | null, old: HTMLElement | 
     row.mention && h("span", { class: "mention" }, row.mention),
     h("span", { class: "row-foot" },
       status && h("span", { class: "badge" }, status),
-      h("span", { class: "place" }, place(row.directory)),
+      h("span", { class: "place" }, row.sharedBy && `${row.sharedBy}: `, place(row.directory)),
       h("span", { class: "cost" }, dollars(row.costUsd))));
   return element;
 }

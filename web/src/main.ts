@@ -1,18 +1,30 @@
 // The console: who is signed in, which screen is shown, the list beside it, and the state of the connection.
 
-import { ApiError, get, messageOf, onSignedOut, type SignInWays } from "./api";
-import { ConversationView } from "./conversation_view";
+import { ApiError, get, messageOf, onSignedOut, post, sessionPath, type SignInWays } from "./api";
+import { setHighlighter } from "./code_block";
+import { AgentView } from "./agent_view";
+import { changesView } from "./changes_view";
+import { Comments } from "./comments";
+import { ConversationView, type Surroundings } from "./conversation_view";
 import { costsView } from "./costs_view";
 import { button, h, replace } from "./dom";
+import { noteSent, openDrafts } from "./drafts";
+import { setFileRoute } from "./file_links";
+import { fileView } from "./file_view";
+import { Highlight } from "./highlight";
 import { ListView } from "./list_view";
 import { Live } from "./live";
 import { newView } from "./new_view";
 import { ServersView } from "./servers_view";
 import { settingsView } from "./settings_view";
-import { signIn, signInView, takeTicket } from "./sign_in_view";
+import { cameBackInVain, signIn, signInView, takeTicket } from "./sign_in_view";
+import { below } from "./tool_view";
 import type { Me } from "./types";
 
+/** Milliseconds without the server after which it is said how to start one. */
+const NO_SERVER = 10_000;
 const LINE_WORDS = { connecting: "Connecting…", live: "", offline: "Offline: trying again", refused: "" } as const;
+const START_WORDS = "To start it, type “claude-code-mcp web” on the machine where it ran.";
 const PAGES = [["/new", "New"], ["/costs", "Costs"], ["/servers", "Servers"], ["/settings", "Settings"]] as const;
 
 class Console {
@@ -22,9 +34,11 @@ class Console {
   private readonly live: Live;
   private readonly list: ListView;
   private readonly links: HTMLAnchorElement[];
-  private conversation: ConversationView | null = null;
+  private conversation: ConversationView | AgentView | null = null;
   private servers: ServersView | null = null;
   private left: string | null = null;
+  private lostAt = 0;
+  private lineTimer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly me: Me, private readonly signedOut: () => void) {
     this.live = new Live(signedOut);
@@ -58,9 +72,18 @@ class Console {
   }
 
   private drawLine(): void {
-    const words = LINE_WORDS[this.live.state];
+    const { state } = this.live;
+    if (state === "live") this.lostAt = 0;
+    else if (state === "offline") this.lostAt ||= Date.now();
+    clearTimeout(this.lineTimer);
+    const left = this.lostAt ? NO_SERVER - (Date.now() - this.lostAt) : NO_SERVER;
+    // Between two attempts it is connecting, which takes nothing back.
+    const none = this.lostAt > 0 && left <= 0 && navigator.onLine;
+    if (this.lostAt && left > 0) this.lineTimer = setTimeout(() => this.drawLine(), left);
+    const words = none ? `No server answers. ${START_WORDS}` : LINE_WORDS[state];
     if (this.line.textContent !== words) this.line.textContent = words;
-    this.line.dataset["state"] = this.live.state;
+    this.line.dataset["state"] = none ? "offline" : state;
+    document.body.classList.toggle("no-server", none);
   }
 
   private readonly go = (route: string): void => {
@@ -74,28 +97,62 @@ class Console {
   private readonly route = (): void => {
     if (location.hash.startsWith("#ticket=")) return;
     const route = location.hash.replace(/^#/, "") || "/";
-    const [, area, id, , question] = route.split("/");
+    const [, area, id, part, what, line] = decoded(route.split("/"));
     this.closeView();
     document.body.dataset["area"] = area || "list";
     for (const link of this.links) {
       if (link.hash === `#/${area}`) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    const session = area === "sessions" && id ? decodeURIComponent(id) : null;
+    const session = area === "sessions" && id ? id : null;
     this.list.select(session);
-    if (session !== null) this.showSession(session, question ? decodeURIComponent(question) : null);
+    setFileRoute((path, at) => (session === null ? null : this.fileRoute(session, path, at)));
+    if (session !== null) this.showPart(session, part ?? "", what ?? "", Number(line) || 0);
     else this.showPage(area || "list");
     this.left = session;
   };
 
-  private showSession(id: string, question: string | null): void {
-    this.conversation = new ConversationView(id, { live: this.live, announce: this.announce, go: this.go }, question);
+  private showPart(id: string, part: string, what: string, line: number): void {
+    const say = (text: string, key: string): Promise<void> => this.say(id, text, key);
+    if (part === "changes") this.show(changesView(id, this.live.rows.get(id)?.directory ?? "", new Comments(id, say), say));
+    else if (part === "file") this.show(fileView(id, what, line, new Comments(id, say)));
+    else this.showSession(id, part, what || null);
+  }
+
+  /** Files below the session's directory can be shown; whether one is there is told by the server. */
+  private fileRoute(session: string, path: string, line: number): string | null {
+    const inside = below(path, this.live.rows.get(session)?.directory ?? "");
+    if (/^([/\\]|[A-Za-z]:)/.test(inside) || inside.split(/[/\\]/).includes("..")) return null;
+    return `/sessions/${encodeURIComponent(session)}/file/${encodeURIComponent(inside)}/${line}`;
+  }
+
+  /** Sends a message to a session, and goes there. */
+  private async say(id: string, text: string, key: string): Promise<void> {
+    const { sessionId, messageId } = await post<{ sessionId: string; messageId: string }>(sessionPath(id, "messages"), { message: text, messageKey: key });
+    noteSent(sessionId, { messageId, text });
+    this.go(`/sessions/${encodeURIComponent(sessionId)}`);
+  }
+
+  private showSession(id: string, part: string, what: string | null): void {
+    const around: Surroundings = {
+      live: this.live, announce: this.announce, go: this.go, name: (title) => this.list.name(title), modes: this.me.modes,
+    };
+    this.conversation = part === "agents" && what !== null ? new AgentView(id, what, around)
+      : new ConversationView(id, around, part === "find" ? null : what, part === "find" ? what : null);
     replace(this.main, this.conversation.element);
     void this.conversation.open();
   }
 
+  /** A page that follows no session. */
+  private show(page: HTMLElement): void {
+    this.live.follow(null, null, null);
+    replace(this.main, page);
+    this.main.querySelector<HTMLElement>("h1")?.focus({ preventScroll: true });
+  }
+
   private showPage(area: string): void {
     this.live.follow(null, null, null);
+    this.list.name("");
     replace(this.main, this.page(area));
     if (area !== "list") this.main.querySelector<HTMLElement>("h1")?.focus({ preventScroll: true });
     else if (this.left !== null) this.list.element.querySelector<HTMLElement>(`[data-key="${CSS.escape(this.left)}"] a`)?.focus();
@@ -112,9 +169,12 @@ class Console {
         return this.servers.element;
       case "settings":
         return settingsView(this.me, this.signedOut);
-      default:
+      case "list":
         return h("div", { class: "welcome" }, h("h1", { tabindex: -1 }, "Sessions"),
           h("p", null, "Choose a session, or ", h("a", { route: "/new" }, "start a new one"), "."));
+      default:
+        return h("div", { class: "welcome" }, h("h1", { tabindex: -1 }, "Not found"),
+          h("p", null, "There is no such page. Go to ", h("a", { route: "/" }, "all sessions"), " or ", h("a", { route: "/new" }, "start a new one"), "."));
     }
   }
 
@@ -128,22 +188,35 @@ class Console {
   close(): void {
     removeEventListener("hashchange", this.route);
     document.removeEventListener("keydown", this.key);
+    clearTimeout(this.lineTimer);
+    document.body.classList.remove("no-server");
     this.closeView();
     this.list.close();
     this.live.stop();
   }
 }
 
+/** The parts of a route as they were before they were written into an address; of one that nobody has written so, an
+ * area that does not exist. */
+function decoded(parts: readonly string[]): string[] {
+  try {
+    return parts.map(decodeURIComponent);
+  } catch {
+    return ["", "not-found"];
+  }
+}
+
 let shown: Console | null = null;
 
 async function start(problem = ""): Promise<void> {
-  let ways: SignInWays = { token: true, open: false };
+  let ways: SignInWays = { token: true, open: false, provider: false };
   shown?.close();
   shown = null;
   onSignedOut((told) => {
     ways = told;
     if (shown !== null) void start();
   });
+  if (cameBackInVain()) problem = "The sign-in with your account has failed, or took too long. Try again.";
   const ticket = takeTicket();
   try {
     if (ticket !== null) await signIn({ ticket });
@@ -153,10 +226,12 @@ async function start(problem = ""): Promise<void> {
       ? "This link was used before or is too old. Ask for a new one." : messageOf(error);
   }
   try {
-    shown = new Console(await get<Me>("/api/me"), () => void start());
+    const me = await get<Me>("/api/me");
+    openDrafts(me.principal);
+    shown = new Console(me, () => void start());
   } catch (error) {
     if (error instanceof ApiError && error.code === "SIGNED_OUT") showSignIn(ways, problem);
-    else showFailure(messageOf(error));
+    else showFailure(error instanceof ApiError && error.status === 0 ? `No server answers at this address. ${START_WORDS}` : messageOf(error));
   }
 }
 
@@ -187,4 +262,5 @@ addEventListener("hashchange", () => {
   // A link with a ticket that is opened in a tab where the page is already.
   if (location.hash.startsWith("#ticket=")) void start();
 });
+setHighlighter(new Highlight().add);
 void start();

@@ -1,15 +1,21 @@
 // A new session: the task, where to work, and how much to ask.
 
 import { messageOf, post } from "./api";
+import { isUnknown } from "./composer";
 import { button, freshId, h } from "./dom";
+import { draftOf, freshKey, saveDraft } from "./drafts";
+import { dollarAmount } from "./numbers";
 import { modeWords } from "./question_view";
 import type { Me } from "./types";
 
 const LAST_DIRECTORY = "claude-code-mcp.directory";
+/** Under which the draft of the task is kept. */
+const SCOPE = "new";
+const UNSURE = "The server cannot be reached, so it is not known whether the session was started. To start it again is safe: it is started once.";
 
 export function newView(me: Me, go: (route: string) => void): HTMLElement {
   const prompt = h("textarea", { id: freshId("prompt"), rows: 6, required: true, placeholder: "What should Claude do?",
-    on: { keydown: (event) => void (event.key === "Enter" && (event.ctrlKey || event.metaKey) && start()) } });
+    on: { input: () => saveDraft(SCOPE, prompt.value), keydown: (event) => void (event.key === "Enter" && (event.ctrlKey || event.metaKey) && start()) } });
   const list = freshId("directories");
   const directory = h("input", { type: "text", id: freshId("directory"), list, autocomplete: "off", spellcheck: "false",
     value: localStorage.getItem(LAST_DIRECTORY) ?? me.directories[0] ?? "" });
@@ -20,20 +26,37 @@ export function newView(me: Me, go: (route: string) => void): HTMLElement {
   budget.inputMode = "decimal";
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
 
+  prompt.value = draftOf(SCOPE).text;
+  let unsure: { key: string; body: string } | null = null;
+
+  const complain = (why: string): void => {
+    problem.textContent = why;
+    problem.hidden = false;
+    submit.disabled = false;
+  };
   const start = (): void => {
+    problem.hidden = true;
+    if (!prompt.value.trim()) return complain("Say what Claude should do.");
     const body: Record<string, unknown> = { prompt: prompt.value.trim() };
     if (directory.value.trim()) body["workingDirectory"] = directory.value.trim();
     if (model.value.trim()) body["model"] = model.value.trim();
     if (mode.value) body["permissionMode"] = mode.value;
-    if (budget.value.trim()) body["maxBudgetUsd"] = Number(budget.value);
+    try {
+      if (budget.value.trim()) body["maxBudgetUsd"] = dollarAmount(budget.value);
+    } catch (error) {
+      budget.focus();
+      return complain(messageOf(error));
+    }
+    const whole = JSON.stringify(body);
+    const key = unsure?.body === whole ? unsure.key : freshKey();
     submit.disabled = true;
-    post<{ sessionId: string }>("/api/sessions", body).then((made) => {
+    post<{ sessionId: string }>("/api/sessions", { ...body, messageKey: key }).then((made) => {
       localStorage.setItem(LAST_DIRECTORY, directory.value.trim());
+      saveDraft(SCOPE, "");
       go(`/sessions/${made.sessionId}`);
     }, (error: unknown) => {
-      problem.textContent = messageOf(error);
-      problem.hidden = false;
-      submit.disabled = false;
+      unsure = isUnknown(error) ? { key, body: whole } : null;
+      complain(unsure === null ? messageOf(error) : UNSURE);
     });
   };
   const submit = button("Start", start, { class: "allow" });

@@ -1,26 +1,8 @@
 // Notifications on this device, also while the page is closed.
 
 import { post, send } from "./api";
+import { scriptAddress } from "./scripts";
 import { deviceName } from "./sign_in_view";
-
-interface WorkerPolicy {
-  createScriptURL(address: string): string;
-}
-
-interface TrustedTypes {
-  createPolicy(name: string, rules: { createScriptURL(address: string): string }): WorkerPolicy;
-}
-
-let worker: string | null = null;
-
-/** The one address of a script that this page loads, in the form that the browser wants. */
-function workerAddress(): string {
-  const { trustedTypes } = globalThis as { trustedTypes?: TrustedTypes };
-  worker ??= trustedTypes
-    ? trustedTypes.createPolicy("claude-code-mcp", { createScriptURL: () => "/sw.js" }).createScriptURL("")
-    : "/sw.js";
-  return worker;
-}
 
 /** Why notifications cannot be had here; null if they can. */
 export function pushProblem(key: string | null | undefined): string | null {
@@ -37,7 +19,7 @@ export async function subscription(): Promise<PushSubscription | null> {
 
 export async function switchOn(key: string): Promise<void> {
   if ((await Notification.requestPermission()) !== "granted") throw new Error("The browser does not allow notifications for this page.");
-  await navigator.serviceWorker.register(workerAddress());
+  await navigator.serviceWorker.register(scriptAddress("/sw.js"));
   const registration = await navigator.serviceWorker.ready;
   const made = await registration.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: key });
   await post("/api/push/receivers", { kind: "webpush", subscription: made.toJSON(), device: deviceName() });

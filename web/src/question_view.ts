@@ -2,7 +2,7 @@
 
 import { button, freshId, h, replace, type Child } from "./dom";
 import { addressView, FieldView } from "./form_view";
-import { inline } from "./inline_markdown";
+import { inlineMarkdown } from "./markdown";
 import { COMMANDS, inputView, toolTitle } from "./tool_view";
 import type { Answer, Choice, Form, Question } from "./types";
 import { duration, visible } from "./words";
@@ -102,7 +102,7 @@ export class QuestionView {
     return [
       question.reason && h("p", { class: "why" }, visible(question.reason)),
       question.blockedPath && h("p", { class: "why" }, "Path: ", h("code", null, visible(question.blockedPath))),
-      inputView(question.toolName, question.toolInput, this.directory),
+      inputView(question.toolName, question.toolInput, this.directory, question),
       rulesHint(question),
       h("div", { class: "actions" },
         button("Allow once", () => void this.answer({ decision: "allow", scope: "once" }), { class: "allow" }),
@@ -243,7 +243,7 @@ class ChoiceView {
     const rows = free ? [] : [...options, { value: OTHER, label: "Something else:", description: "" }];
     this.boxes = rows.map((row) => h("input", { type, name, value: row.value, id: freshId("option") }));
     this.element = h("fieldset", { class: "choice" },
-      h("legend", null, choice.header && h("span", { class: "tag" }, visible(choice.header)), " ", inline(visible(choice.question))),
+      h("legend", null, choice.header && h("span", { class: "tag" }, visible(choice.header)), " ", inlineMarkdown(choice.question)),
       choice.several && h("p", { class: "hint" }, "Several may be chosen."),
       ...rows.map((row, at) => this.row(this.boxes[at] as HTMLInputElement, row)),
       this.other);

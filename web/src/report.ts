@@ -11,6 +11,8 @@ export interface PendingInput {
   description: string;
   reason?: string;
   blockedPath?: string;
+  fileDiff?: string;
+  fileNote?: string;
   modes?: string[];
   canAllowForSession?: boolean;
   expiresAt?: string;
@@ -40,6 +42,8 @@ export function question(sessionId: string, pending: PendingInput): Question {
     description: pending.description,
     reason: pending.reason ?? null,
     blockedPath: pending.blockedPath ?? null,
+    fileDiff: pending.fileDiff ?? null,
+    fileNote: pending.fileNote ?? null,
     expiresAt: pending.expiresAt ?? null,
     canAllowForSession: pending.canAllowForSession ?? false,
     modes: pending.modes ?? [],

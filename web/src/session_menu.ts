@@ -1,21 +1,31 @@
 // What can be done to a session beside talking to it. What cannot be undone is asked twice.
 
-import { messageOf, post, sessionPath } from "./api";
+import { get, messageOf, post, send, sessionPath } from "./api";
 import type { Surroundings } from "./conversation_view";
 import { button, freshId, h, replace } from "./dom";
+import { modeWords } from "./question_view";
 import type { SessionRow } from "./types";
+
+interface Share {
+  with: string;
+  access: "watch" | "answer";
+}
+
+const MODELS_ID = freshId("models");
+const MODELS = ["default", "opus", "sonnet", "haiku"];
 
 export class SessionMenu {
   readonly element: HTMLDetailsElement;
   private readonly body = h("div", { class: "menu-body" });
   private readonly problem = h("p", { class: "problem", role: "alert", hidden: true });
 
-  constructor(private readonly row: () => SessionRow, private readonly around: Surroundings) {
+  /** `lifetime` ends with the view that the menu is in: the listener on the page would keep all of it. */
+  constructor(private readonly row: () => SessionRow, private readonly around: Surroundings, lifetime: AbortSignal) {
     this.element = h("details", { class: "menu", on: { toggle: () => this.draw(), keydown: (event) => this.key(event) } },
       h("summary", { aria: { label: "More actions" } }, "⋯"), this.body);
     document.addEventListener("click", (event) => {
       if (this.element.open && !this.element.contains(event.target as Node)) this.element.open = false;
-    });
+    }, { signal: lifetime });
   }
 
   private key(event: KeyboardEvent): void {
@@ -29,17 +39,50 @@ export class SessionMenu {
     if (!this.element.open) return;
     const row = this.row();
     this.problem.hidden = true;
+    if (row.sharedBy) {
+      replace(this.body, h("p", { class: "hint" }, `${row.sharedBy} has shared this session with you. Only they can change it.`), this.problem);
+      return;
+    }
     const name = h("input", { type: "text", id: freshId("name"), value: row.title ?? "", maxlength: 200 });
+    const model = h("input", { type: "text", id: freshId("model"), value: row.model ?? "", autocomplete: "off", spellcheck: "false", placeholder: "as configured",
+      list: MODELS_ID, on: { change: () => this.manage("model", { text: model.value.trim() }, { model: model.value.trim() || null }, "model") } });
+    const current = row.permissionMode ?? "default";
+    const mode = h("select", { id: freshId("mode"), on: { change: () => this.manage("mode", { text: mode.value }, { permissionMode: mode.value }, "mode") } },
+      ...[...new Set([...this.around.modes, current])].map((one) => h("option", { value: one, selected: one === current }, `${one}: ${modeWords(one)}`)));
     replace(this.body,
+      h("label", { for: mode.id }, "Permissions"), mode,
+      h("label", { for: model.id }, "Model"), model, h("datalist", { id: MODELS_ID }, ...MODELS.map((value) => h("option", { value }))),
       h("label", { for: name.id }, "Name"), name,
       button("Rename", () => this.manage("rename", { text: name.value.trim() }, { title: name.value.trim() })),
       button("Fork", () => void this.fork()),
       button(row.pinned ? "Unpin" : "Pin", () => this.manage(row.pinned ? "unpin" : "pin", {}, { pinned: !row.pinned })),
       button(row.archived ? "Take out of the archive" : "Archive", () =>
         this.manage(row.archived ? "unarchive" : "archive", {}, { archived: !row.archived })),
+      this.sharing(row.sessionId),
       twice("End for good", "Really end it?", () => void this.cancel()),
       twice("Delete", "Really delete everything?", () => this.manage("delete", { confirm: true }, null)),
       this.problem);
+  }
+
+  /** With whom it is shared, read when the menu is opened, and what changes that. */
+  private sharing(id: string): HTMLElement {
+    const person = h("input", { type: "text", id: freshId("person"), maxlength: 200, autocomplete: "off", spellcheck: "false", placeholder: "a name, or group:NAME" });
+    const access = h("select", { aria: { label: "What they may do" } },
+      h("option", { value: "watch" }, "may watch"), h("option", { value: "answer" }, "may answer and write"));
+    const list = h("ul", { class: "rows", role: "list" });
+    const show = ({ shares }: { shares: Share[] }): void => replace(list, ...shares.map((share) => h("li", null,
+      `${share.with} may ${share.access === "answer" ? "answer and write" : "watch"} `,
+      button("Stop sharing", () => change("DELETE", share.with), { aria: { label: `Stop sharing with ${share.with}` } }))));
+    const change = (method: string, name: string): void => void send<{ shares: Share[] }>(method, sessionPath(id, "shares", encodeURIComponent(name)),
+      method === "PUT" ? { access: access.value } : {}).then(show, (error: unknown) => this.fail(error));
+    void get<{ shares: Share[] }>(sessionPath(id, "shares")).then(show, (error: unknown) => this.fail(error));
+    return h("div", null, h("label", { for: person.id }, "Share with"), person, access,
+      button("Share", () => person.value.trim() && change("PUT", person.value.trim())), list);
+  }
+
+  private fail(error: unknown): void {
+    this.problem.textContent = messageOf(error);
+    this.problem.hidden = false;
   }
 
   private async attempt(act: () => Promise<void>): Promise<void> {
@@ -47,13 +90,12 @@ export class SessionMenu {
       await act();
       this.element.open = false;
     } catch (error) {
-      this.problem.textContent = messageOf(error);
-      this.problem.hidden = false;
+      this.fail(error);
     }
   }
 
-  /** `change` is what the row shows afterwards; null if there is none any more. */
-  private manage(action: string, more: object, change: Partial<SessionRow> | null): void {
+  /** `change` is what the row shows afterwards; null if there is none any more. `told` is what has changed at once. */
+  private manage(action: string, more: object, change: Partial<SessionRow> | null, told = ""): void {
     const id = this.row().sessionId;
     void this.attempt(async () => {
       await post(sessionPath(id, "manage"), { action, ...more });
@@ -62,6 +104,7 @@ export class SessionMenu {
         this.around.go("/");
       } else {
         this.around.live.learn([{ sessionId: id, ...change }]);
+        if (told) this.around.announce(`The ${told} was changed.`);
       }
     });
   }

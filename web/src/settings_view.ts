@@ -2,6 +2,7 @@
 
 import { forget, get, messageOf, post, send } from "./api";
 import { button, freshId, h, replace, type Child } from "./dom";
+import { clearDrafts } from "./drafts";
 import { viewHead } from "./new_view";
 import { pushProblem, subscription, switchOff, switchOn } from "./push";
 import { twice } from "./session_menu";
@@ -53,8 +54,11 @@ export function settingsView(me: Me, signedOut: () => void): HTMLElement {
 type Attempt = (act: () => Promise<unknown>, then: () => void) => void;
 
 async function leave(everywhere: boolean): Promise<void> {
-  await post("/api/sign-out", { everywhere });
+  const left = await post<{ provider?: string | null }>("/api/sign-out", { everywhere });
   forget();
+  clearDrafts();
+  // Otherwise the next person at this browser would be signed in again with a click.
+  if (left.provider) location.assign(left.provider);
 }
 
 function pushSection(me: Me, attempt: Attempt): HTMLElement {

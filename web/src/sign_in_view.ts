@@ -1,4 +1,4 @@
-// The sign-in: by the one-time ticket of a link, by a token, or, where the server needs neither, by a press.
+// The sign-in: by the one-time ticket of a link, at the provider of the operator, by a token, or by a press alone.
 
 import { ApiError, messageOf, send, signedIn, type SignInWays } from "./api";
 import { button, freshId, h } from "./dom";
@@ -9,6 +9,13 @@ export function takeTicket(): string | null {
   if (found === null) return null;
   history.replaceState(null, "", "/#/");
   return decodeURIComponent(found[1] as string);
+}
+
+/** Whether the browser was sent back here from a sign-in elsewhere that has failed. */
+export function cameBackInVain(): boolean {
+  if (location.hash !== "#sign-in-failed") return false;
+  history.replaceState(null, "", "/#/");
+  return true;
 }
 
 export async function signIn(proof: { ticket?: string; token?: string; replace?: boolean }): Promise<void> {
@@ -32,7 +39,8 @@ export function signInView(ways: SignInWays, problem: string, done: () => void):
   return h("main", { class: "sign-in", id: "main" },
     h("h1", { tabindex: -1 }, "Claude Code"),
     alert,
-    h("p", null, "Run ", h("code", null, "claude-code-mcp web"), " where the server runs, and open the link that it prints or scan its code."),
+    ways.provider && h("p", null, button("Sign in with your account", () => location.assign("/sign-in"), { class: "allow" })),
+    h("p", null, ways.provider ? "Or run " : "Run ", h("code", null, "claude-code-mcp web"), " where the server runs, and open the link that it prints or scan its code."),
     ways.open
       ? h("p", null, "This server is on your own machine and needs no token.")
       : ways.token && h("p", null, h("label", { for: id }, "Or sign in with a token of this server"), token),

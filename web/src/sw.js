@@ -11,6 +11,8 @@ self.addEventListener("push", (event) => {
   } catch {
     // A notification must be shown for every push, also for one that cannot be read.
   }
+  // How many wait the page itself says when it is opened.
+  if (navigator.setAppBadge) navigator.setAppBadge().catch(() => undefined);
   const text = (value) => (typeof value === "string" ? value.slice(0, 500) : "");
   event.waitUntil(
     self.registration.showNotification(text(message.title) || "Claude Code", {
@@ -46,4 +48,22 @@ async function show(url) {
   if (open === undefined) return void (await self.clients.openWindow(url));
   await open.focus().catch(() => undefined); // a browser that does not allow it shows the page all the same
   await open.navigate(url).catch(() => self.clients.openWindow(url));
+}
+
+// Without a server the page itself says what to do: its own address is answered from what was kept of it last.
+self.addEventListener("fetch", (event) => {
+  if (event.request.mode === "navigate" && new URL(event.request.url).pathname === "/") event.respondWith(pageOf(event.request));
+});
+
+async function pageOf(request) {
+  const kept = await self.caches.open("page");
+  try {
+    const answer = await fetch(request);
+    if (answer.ok) await kept.put("/", answer.clone());
+    return answer;
+  } catch (error) {
+    const page = await kept.match("/");
+    if (page === undefined) throw error;
+    return page;
+  }
 }

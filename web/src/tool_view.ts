@@ -2,8 +2,10 @@
 
 import { h, replace, type Child } from "./dom";
 import { lineDiff, unifiedDiff, type Row } from "./diff";
-import { diffView } from "./diff_view";
-import { codeBlock, markdown } from "./markdown";
+import { diffView, type Margin } from "./diff_view";
+import { codeBlock } from "./code_block";
+import { markdown } from "./markdown";
+import { terminalOutput } from "./terminal_output";
 import type { Item } from "./types";
 import { count, visible } from "./words";
 
@@ -11,21 +13,40 @@ const SHORT = 200;
 
 export const COMMANDS = new Set(["Bash", "PowerShell"]);
 
+/** What a call would do to a file that is there: the change as a unified diff, or why it cannot be shown. */
+export interface FileChange {
+  fileDiff?: string | null;
+  fileNote?: string | null;
+}
+
 /** The input of a call, all of it. Files below the session's directory are named from there. */
-export function inputView(tool: string, input: unknown, directory: string): HTMLElement {
+export function inputView(tool: string, input: unknown, directory: string, before: FileChange = {}): HTMLElement {
   const fields = isRecord(input) ? input : {};
   const rest = { ...fields };
   const nodes: Child[] = [];
   const file = take(rest, "file_path") || take(rest, "notebook_path");
-  const change = takeChange(tool, rest);
+  const change = takeFileChange(tool, rest, before.fileDiff ?? "") ?? takeChange(tool, rest);
   if (change !== null) nodes.push(diffView(change, below(file, directory) || tool));
   else if (file) nodes.push(field("file", below(file, directory)));
+  if (before.fileNote) nodes.push(h("p", { class: "hint" }, visible(before.fileNote)));
   const command = COMMANDS.has(tool) ? take(rest, "command") : "";
   if (command) nodes.push(commandView(command));
   const plan = tool === "ExitPlanMode" ? take(rest, "plan") : "";
-  if (plan) nodes.push(h("div", { class: "markdown plan" }, markdown(visible(plan))));
+  if (plan) nodes.push(h("div", { class: "markdown plan" }, markdown(plan)));
   for (const [name, value] of Object.entries(rest)) nodes.push(field(name, value));
   return h("div", { class: "tool-input" }, nodes);
+}
+
+const CHANGED_FIELDS: Record<string, readonly string[]> = {
+  Edit: ["old_string", "new_string", "replace_all"], MultiEdit: ["edits"], Write: ["content"], NotebookEdit: ["new_source"],
+};
+
+/** The change in its place in the file, with the fields that it is made of taken out; null where the file is not known. */
+function takeFileChange(tool: string, rest: Record<string, unknown>, diff: string): Row[] | null {
+  const fields = CHANGED_FIELDS[tool];
+  if (!diff || fields === undefined) return null;
+  for (const name of fields) delete rest[name];
+  return unifiedDiff(diff);
 }
 
 /** The changes of an edit, taken out of its fields; null if the call is none that is known. */
@@ -45,6 +66,7 @@ function takeChange(tool: string, rest: Record<string, unknown>): Row[] | null {
     ]);
   }
   if (tool === "Write" && typeof rest["content"] === "string") return lineDiff("", take(rest, "content"));
+  if (tool === "NotebookEdit" && typeof rest["new_source"] === "string") return lineDiff("", take(rest, "new_source")).map(withoutNumbers);
   return null;
 }
 
@@ -77,6 +99,16 @@ function field(name: string, value: unknown): HTMLElement {
 
 const STATUS_WORDS: Record<string, string> = { ok: "done", error: "failed", asked: "asks", running: "running", none: "no result" };
 
+/** What can be done with an item, where it is shown. */
+export interface ItemActs {
+  /** Gets an item of which only a part is here. */
+  whole(item: Item): Promise<Item>;
+  /** Where comments on the lines of a file are written. */
+  margin?(file: string): Margin;
+  /** Where the conversation of a subagent is shown. */
+  agentRoute?(agent: string): string;
+}
+
 /** A call folded to one line, with its outcome; input and result are made when it is unfolded. */
 export class ToolView {
   readonly element: HTMLDetailsElement;
@@ -90,8 +122,7 @@ export class ToolView {
   private running = false;
   private asked = false;
 
-  /** `whole` gets an item of which only a part is here. */
-  constructor(private item: Item, private readonly directory: string, private readonly whole: (item: Item) => Promise<Item>) {
+  constructor(private item: Item, private readonly directory: string, private readonly acts: ItemActs) {
     this.element = h("details", { class: "tool", on: { toggle: () => this.open() } },
       h("summary", null, this.status, this.name, this.about), this.body, this.steps);
     this.update(item, false);
@@ -121,7 +152,7 @@ export class ToolView {
   private open(): void {
     this.draw();
     if (this.element.open && this.item.cut) {
-      void this.whole(this.item).then((item) => this.update({ ...item, cut: false }, false), () => undefined);
+      void this.acts.whole(this.item).then((item) => this.update({ ...item, cut: false }, false), () => undefined);
     }
   }
 
@@ -130,16 +161,23 @@ export class ToolView {
     if (!this.element.open || item === this.drawn) return;
     this.drawn = item;
     const name = item.name ?? "tool";
-    const file = below(isRecord(item.input) ? String(item.input["file_path"] ?? name) : name, this.directory);
+    const file = below(isRecord(item.input) ? String(item.input["file_path"] ?? item.input["notebook_path"] ?? name) : name, this.directory);
     replace(this.body,
       item.cut && h("p", { class: "hint" }, "Long parts are shortened until all of it is here."),
-      item.diff ? diffView(unifiedDiff(item.diff), file) : inputView(name, item.input, this.directory),
-      item.result && h("div", { class: "result" }, codeBlock(item.result, item.status === "error" ? "error" : "result")));
+      item.agent && this.acts.agentRoute && h("a", { route: this.acts.agentRoute(item.agent) }, "Open the subagent's conversation"),
+      item.diff ? diffView(unifiedDiff(item.diff), file, this.acts.margin?.(file)) : inputView(name, item.input, this.directory),
+      item.result && h("div", { class: "result" }, resultView(item.result, item.status === "error" ? "error" : "result")));
   }
 }
 
+/** What came back: with the colours of a terminal where it has some, and nothing in it hidden. */
+function resultView(result: string, label: string): HTMLElement {
+  const output = terminalOutput(result);
+  return output === null ? codeBlock(visible(result), label) : codeBlock(output.text, label, output.nodes);
+}
+
 /** A path as it is seen from the session's directory; others stay whole. */
-function below(path: string, directory: string): string {
+export function below(path: string, directory: string): string {
   const inside = directory && path.startsWith(directory) && "/\\".includes(path[directory.length] ?? "x");
   return inside ? path.slice(directory.length + 1) : path;
 }

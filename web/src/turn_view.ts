@@ -1,8 +1,10 @@
 // One turn: the prompt, what happened, what is being written right now, and how it ended.
 
-import { h } from "./dom";
-import { itemView, type ItemView, type WholeItem } from "./item_views";
+import { button, h } from "./dom";
+import { itemView, type ItemView } from "./item_views";
 import { StreamingMarkdown } from "./markdown";
+import { PromptView, type PromptActs } from "./prompt_view";
+import type { ItemActs } from "./tool_view";
 import type { Item, Turn } from "./types";
 import { dollars, duration } from "./words";
 
@@ -15,6 +17,8 @@ export interface Ending {
 
 const SHORT_PAUSE = 50;
 const LONGEST_PAUSE = 1000;
+/** Characters of a thought that are shown while it is thought. */
+const LONGEST_THOUGHT = 2000;
 const ENDINGS: Record<string, string> = {
   interrupted: "Interrupted",
   cancelled: "Cancelled",
@@ -28,11 +32,12 @@ const ENDINGS: Record<string, string> = {
 
 export class TurnView {
   readonly element: HTMLElement;
-  private readonly prompt = h("p", { class: "prompt" });
+  private readonly prompt: PromptView;
   /** By which a screen reader goes from turn to turn. */
   private readonly title = h("h2", { class: "spoken" });
   private readonly items = h("div", { class: "items" });
   private readonly end = h("p", { class: "ending" });
+  private readonly copy = button("Copy answer", () => void this.copyAnswer(), { class: "quiet copy-answer", hidden: true });
   private readonly leftOut = h("p", { class: "note", hidden: true }, "Earlier steps of this turn are left out here.");
   private views = new Map<string, { view: ItemView; item: Item; parent: string | null }>();
   /** Items that are not on the page: what is told of them again changes nothing. */
@@ -44,19 +49,29 @@ export class TurnView {
   private thinking: HTMLElement | null = null;
   private unwritten = "";
   private frame = 0;
+  private thought = "";
+  private thoughtFrame = 0;
 
-  constructor(public turn: Turn, private live: boolean, private readonly directory: string, private readonly whole: WholeItem) {
-    this.element = h("article", { class: "turn" }, this.title, this.prompt, this.leftOut, this.items, this.end);
+  constructor(public turn: Turn, private live: boolean, private readonly directory: string, private readonly acts: ItemActs,
+    prompts: PromptActs, private pictures: readonly string[] = []) {
+    this.prompt = new PromptView(prompts);
+    this.element = h("article", { class: "turn" }, this.title, this.prompt.element, this.leftOut, this.items, h("div", { class: "turn-foot" }, this.end, this.copy));
     this.update(turn);
   }
 
   /** Takes a newer state of the same turn; what is there already stays in place. */
   update(turn: Turn): void {
     this.turn = { ...turn, items: [] }; // they have views of their own
-    this.prompt.textContent = turn.prompt ?? "";
-    this.prompt.hidden = !turn.prompt;
+    this.prompt.update(this.turn, this.pictures);
     this.title.textContent = turn.prompt ? `You: ${turn.prompt.slice(0, 80)}` : "Claude";
     for (const item of turn.items) this.put(item, null);
+    this.drawCopy();
+  }
+
+  /** The pictures of its prompt, which this page has sent. */
+  setPictures(pictures: readonly string[]): void {
+    this.pictures = pictures;
+    this.prompt.update(this.turn, pictures);
   }
 
   /** How many items are here. */
@@ -143,8 +158,9 @@ export class TurnView {
   }
 
   private make(item: Item, parent: string | null): ItemView {
-    const view = itemView(item, this.directory, this.whole);
+    const view = itemView(item, this.directory, this.acts);
     view.update(item, this.live);
+    view.element.dataset["item"] = item.id;
     this.views.set(item.id, { view, item, parent });
     this.absent.delete(item.id);
     return view;
@@ -163,7 +179,9 @@ export class TurnView {
   /** A fragment of what is being written; drawn once for each picture of the screen. */
   write(kind: string, text: string): void {
     if (kind === "thinking") {
-      this.thinking ??= this.items.appendChild(h("p", { class: "note busy" }, "Thinking…"));
+      this.thinking ??= this.items.appendChild(h("div", { class: "thinking-now" }, h("p", { class: "note busy" }, "Thinking…"), h("p", { class: "thought" })));
+      this.thought = (this.thought + text).slice(-LONGEST_THOUGHT);
+      this.thoughtFrame ||= requestAnimationFrame(() => this.drawThought());
       return;
     }
     if (kind !== "text") return;
@@ -186,6 +204,12 @@ export class TurnView {
     this.unwritten = "";
   }
 
+  private drawThought(): void {
+    this.thoughtFrame = 0;
+    const shown = this.thinking?.lastElementChild;
+    if (shown) shown.textContent = this.thought;
+  }
+
   /** What was being written is there whole, or is void. */
   settle(): void {
     cancelAnimationFrame(this.frame);
@@ -196,6 +220,7 @@ export class TurnView {
     this.writing = null;
     this.thinking?.remove();
     this.thinking = null;
+    this.thought = "";
   }
 
   /** The turn is over, or goes on. */
@@ -204,6 +229,21 @@ export class TurnView {
     this.live = live;
     if (!live) this.settle();
     for (const { view, item } of this.views.values()) view.update(item, live);
+    this.drawCopy();
+  }
+
+  /** What Claude said in this turn, as it wrote it. */
+  private get answer(): string {
+    return [...this.views.values()].filter(({ item, parent }) => item.kind === "text" && parent === null).map(({ item }) => item.text ?? "").join("\n\n");
+  }
+
+  private drawCopy(): void {
+    this.copy.hidden = this.live || !this.answer || !isSecureContext;
+  }
+
+  private async copyAnswer(): Promise<void> {
+    await navigator.clipboard.writeText(this.answer).then(() => (this.copy.textContent = "Copied"), () => (this.copy.textContent = "Not allowed here"));
+    setTimeout(() => (this.copy.textContent = "Copy answer"), 2000);
   }
 
   ended(ending: Ending): void {
@@ -215,6 +255,7 @@ export class TurnView {
       dollars(ending.costUsd),
     ];
     this.end.textContent = parts.filter(Boolean).join(" · ");
+    this.drawCopy();
     this.end.classList.toggle("bad", !["completed", "interrupted"].includes(ending.code));
   }
 }

@@ -3,7 +3,8 @@
 
 import { get, sessionPath } from "./api";
 import { button, h } from "./dom";
-import type { WholeItem } from "./item_views";
+import type { PromptActs } from "./prompt_view";
+import type { ItemActs } from "./tool_view";
 import { TurnView } from "./turn_view";
 import type { Turn, TurnsPage } from "./types";
 
@@ -26,10 +27,16 @@ export class TurnWindow {
   constructor(
     private readonly session: () => string,
     private readonly directory: () => string,
-    private readonly whole: WholeItem,
+    private readonly acts: ItemActs,
     private readonly scroller: () => HTMLElement,
     /** The newest turn is there again: events are to be followed from where they are now. */
     private readonly atTheEnd: () => Promise<void>,
+    private readonly prompts: PromptActs & {
+      /** The pictures of a message that this page has sent. */
+      sent(messageId: string): readonly string[];
+    },
+    /** Whose conversation it is, if not the session's own. */
+    private readonly agent: string | null = null,
   ) {}
 
   get first(): TurnView | undefined {
@@ -46,7 +53,8 @@ export class TurnWindow {
   }
 
   fetch(query: string): Promise<TurnsPage> {
-    return get<TurnsPage>(sessionPath(this.session(), `turns?${query}`));
+    const whose = this.agent === null ? "" : `&agent=${encodeURIComponent(this.agent)}`;
+    return get<TurnsPage>(sessionPath(this.session(), `turns?${query}${whose}`));
   }
 
   fetchEnd(): Promise<TurnsPage> {
@@ -75,7 +83,8 @@ export class TurnWindow {
 
   private make(turn: Turn, from: number, to: number): TurnView {
     const begin = Math.max(0, from);
-    const view = new TurnView({ ...turn, items: turn.items.slice(begin, to) }, false, this.directory(), this.whole);
+    const view = new TurnView({ ...turn, items: turn.items.slice(begin, to) }, false, this.directory(), this.acts,
+      this.prompts, this.prompts.sent(turn.messageId ?? ""));
     view.leaveOut([...turn.items.slice(0, begin), ...turn.items.slice(to)]);
     view.setCut(begin > 0, to < turn.items.length);
     return view;
@@ -92,6 +101,23 @@ export class TurnWindow {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller();
     if (scrollTop < NEAR && !this.earlier.hidden) void this.loadEarlier();
     else if (scrollHeight - scrollTop - clientHeight < NEAR && this.cutEnd) void this.loadLater();
+  }
+
+  /** Shows the turns around one, and that one, or an item of it, in the middle of the screen. */
+  async jump(number: number, itemId: string | null): Promise<void> {
+    if (!this.turns.some((view) => view.turn.number === number && (itemId === null || view.element.querySelector(`[data-item="${CSS.escape(itemId)}"]`)))) {
+      const page = await this.fetch(`limit=${PAGE}&before=${number + 3}`);
+      this.clear();
+      this.later.hidden = (page.turns[page.turns.length - 1]?.number ?? 0) >= page.total;
+      for (const turn of page.turns) this.put(turn);
+      this.drawEnds();
+    }
+    const view = this.turns.find((one) => one.turn.number === number);
+    const item = itemId === null ? null : view?.element.querySelector<HTMLElement>(`[data-item="${CSS.escape(itemId)}"]`);
+    const place = item ?? view?.element;
+    place?.scrollIntoView({ block: item ? "center" : "start" });
+    place?.classList.add("found");
+    setTimeout(() => place?.classList.remove("found"), 3000);
   }
 
   /** Takes everything away, to begin at the end again. */

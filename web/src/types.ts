@@ -12,12 +12,19 @@ export interface SessionRow {
   lastUsed?: string | null;
   status?: Status | null;
   inMemory?: boolean;
-  needs?: "question" | "stalled" | "error" | null;
+  needs?: "question" | "unanswered" | "stalled" | "error" | null;
+  /** A question that ended because nobody answered it. */
+  unanswered?: { description: string; reason: string } | null;
   asks?: { questionId: string; kind: QuestionKind; description: string }[] | null;
   model?: string | null;
   costUsd?: number | null;
+  permissionMode?: string | null;
+  /** Tokens of the context that are used, and how many there are; 0 if that is not known. */
+  context?: [number, number] | null;
   pinned?: boolean;
   archived?: boolean;
+  /** Whose it is, if somebody else has shared it. */
+  sharedBy?: string | null;
   mention?: string | null;
   queued?: string | null;
   retrying?: string | null;
@@ -70,6 +77,9 @@ export interface Question {
   description: string;
   reason?: string | null;
   blockedPath?: string | null;
+  /** Of a call that changes a file which is there: the change to it, or why there is none. */
+  fileDiff?: string | null;
+  fileNote?: string | null;
   expiresAt?: string | null;
   canAllowForSession?: boolean | null;
   /** What an allowance for the session covers, as rules. */
@@ -110,6 +120,9 @@ export interface Turn {
   at?: string | null;
   messageId?: string | null;
   model?: string | null;
+  /** How many pictures went with the prompt. */
+  images?: number;
+  documents?: number;
   items: Item[];
 }
 
@@ -130,6 +143,7 @@ export interface SessionDetails {
   tokens?: { input: number; output: number } | null;
   turnCount?: number | null;
   runsElsewhere?: boolean;
+  queuedMessages?: { messageId: string; text: string; images?: number }[];
 }
 
 export interface Me {

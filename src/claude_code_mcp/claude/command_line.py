@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgument
-from ..model.options import Preset, SessionOptions, Thinking, ToolPreset
+from ..model.options import Preset, SessionOptions, ToolPreset
 from ..processes.leftovers import scratch_path
 
 _MAX_INLINE = 100_000
@@ -77,6 +77,7 @@ def build_command(
     left_out: Sequence[Mapping[str, Any]] = (),
     alone: bool = False,
     variables: Mapping[str, str] | None = None,
+    mirrored: bool = False,
 ) -> Command:
     """The command that opens a session; its files belong into `directory`.
 
@@ -86,9 +87,12 @@ def build_command(
     `serverUrl`.
     `alone` has the CLI refuse messages from other Claude Code sessions, whoever runs them.
     `variables` hold for the CLI and its commands whatever the settings of the user and of the project say.
+    `mirrored` has the CLI report what it writes to its transcripts, on its output.
     """
     command = Command([*_STREAMS])
     _add_opening(command, opening)
+    if mirrored:
+        command.arguments.append("--session-mirror")
     _add_permissions(command, options)
     _add_tools(command, options)
     _add_model(command, options, budget)
@@ -111,6 +115,7 @@ def prepare_command(
     left_out: Sequence[Mapping[str, Any]] = (),
     alone: bool = False,
     variables: Mapping[str, str] | None = None,
+    mirrored: bool = False,
 ) -> tuple[Command, Path | None]:
     """The command with its files written, and the directory that holds them; None when it needs none.
 
@@ -118,27 +123,33 @@ def prepare_command(
     """
     directory = scratch_path(mark)
     command = build_command(
-        options, opening, directory, budget=budget, rules=rules, left_out=left_out, alone=alone, variables=variables
+        options,
+        opening,
+        directory,
+        budget=budget,
+        rules=rules,
+        left_out=left_out,
+        alone=alone,
+        variables=variables,
+        mirrored=mirrored,
     )
     if not command.files:
         return command, None
+    # Fails if it exists already: the temporary directory belongs to everybody, and somebody may have put it there.
     directory.mkdir(mode=0o700)
     try:
         for path, content in command.files.items():
-            _write_private(path, content)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(descriptor, "wb") as file:
+                file.write(content.encode("utf-8", "replace"))
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
     return command, directory
 
 
-def _write_private(path: Path, content: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(content.encode("utf-8", "replace"))
-
-
 def _add_opening(command: Command, opening: ConversationStart) -> None:
+    # A session that is resumed keeps its id; the CLI refuses an id beside `--resume` unless it forks.
     if opening.resume is None or opening.fork:
         command.flag("session-id", opening.session_id)
     if opening.resume is not None:
@@ -183,17 +194,13 @@ def _add_model(command: Command, options: SessionOptions, budget: float | None) 
             command.flag(name, value)
     for beta in options.betas:
         command.flag("betas", beta)
-    if options.thinking is not None:
-        _add_thinking(command, options.thinking)
+    thinking = options.thinking
+    if thinking is not None and thinking.type == "enabled" and thinking.budget_tokens is not None:
+        command.flag("max-thinking-tokens", thinking.budget_tokens)
+    elif thinking is not None:
+        command.flag("thinking", thinking.type)
     if options.output_schema is not None:
         command.flag("json-schema", _inline("output_schema", options.output_schema))
-
-
-def _add_thinking(command: Command, thinking: Thinking) -> None:
-    if thinking.type == "enabled" and thinking.budget_tokens is not None:
-        command.flag("max-thinking-tokens", thinking.budget_tokens)
-    else:
-        command.flag("thinking", thinking.type)
 
 
 def _add_prompts(command: Command, options: SessionOptions, directory: Path) -> None:

@@ -1,5 +1,8 @@
-"""The way from a sandbox without network to the model, and to nothing else: a Unix socket that Claude Code speaks HTTP
-to, and that this server forwards to the model's API.
+"""The way from a sandbox to the model and to nothing else, with the tokens counted that pass.
+
+An answer says what it used in objects called `usage`: one when it is not streamed; when it is, one at its beginning and
+one at its end, which repeats or raises the counts. Of each count the largest is taken, so that nothing in between can
+lower it. Text of the model cannot be mistaken for such an object: its quotes are escaped.
 
 The credentials stay here. Claude Code is given placeholders, and the forwarder puts the real ones in their place, in
 the head of each request and only where the placeholder was the whole of it. Headers of the operator's own
@@ -28,10 +31,84 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import h11
 
-from ..model.usage import Usage
+from ..model.usage import ModelUsage, Usage, read_number
 from ..network.http_exchange import ClientGone, ExchangeFailed, HttpPeer, end_to_end, pass_answer, send_body
 from ..private_files import bind_below
-from .response_meter import ResponseMeter
+
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
+_LONGEST_USAGE = 4096
+_OVERLAP = 256
+"""Bytes that are looked at again with the next ones, so that nothing is missed between two pieces."""
+_LAST_EVENT = re.compile(rb'\n(?:event: ?message_stop\r?\n|data: ?\{"type": ?"message_stop")')
+"""Only at the beginning of a line of the stream: what a model or a search has written may have the word in it too, but
+no line end, which JSON has as an escape."""
+_BYTES_PER_TOKEN = 30
+"""Of a stream that was cut off before it said what its output was: most of it is the wrapping of the events."""
+_read_value = json.JSONDecoder().raw_decode
+
+
+class ResponseMeter:
+    """Fed the body of an answer, as it comes over the line and without what frames it."""
+
+    def __init__(self, status: int) -> None:
+        self._succeeded = status == 200
+        self._kept = b""
+        self._model = b""
+        self._used = ModelUsage()
+        self._size = 0
+        self.complete = False
+        """Whether the whole answer has passed; the connection may stay open behind it."""
+
+    def feed(self, data: bytes) -> None:
+        if not self._succeeded:
+            return
+        self._size += len(data)
+        text = self._kept + data
+        if not self._model and (found := _MODEL.search(text)) is not None:
+            self._model = found[1]
+        self._kept = self._read(text)
+        self.complete = self.complete or _LAST_EVENT.search(text) is not None
+
+    def _read(self, text: bytes) -> bytes:
+        """Takes every whole usage in the text; returns what is to be looked at again."""
+        at = 0
+        while (found := _USAGE.search(text, at)) is not None:
+            start = found.end() - 1
+            try:
+                value, length = _read_value(text[start : start + _LONGEST_USAGE].decode("latin-1"))
+            except (ValueError, RecursionError):
+                if len(text) - start < _LONGEST_USAGE:
+                    return text[found.start() :]  # the rest of it is still to come
+                at = found.end()
+                continue
+            self._used |= _tokens(value)
+            at = start + length
+        return text[max(at, len(text) - _OVERLAP) :]
+
+    @property
+    def usage(self) -> Usage:
+        """What the answer has used so far; nothing if it used none. Of one that ended in the middle, the output is
+        estimated from its size."""
+        if self._used == ModelUsage():
+            return Usage()
+        used = self._used if self.complete else self._used | ModelUsage(output_tokens=self._size // _BYTES_PER_TOKEN)
+        return Usage({self._model.decode("ascii", "replace") or "unknown": used})
+
+
+def _tokens(value: object) -> ModelUsage:
+    if not isinstance(value, dict):
+        return ModelUsage()
+    return ModelUsage(
+        int(read_number(value, "input_tokens")),
+        int(read_number(value, "output_tokens")),
+        int(read_number(value, "cache_read_input_tokens")),
+        int(read_number(value, "cache_creation_input_tokens")),
+    )
+
+
+# -- model socket -----------------------------------------------------------------------------------------------------
+
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +134,6 @@ _FREE = frozenset({"messages/count_tokens"})
 _MODELS = re.compile(r"/v1/models(?:/[\w.:-]{1,200})?", re.ASCII)
 
 
-def reachable_by_socket(environment: Mapping[str, str]) -> bool:
-    """Whether Claude Code speaks to its provider through the socket in this environment."""
-    return not any(environment.get(f"CLAUDE_CODE_USE_{cloud}") for cloud in ("BEDROCK", "VERTEX", "FOUNDRY"))
-
-
 class ModelTraffic:
     """What went over one socket. Whoever has the process sets the two calls; they come from the event loop."""
 
@@ -81,7 +153,8 @@ class ModelTraffic:
         return sum((meter.usage for meter in self.meters), Usage())
 
     def finish(self, meter: ResponseMeter) -> None:
-        """All of an answer has passed, or no more will; a second call does nothing."""
+        """To be called when all of an answer has passed, or no more of it will. Counts what it has used; a second call
+        for the same answer does nothing."""
         if meter in self.meters:
             self.meters.discard(meter)
             if meter.usage.models:
@@ -96,6 +169,7 @@ class ModelSocket:
         self._endpoint = urlsplit(environment.get("ANTHROPIC_BASE_URL") or _ENDPOINT)
         self._secrets = {_placeholder(name): environment[name] for name in _CREDENTIALS if environment.get(name)}
         self._names = frozenset(name for name in _CREDENTIALS if environment.get(name))
+        # A header of the operator's own stands above the password in the address.
         self._added = {**_basic(self._endpoint), **_custom_headers(environment.get(_HEADERS, ""))}
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
@@ -178,6 +252,7 @@ class ModelSocket:
         """Sends a request on and its answer back, until the answer has ended or the client has gone; counts it, if it
         costs."""
         port = self._endpoint.port or (443 if self._tls is not None else 80)
+        # One connection for each request: none is shared by two of them, so that an answer cannot reach the wrong one.
         connecting = asyncio.open_connection(self._endpoint.hostname, port, ssl=self._tls)
         remote_reader, remote_writer = await asyncio.wait_for(connecting, _CONNECT_SECONDS)
         remote = HttpPeer(remote_reader, remote_writer, h11.CLIENT)
@@ -195,6 +270,8 @@ class ModelSocket:
                     task.cancel()
                 await asyncio.wait([sending, answering])
                 metered.finish()  # also when the session has hung up in the middle
+            # Cancelled means that the client left, which is no failure.
+            # Anything else that went wrong is for the caller's log.
             if not answering.cancelled():
                 answering.result()
         finally:
@@ -254,8 +331,9 @@ def costs_something(method: bytes, target: bytes, base: str = "") -> bool | None
     if method == b"POST":
         posted = path.removeprefix(f"{base}/v1/") if path.startswith(f"{base}/v1/") else ""
         return True if posted == _SPENDING else False if posted in _FREE else None
-    if method in (b"GET", b"HEAD") and (path in (base, f"{base}/") or _MODELS.fullmatch(path.removeprefix(base))):
-        return False
+    if method in (b"GET", b"HEAD") and path.startswith(base):
+        below = path.removeprefix(base)
+        return False if below in ("", "/") or _MODELS.fullmatch(below) else None
     return None
 
 

@@ -138,6 +138,7 @@ def _check_schema(field: str, schema: Any) -> None:
         path, part, depth = unchecked.pop()
         if depth > _DEEPEST:
             raise _invalid(field, f"is nested more than {_DEEPEST} schemas deep")
+        # Within a schema `true` and `false` are schemas too; the whole of one must be an object.
         if isinstance(part, bool) and path != field:
             continue
         if not isinstance(part, Mapping):
@@ -254,6 +255,7 @@ def check_servers(options: SessionOptions, status: Collection[Mapping[str, Any]]
         if server.get("type") == "sdk":
             continue  # it is reached through us, and not listed
         problem = _problem(name, by_name.get(name), strict=options.strict_mcp_config)
+        # A server may be missing from the list at first, and be pending then: neither is a verdict until the last look.
         may_change = name not in by_name or by_name[name].get("status") == "pending"
         if problem is not None and (last or not may_change):
             raise problem

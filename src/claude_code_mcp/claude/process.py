@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from typing import Protocol as Interface
 
 from ..errors import ProcessFailed
-from ..model.image import Image
+from ..model.options import Image
 from ..processes.child import ChildProcess, Exit
 from ..processes.supervision import USUAL_OPTIONS, ChildOptions
-from .frames import ControlResponse, Frame, Raw, describe
-from .model_socket import ModelTraffic
-from .protocol import ControlProtocol
+from .protocol import ControlProtocol, ControlResponse, Frame, Raw, describe
+
+if TYPE_CHECKING:
+    from .model_socket import ModelTraffic
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +41,13 @@ class ProcessListener(Interface):
 
 
 class ClaudeProcess:
-    """A running Claude Code. Made by `start`; ended by `stop` or by itself, which `process_ended` tells."""
+    """A running Claude Code. Made by `start`; ended by `stop` or by itself, which is reported by `process_ended`."""
 
     def __init__(self, owner: ProcessListener, mark: str, scratch: Path | None) -> None:
         self._owner: ProcessListener = owner
         self._mark = mark
         self._protocol = ControlProtocol()
+        # Asked once: a question for every fragment of text would show in the time that a stream takes.
         self._traced = log.isEnabledFor(logging.DEBUG)
         self._replies: dict[str, asyncio.Future[Raw]] = {}
         self._child = ChildProcess(self, "Claude Code", mark=mark, scratch=scratch)
@@ -126,6 +128,8 @@ class ClaudeProcess:
     def ask(self, subtype: str, **fields: Any) -> "asyncio.Future[Raw]":
         """Writes a request before this call returns, so that whatever is sent next comes behind it."""
         request_id, data = self._protocol.request(subtype, fields)
+        # Before the future exists: a request that could not be written
+        # leaves none behind. Its reply cannot come before the next await.
         self._write(data, f"control_request/{subtype}", request_id)
         reply: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         self._replies[request_id] = reply
@@ -162,13 +166,16 @@ class ClaudeProcess:
 
     def output_received(self, data: bytes) -> None:
         """Some bytes of its stdout."""
-        if not self._keep(partial(self.output_received, data)):
+        if self._held is None:
             self._deliver_all(self._protocol.receive(data))
+        else:
+            self._held.append(partial(self.output_received, data))
 
     def _deliver_all(self, frames: Iterator[Frame]) -> None:
         for frame in frames:
             self._deliver(frame)
             if self._held is not None:
+                # The rest stays unparsed: each frame is tracked only when it is delivered, in the order of the stream.
                 self._held.append(partial(self._deliver_all, frames))
                 return
         if not self._protocol.unfinished:
@@ -182,6 +189,7 @@ class ClaudeProcess:
 
     def release(self) -> None:
         """Delivers what was kept back, as if it came now. Nothing happens if nothing is held."""
+        # Before the calls: each of them would otherwise find that something is held, and only be kept back again.
         waiting, self._held = self._held or deque(), None
         try:
             while waiting:
@@ -202,7 +210,14 @@ class ClaudeProcess:
         if self._traced:
             log.debug("<- process %d %s", self.pid, describe(frame))
         if frame.__class__ is ControlResponse and self._protocol.was_asked(frame.id):
-            self._take_reply(frame)
+            # A reply that comes too late, or a second one, is dropped.
+            reply = self._replies.pop(frame.id, None)
+            if reply is None or reply.done():
+                return
+            if frame.error is None:
+                reply.set_result(frame.response)
+            else:
+                reply.set_exception(ProcessFailed(f"Claude Code refused: {frame.error}"))
             return
         try:
             self._owner.frame_received(frame)
@@ -210,16 +225,6 @@ class ClaudeProcess:
             raise  # a frame that got lost may be the one that everybody waits for: the process is ended
         except Exception:
             log.exception("a frame of process %s could not be handled", self._mark)
-
-    def _take_reply(self, frame: ControlResponse) -> None:
-        """Nothing happens where nobody waits any more: it came too late, or is the second one."""
-        reply = self._replies.pop(frame.id, None)
-        if reply is None or reply.done():
-            return
-        if frame.error is None:
-            reply.set_result(frame.response)
-        else:
-            reply.set_exception(ProcessFailed(f"Claude Code refused: {frame.error}"))
 
     # -- the end ----------------------------------------------------------------------------------------------
 
@@ -241,6 +246,7 @@ class ClaudeProcess:
         if self._keep(partial(self.child_ended, exit_)):
             return
         self._settled.set()
+        # The callbacks that take them from the dictionary run in a later step of the loop, not within this one.
         for reply in self._replies.values():
             if not reply.done():
                 reply.set_exception(ProcessFailed(exit_.reason))
@@ -248,6 +254,7 @@ class ClaudeProcess:
 
     async def settled(self, timeout: float) -> bool:
         """Waits until no user message is unfinished; returns False if that takes longer than `timeout`."""
+        # Before the look, and with nothing awaited in between: an end that comes meanwhile is not missed.
         self._settled.clear()
         if not self._protocol.unfinished or self.exited.done():
             return True
@@ -270,6 +277,7 @@ class ClaudeProcess:
 
         With a question open it must stay open: the model would be told that the stream closed, and carry on.
         """
+        # With nothing under way the interrupt would only cost time: the end of input ends an idle process.
         if self.exited.done() or not (self._protocol.unfinished or self._protocol.owed):
             return True
         try:

@@ -1,32 +1,300 @@
-"""The stream-json and control protocol without I/O: bytes in, frames out, and frames in, bytes out.
+"""The stream-json and control protocol without I/O: its frames, read from bytes and written as bytes.
+
+Frames keep the raw object: the CLI adds fields with every version, and what is not understood must still reach
+the subscribers unharmed.
 
 Keeps what must be remembered between the two directions: the CLI's requests that we still owe an answer, and the
 user messages whose turn has not ended.
 """
 
+import json
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
-from ..model.image import Image
+from .. import json_text
+from ..model.options import PDF, Image
+from ..model.usage import Usage
 from ..processes.lines import LineSplitter, Oversized
-from .frames import (
-    ControlCancel,
-    ControlRequest,
-    Frame,
-    Garbage,
-    Lifecycle,
-    Raw,
-    Result,
-    StreamEvent,
-    control_error,
-    control_request,
-    control_success,
-    encode,
-    parse_frame,
-    user_message,
+
+Raw: TypeAlias = dict[str, Any]
+
+
+@dataclass(slots=True)
+class StreamEvent:
+    """A raw event of the Messages API, forwarded while the model writes."""
+
+    raw: Raw
+    size: int
+
+
+@dataclass(slots=True)
+class Conversation:
+    """An `assistant` or `user` frame: one content block or a list of tool results."""
+
+    raw: Raw
+    size: int
+
+    @property
+    def role(self) -> str:
+        return str(self.raw["type"])
+
+    @property
+    def from_subagent(self) -> bool:
+        return self.raw.get("parent_tool_use_id") is not None
+
+    @property
+    def content(self) -> list[Raw]:
+        """The content blocks; text content counts as one text block, anything malformed as none."""
+        message = self.raw.get("message")
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, str):
+            return [{"type": "text", "text": content}]
+        return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+
+
+@dataclass(slots=True)
+class Result:
+    """The end of a turn. `usage` is what the turn used; it is filled in later, from the totals of the process."""
+
+    raw: Raw
+    size: int
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def message_ids(self) -> list[str]:
+        """The user messages that this result answers."""
+        ids = self.raw.get("user_message_uuids")
+        return [str(message_id) for message_id in ids] if isinstance(ids, list) else []
+
+    @property
+    def unasked(self) -> bool:
+        """Whether no user began the turn, but the end of a background task, be it of an earlier process."""
+        origin = self.raw.get("origin")
+        return isinstance(origin, dict) and origin.get("kind") == "task-notification"
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """What became of a user message: queued, started, completed or cancelled."""
+
+    raw: Raw
+    size: int
+
+    @property
+    def message_id(self) -> str:
+        return str(self.raw.get("command_uuid", ""))
+
+    @property
+    def state(self) -> str:
+        return str(self.raw.get("state", ""))
+
+
+@dataclass(slots=True)
+class System:
+    """A `system` frame: init, status, api_retry, background tasks and many more."""
+
+    raw: Raw
+    size: int
+
+    @property
+    def subtype(self) -> str:
+        return str(self.raw.get("subtype", ""))
+
+
+@dataclass(slots=True)
+class ControlRequest:
+    """The CLI asks the host for something and waits for the answer."""
+
+    id: str
+    subtype: str
+    request: Raw
+
+
+@dataclass(slots=True)
+class ControlCancel:
+    """The CLI no longer wants an answer to one of its requests."""
+
+    id: str
+
+
+@dataclass(slots=True)
+class ControlResponse:
+    """The CLI's answer to a request of ours."""
+
+    id: str
+    response: Raw
+    error: str | None
+
+
+@dataclass(slots=True)
+class Other:
+    """A frame of a type unknown to us."""
+
+    raw: Raw
+    size: int
+
+
+@dataclass(slots=True)
+class Garbage:
+    """A line that is not a JSON object, cut to a readable length."""
+
+    text: str
+    size: int
+
+
+Frame: TypeAlias = (
+    StreamEvent
+    | Conversation
+    | Result
+    | Lifecycle
+    | System
+    | ControlRequest
+    | ControlCancel
+    | ControlResponse
+    | Other
+    | Garbage
 )
+
+_CONTENT_FRAMES: dict[str, type[StreamEvent | Conversation | Result | Lifecycle | System]] = {
+    "stream_event": StreamEvent,
+    "assistant": Conversation,
+    "user": Conversation,
+    "result": Result,
+    "command_lifecycle": Lifecycle,
+    "system": System,
+}
+
+
+# json.loads guesses the encoding and looks for white space with a regular expression, which on short lines costs
+# as much as the parsing itself. The CLI writes UTF-8, one value per line.
+_read_value = json.JSONDecoder().raw_decode
+_MAX_LOGGED = 100
+"""Characters of a name or an id in the log."""
+_ESCAPED_SURROGATE = b"\\ud"
+"""How the CLI writes half a surrogate pair, such as a fragment of text that ends within an emoji."""
+
+
+def parse_frame(line: bytes) -> Frame:
+    """The frame on one line. Never raises: what cannot be read is Garbage."""
+    size = len(line)
+    try:
+        text = line.decode("utf-8", "replace").strip()
+        raw, end = _read_value(text)
+        if _ESCAPED_SURROGATE in line:
+            raw = _without_surrogates(raw)
+    except (ValueError, RecursionError):
+        return _garbage(line)
+    if raw.__class__ is not dict or end != len(text):
+        return _garbage(line)
+    kind = raw.get("type")
+    known = _CONTENT_FRAMES.get(kind) if kind.__class__ is str else None
+    if known is not None:
+        return known(raw, size)
+    return _parse_control(raw, size) if isinstance(kind, str) and kind.startswith("control_") else Other(raw, size)
+
+
+def _without_surrogates(value: Any) -> Any:
+    """The value with no half of a surrogate pair in its texts: no client could be sent one."""
+    if isinstance(value, str):
+        return json_text.sound_text(value)
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(part) for key, part in value.items()}
+    return [_without_surrogates(part) for part in value] if isinstance(value, list) else value
+
+
+def _garbage(line: bytes) -> Garbage:
+    return Garbage(line[:2000].decode("utf-8", "replace"), len(line))
+
+
+def _parse_control(raw: Raw, size: int) -> Frame:
+    match raw:
+        case {
+            "type": "control_request",
+            "request_id": str(id_),
+            "request": {"subtype": str(subtype)} as request,
+        }:
+            return ControlRequest(id_, subtype, request)
+        case {"type": "control_cancel_request", "request_id": str(id_)}:
+            return ControlCancel(id_)
+        case {
+            "type": "control_response",
+            "response": {"request_id": str(id_), "subtype": "error", "error": error},
+        }:
+            return ControlResponse(id_, {}, str(error))
+        case {"type": "control_response", "response": {"request_id": str(id_)} as response}:
+            answer = response.get("response")
+            return ControlResponse(id_, answer if isinstance(answer, dict) else {}, None)
+    return Other(raw, size)
+
+
+def describe(frame: Frame) -> str:
+    """A frame for the log: its type, subtype, id and size where it has them, and nothing of its contents."""
+    match frame:
+        case ControlRequest():
+            return f"control_request/{frame.subtype[:_MAX_LOGGED]} id {frame.id[:_MAX_LOGGED]}"
+        case ControlCancel():
+            return f"control_cancel_request id {frame.id[:_MAX_LOGGED]}"
+        case ControlResponse():
+            return f"control_response/{'success' if frame.error is None else 'error'} id {frame.id[:_MAX_LOGGED]}"
+        case Garbage():
+            return f"no frame {frame.size} bytes"
+    raw = frame.raw
+    kind = "/".join(str(raw[name])[:_MAX_LOGGED] for name in ("type", "subtype") if name in raw)
+    known = f" id {str(raw['uuid'])[:_MAX_LOGGED]}" if "uuid" in raw else ""
+    return f"{kind}{known} {frame.size} bytes"
+
+
+def encode(frame: Raw) -> bytes:
+    """One frame as the CLI reads it. A line that it cannot parse would end it, so what JSON cannot say is replaced;
+    ValueError for a frame that is nested too deeply."""
+    return json_text.encode(frame) + b"\n"
+
+
+def user_message(text: str, message_id: str, *, images: Sequence[Image] = (), later: bool = False) -> Raw:
+    """A message of the user; `later` makes it a turn of its own instead of part of the running one."""
+    shown = [
+        {
+            "type": "document" if image.media_type == PDF else "image",
+            "source": {"type": "base64", "media_type": image.media_type, "data": image.data},
+        }
+        for image in images
+    ]
+    # An empty text block is refused by the model: a picture alone goes without.
+    written = [{"type": "text", "text": text}] if text else []
+    frame: Raw = {
+        "type": "user",
+        "message": {"role": "user", "content": [*shown, *written] if shown else text},
+        "parent_tool_use_id": None,
+        "session_id": "",
+        "uuid": message_id,
+    }
+    return {**frame, "priority": "later"} if later else frame
+
+
+def control_request(request_id: str, subtype: str, fields: Raw) -> Raw:
+    """A request of ours to the CLI."""
+    return {"type": "control_request", "request_id": request_id, "request": {"subtype": subtype, **fields}}
+
+
+def control_success(request_id: str, response: Raw) -> Raw:
+    """Our answer to a request of the CLI."""
+    body = {"subtype": "success", "request_id": request_id, "response": response}
+    return {"type": "control_response", "response": body}
+
+
+def control_error(request_id: str, error: str) -> Raw:
+    """Our refusal of a request of the CLI."""
+    return {
+        "type": "control_response",
+        "response": {"subtype": "error", "request_id": request_id, "error": error},
+    }
+
+
+# -- protocol ---------------------------------------------------------------------------------------------------------
+
 
 _MESSAGE_ENDS = frozenset({"completed", "cancelled"})
 _ASKED_KEPT = 10_000
@@ -58,6 +326,7 @@ class ControlProtocol:
             yield self._frame(line)
 
     def _frame(self, line: bytes | Oversized) -> Frame:
+        # Not lost without a word: the owner sees that something was there and could not be read.
         if line.__class__ is Oversized:
             return Garbage(line.head.decode("utf-8", "replace"), line.length)
         frame = parse_frame(line)  # type: ignore[arg-type]  # an exact class check is cheaper than isinstance here
@@ -93,6 +362,8 @@ class ControlProtocol:
     def _messages_meant_by(self, result: Result) -> set[str]:
         if result.unasked:
             return set()
+        # A CLI that reports the life of messages has said which ones
+        # the turn took up; others wait for a turn of their own.
         if self._follows_messages:
             return set(self._started)
         return set() if result.raw.get("queued_turn_count") else set(self.unfinished)
@@ -105,13 +376,16 @@ class ControlProtocol:
     def request(self, subtype: str, fields: dict[str, Any]) -> tuple[str, bytes]:
         """A request of ours: its id and its bytes."""
         request_id = uuid.uuid4().hex
+        # Kept also after the answer: a second one, or one that comes too late, must not pass for an answer to a request
+        # that was never sent, which nobody but a command of the session could have written.
         self._asked[request_id] = None
         if len(self._asked) > _ASKED_KEPT:
             self._asked.popitem(last=False)
         return request_id, encode(control_request(request_id, subtype, fields))
 
     def was_asked(self, request_id: str) -> bool:
-        """Whether a request with this id was made, however long ago and whoever still waits for the answer."""
+        """Whether a request with this id was made, also if it was long ago and nothing waits for the answer any
+        more."""
         return request_id in self._asked
 
     def answer(self, request_id: str, response: Raw) -> bytes | None:

@@ -1,44 +1,23 @@
-"""What a person does with sessions: find them by a part of the id or by title, watch, answer, message, end them.
+"""What a person does with sessions: find them by a part of the id or by title, watch, message and end them.
 
 All of it through the tools that every client has. `LiveSessions` is for any thread; a method returns when the server
 has answered.
 """
 
-import json
 import re
+import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 from ..errors import InvalidArgument, SessionNotFound
-from ..model.question import Question, kind_of
-from ..model.text import visible
-from ..shared.client import CallFailed, McpClient
+from ..shared.client import McpClient, NotRunning
+from .resource_reader import Report, ResourceReader
 
 _WAIT = 50.0
 """Seconds that one call may wait; the loop around it has no end."""
 _MOST = 500
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BUSY = frozenset({"running", "waiting_for_input"})
-Report = dict[str, Any]
-"""What `claude_get_status` returns."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenQuestion:
-    """A question with all of its input, as it may be answered now."""
-
-    question: Question
-    session: Mapping[str, Any]
-    """The listed session that asks it."""
-    for_session: bool
-    """Whether an allowance can be given for the rest of the session."""
-    expires_at: str | None = None
-
-    @property
-    def id(self) -> str:
-        return self.question.id
 
 
 def is_busy(report: Mapping[str, Any]) -> bool:
@@ -51,6 +30,11 @@ class LiveSessions:
 
     def __init__(self, client: McpClient) -> None:
         self._client = client
+        self._schemas: dict[str, Mapping[str, Any]] = {}
+        """The arguments of the server's tools, once they were asked for."""
+        self._unanswered: dict[tuple[str, str], str] = {}
+        """The keys of messages that may have been accepted or not, by session and text."""
+        self.resources = ResourceReader(client)
 
     # -- finding ----------------------------------------------------------------------------------------------
 
@@ -60,9 +44,10 @@ class LiveSessions:
         order = {"waiting_for_input": 0, "running": 1}
         return sorted(sessions, key=lambda session: order.get(session.get("activeStatus", ""), 2))
 
-    def stored(self, text: str = "", limit: int = 50) -> list[dict[str, Any]]:
-        """The newest sessions, on disk or in memory, or those with a text in title, prompts or path."""
-        wanted = {"text": text} if text else {}
+    def stored(self, text: str = "", limit: int = 50, *, whole: bool = False) -> list[dict[str, Any]]:
+        """The newest sessions, on disk or in memory, or those with a text in title, prompts or path; with `whole`,
+        anywhere in the conversation."""
+        wanted = {"text": text, **({"whole": True} if whole else {})} if text else {}
         listed: list[dict[str, Any]] = self._client.call("claude_list_sessions", limit=limit, **wanted)["sessions"]
         return listed
 
@@ -73,11 +58,12 @@ class LiveSessions:
             return name.lower()
         if not name.strip():
             raise InvalidArgument("The session needs a name: an id, the beginning of one, or a title.")
+        # Those in memory first: with many sessions on disk a beginning that is unique among the running ones should do.
         for listed in (self.live, lambda: self._mentioning(name)):
-            found = _named(listed(), name)
+            found = named(listed(), name)
             if len(found) > 1:
                 names = ", ".join(session["sessionId"][:8] for session in found[:5])
-                raise SessionNotFound(f"{len(found)} sessions fit {name!r}: {names}. More of the id is needed.")
+                raise SessionNotFound(f"{name!r} is ambiguous ({len(found)} matches: {names}): use a longer prefix.")
             if found:
                 return str(found[0]["sessionId"])
         raise SessionNotFound(f"No session has an id that begins with {name!r}, or this title.")
@@ -86,73 +72,13 @@ class LiveSessions:
         listed: list[dict[str, Any]] = self._client.call("claude_list_sessions", text=text, limit=_MOST)["sessions"]
         return listed
 
-    # -- questions --------------------------------------------------------------------------------------------
-
-    def questions(self) -> list[OpenQuestion]:
-        """Every open question of the sessions in memory, with its whole input."""
-        asking = [session for session in self.live() if session.get("asks")]
-        return [question for session in asking for question in self.questions_of(session)]
-
-    def questions_of(self, session: Mapping[str, Any]) -> list[OpenQuestion]:
-        """The open questions of one listed session."""
-        try:
-            report = self.status(session["sessionId"], outputLines=0)
-            return list(self.questions_in(report, session))
-        except CallFailed:
-            return []  # it was ended meanwhile
-
-    def questions_in(self, report: Report, session: Mapping[str, Any] | None = None) -> Iterator[OpenQuestion]:
-        """The questions of a report. One that is closed before all of it was read is left out."""
-        cut = {part["part"] for part in report.get("truncated") or ()}
-        for entry in self._pending(report, cut):
-            tool_input = entry["toolInput"]
-            if entry["inputId"] in cut:
-                try:
-                    tool_input = json.loads(self.part(report["sessionId"], entry["inputId"]))
-                except CallFailed:
-                    continue
-            yield _open_question(entry, tool_input, session or {"sessionId": report["sessionId"]})
-
-    def _pending(self, report: Report, cut: set[str]) -> list[dict[str, Any]]:
-        """The entries of a report, and those that did not fit into it."""
-        entries: list[dict[str, Any]] = list(report.get("pendingInputs") or ())
-        more = next((part for part in report.get("truncated") or () if part["part"] == "pendingInputs"), None)
-        while more is not None:
-            page = self.status(report["sessionId"], part="pendingInputs", offset=more["nextOffset"])
-            entries += page.get("pendingInputs") or ()
-            truncated = page.get("truncated") or ()
-            cut.update(part["part"] for part in truncated)
-            more = next((part for part in truncated if part["part"] == "pendingInputs"), None)
-        return entries
-
-    def question(self, name: str) -> OpenQuestion:
-        """The one open question with this beginning of its id, or of the one session of this name that asks just one.
-        SessionNotFound if there is none or several."""
-        questions = self.questions()
-        wanted = name.lower().removeprefix("q-")
-        found = [question for question in questions if wanted and question.id.removeprefix("q-").startswith(wanted)]
-        if not found:
-            named = {session["sessionId"] for session in _named([question.session for question in questions], name)}
-            found = [question for question in questions if question.session["sessionId"] in named]
-        if len(found) != 1:
-            problem = "No open question has" if not found else f"{len(found)} open questions have"
-            raise SessionNotFound(
-                f"{problem} the id or the session {name!r}; `claude-code-mcp questions` shows what is asked."
-            )
-        return found[0]
-
-    def answer(self, question: OpenQuestion, decision: Mapping[str, Any]) -> Report:
-        """Gives the arguments of `claude_respond` to a question; CallFailed if it is no longer open."""
-        identity = {"sessionId": question.session["sessionId"], "inputId": question.id}
-        return self._client.call("claude_respond", **identity, **decision)
-
     # -- one session ------------------------------------------------------------------------------------------
 
     def status(self, session_id: str, **arguments: Any) -> Report:
         return self._client.call("claude_get_status", sessionId=session_id, **arguments)
 
     def part(self, session_id: str, part: str) -> str:
-        """All of a part that a report has cut."""
+        """The whole text of a part that a report has cut, read in pages."""
         text, offset = "", 0
         while True:
             page = self.status(session_id, part=part, offset=offset)["part"]
@@ -184,46 +110,10 @@ class LiveSessions:
         report = self.status(session_id, **known)
         while True:
             yield report
+            # With more at hand there is nothing to wait for, and waiting would hold it back.
             wait = {} if report.get("hasMore") else {"waitSeconds": _WAIT, "anyChange": True}
+            # The id of the report: a session that was cleared meanwhile goes on under another one.
             report = self.status(report["sessionId"], cursor=report["nextCursor"], **wait)
-
-    def settled(self, session_id: str, question_id: str, cursor: str | None) -> str:
-        """How a question was closed that was open at that cursor: who answered it, and what; empty if that is not
-        known."""
-        while True:
-            page = self._read(f"claude-session:///{session_id}/events", cursor=cursor)
-            for event in page["events"]:
-                if event.get("inputId") == question_id and event["type"] != "question":
-                    return _closure(event)
-            if not page.get("hasMore"):
-                return ""
-            cursor = page["nextCursor"]
-
-    def feed(self, session_id: str, cursor: str | None = None, wait: int = 0) -> Report:
-        """What happened behind a cursor, or since the last turn began: whole messages and what is being written. Waits
-        so many seconds for something."""
-        return self._read(f"claude-session:///{session_id}/events", full=1, wait=wait, cursor=cursor)
-
-    def items(self, session_id: str, before: str | None = None) -> Report:
-        """A page of what was said and done, from the end backwards; none of a session that has said nothing yet."""
-        return self._read(f"claude-session:///{session_id}/turns", before=before)
-
-    def subscribe(self, uri: str) -> None:
-        """Has the client notified when this resource changes."""
-        self._client.request("resources/subscribe", uri=uri)
-
-    def unsubscribe(self, uri: str) -> None:
-        self._client.request("resources/unsubscribe", uri=uri)
-
-    def costs(self, by: str) -> Report:
-        return self._read("claude-sessions:///costs", by=by)
-
-    def _read(self, address: str, **query: object) -> Report:
-        """A resource of ours that is JSON."""
-        wanted = urlencode({name: value for name, value in query.items() if value is not None})
-        read = self._client.request("resources/read", uri=f"{address}?{wanted}" if wanted else address)
-        content: Report = json.loads(read["contents"][0]["text"])
-        return content
 
     # -- looking after sessions and servers -------------------------------------------------------------------
 
@@ -237,15 +127,40 @@ class LiveSessions:
 
     def takes(self, tool: str, argument: str) -> bool:
         """Whether the server's tool has this argument."""
-        tools = self._client.request("tools/list")["tools"]
-        schemas = (entry.get("inputSchema") or {} for entry in tools if entry["name"] == tool)
-        return any(argument in (schema.get("properties") or {}) for schema in schemas)
+        if not self._schemas:
+            tools = self._client.request("tools/list")["tools"]
+            self._schemas = {entry["name"]: (entry.get("inputSchema") or {}).get("properties") or {} for entry in tools}
+        return argument in self._schemas.get(tool, {})
+
+    def has_bypass(self) -> bool:
+        """Whether the permission mode bypassPermissions may be used; CallFailed if the server has no such switch."""
+        return bool(self.switch_bypass(None).get("allowBypass"))
+
+    def switch_bypass(self, on: bool | None) -> Report:
+        """Switches it on or off; None only reports which it is."""
+        action = "get_config" if on is None else "enable_bypass" if on else "disable_bypass"
+        return self._client.call("claude_code_configure", action=action)
 
     def create(self, prompt: str, **options: Any) -> Report:
-        return self._client.call("claude_create_session", prompt=prompt, **options)
+        return self._once("", prompt, "claude_create_session", prompt=prompt, **options)
 
     def send(self, session_id: str, message: str) -> Report:
-        return self._client.call("claude_send_message", sessionId=session_id, message=message)
+        return self._once(session_id, message, "claude_send_message", sessionId=session_id, message=message)
+
+    def _once(self, session_id: str, message: str, tool: str, /, **arguments: Any) -> Report:
+        """Sends a message with a key of its own. One whose answer was lost keeps the key, so that the same text, sent
+        again by whoever could not know, counts once."""
+        if not self.takes(tool, "messageKey"):  # a server of an earlier version
+            return self._client.call(tool, **arguments)
+        key = self._unanswered.pop((session_id, message), None) or str(uuid.uuid4())
+        try:
+            return self._client.call(tool, **arguments, messageKey=key)
+        except NotRunning:
+            self._unanswered[session_id, message] = key
+            raise
+
+    def respond(self, session_id: str, question_id: str, decision: Mapping[str, Any]) -> Report:
+        return self._client.call("claude_respond", sessionId=session_id, inputId=question_id, **decision)
 
     def interrupt(self, session_id: str) -> Report:
         return self._client.call("claude_interrupt", sessionId=session_id)
@@ -262,33 +177,10 @@ class LiveSessions:
             following = page.get("nextCursor")
 
 
-def _closure(event: Mapping[str, Any]) -> str:
-    """How a question was closed, for people."""
-    verdict = {"allow": "allowed", "deny": "denied"}.get(str(event.get("decision")), str(event["type"]))
-    client = f" ({event['client']})" if event.get("client") else ""
-    return visible(f"{verdict} by {event.get('by') or 'nobody'}{client}")
-
-
-def _named(sessions: list[Any], name: str) -> list[Any]:
-    """Those whose id begins with the name; if there are none, those with that title."""
+def named(sessions: list[Any], name: str) -> list[Any]:
+    """The sessions whose id begins with the name; if there are none, those with that title."""
     by_id = [session for session in sessions if session["sessionId"].startswith(name.lower())]
     title = " ".join(name.lower().split())
     return by_id or [
         session for session in sessions if " ".join(session.get("displayText", "").lower().split()) == title
     ]
-
-
-def _open_question(entry: Mapping[str, Any], tool_input: Mapping[str, Any], session: Mapping[str, Any]) -> OpenQuestion:
-    question = Question(
-        id=entry["inputId"],
-        session_id=session["sessionId"],
-        kind=kind_of(entry["toolName"]),
-        tool_name=entry["toolName"],
-        tool_input=tool_input,
-        description=entry["description"],
-        reason=entry.get("reason"),
-        blocked_path=entry.get("blockedPath"),
-        modes=tuple(entry.get("modes") or ()),
-        session_rules=tuple(entry.get("sessionRules") or ()),
-    )
-    return OpenQuestion(question, session, bool(entry.get("canAllowForSession")), entry.get("expiresAt"))

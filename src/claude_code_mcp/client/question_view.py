@@ -1,19 +1,22 @@
-"""A question line by line, with what each line is: all that is decided on, whole, with nothing invisible. Pure.
+"""Questions and tool calls as lines for people, and a decision as the arguments of `claude_respond`. Pure.
 
-An edit is shown as the lines that go and the lines that come, everything else as `questions/presentation.py` shows it.
+An edit is shown as the lines that go and the lines that come, with their numbers where the server has compared the
+file, everything else as `questions/presentation.py` shows it.
 Every line of a file has a sign before it, so that no content can look like a line of ours. Takes time linear in the
 input: there is no search for the smallest difference.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from ..model.question import Question
+from ..model.question import Question, QuestionKind
 from ..model.text import visible
-from ..questions.presentation import full_text
+from ..questions.presentation import change_lines, describe, fields_in_change, full_text
+from .open_questions import OpenQuestion
 
 EDITED = {"Edit": ("old_string", "new_string"), "Write": ("", "content"), "NotebookEdit": ("", "new_source")}
 """The tools that change a file, with the fields that hold the text before and after."""
@@ -33,7 +36,11 @@ class Line(NamedTuple):
 
 
 def question_lines(question: Question) -> Iterator[Line]:
-    """All of a question."""
+    """All of a question as lines: its head first, then every field, and for an edit the lines that go and those that
+    come."""
+    if question.change is not None and question.change.diff:
+        yield from _changed_file(question, question.change.diff)
+        return
     fields = EDITED.get(question.tool_name)
     before, after = _texts(question.tool_input, fields) if fields else (None, None)
     if before is None or after is None:
@@ -46,6 +53,17 @@ def question_lines(question: Question) -> Iterator[Line]:
     yield Line(head, Style.HEAD)
     yield from map(Line, rest)
     yield from changed_lines(before, after)
+
+
+def _changed_file(question: Question, diff: str) -> Iterator[Line]:
+    """The head and the other fields, then the change in its place in the file, with line numbers."""
+    others = {name: value for name, value in question.tool_input.items() if name not in fields_in_change(question)}
+    head, *rest = full_text(replace(question, tool_input=others, change=None)).split("\n")
+    yield Line(head, Style.HEAD)
+    yield from map(Line, rest)
+    for number, (sign, line) in enumerate(change_lines(diff)):
+        if number or sign != "@":  # above the first hunk there is nothing to be told apart from
+            yield Line(line, _DIFF_STYLES.get(sign, Style.SAME))
 
 
 def _texts(tool_input: Mapping[str, Any], fields: tuple[str, str]) -> tuple[str | None, str | None]:
@@ -73,9 +91,94 @@ def _split(text: str) -> list[str]:
     """The lines of a text; a difference in the last line break is to be seen as well."""
     if not text:
         return []
+    # An edit may change nothing but line ends, and a person must see what is changed.
     lines = visible(text.replace("\r\n", "\\r\n")).split("\n")
     return lines[:-1] if lines[-1] == "" else [*lines[:-1], f"{lines[-1]}  [no line break at the end]"]
 
 
 def _common(old: list[str], new: list[str]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+
+
+# -- tool view --------------------------------------------------------------------------------------------------------
+
+
+_DIFF_STYLES = {"+": Style.ADDED, "-": Style.REMOVED, "@": Style.HEAD}
+
+
+def call_line(name: str, tool_input: object, cwd: str = "") -> str:
+    """The call in one line."""
+    return visible(describe(name, tool_input if isinstance(tool_input, dict) else {}, cwd))
+
+
+def input_lines(name: str, tool_input: object, diff: str = "") -> Iterator[Line]:
+    """All that the tool was given; of an edit, the lines that go and those that come."""
+    fields: Mapping[str, Any] = tool_input if isinstance(tool_input, Mapping) else {}
+    before, after = EDITED.get(name, ("", ""))
+    texts = (fields.get(before, "") if before else "", fields.get(after, ""))
+    is_edit = name in EDITED and all(isinstance(text, str) for text in texts)
+    for key, value in fields.items():
+        if not (is_edit and key in (before, after)):
+            yield from _field(str(key), value)
+    if diff:
+        yield from diff_lines(diff)
+    elif is_edit:
+        yield from changed_lines(*texts)
+
+
+def diff_lines(diff: str) -> Iterator[Line]:
+    """A diff as git writes it."""
+    return (Line(line, _DIFF_STYLES.get(line[:1], Style.SAME)) for line in visible(diff).split("\n"))
+
+
+def _field(name: str, value: Any) -> Iterator[Line]:
+    text = visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+    first, *rest = text.split("\n")
+    if not rest:
+        yield Line(f"{visible(name)}: {first}")
+        return
+    yield Line(f"{visible(name)}:", Style.HEAD)
+    yield from (Line(f"  {line}") for line in (first, *rest))
+
+
+def result_text(content: object) -> str:
+    """What a tool returned, as far as it is text."""
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else []
+    shown = (block.get("text") or f"[{block.get('type')}]" for block in blocks if isinstance(block, Mapping))
+    return "\n".join(map(str, shown))
+
+
+# -- deciding ---------------------------------------------------------------------------------------------------------
+
+
+_ALLOW = frozenset({"a", "allow", "y", "yes"})
+_SESSION = frozenset({"s", "session"})
+_EDITS = frozenset({"e", "edits"})
+_DENY = frozenset({"d", "deny", "n", "no"})
+ACCEPT_EDITS = "acceptEdits"
+
+
+class NoAnswer(Exception):
+    """What was given is no answer; the text says what would be one."""
+
+
+def decide(asked: OpenQuestion, decision: str, text: str = "") -> dict[str, Any]:
+    """The arguments of `claude_respond` for a decision in a word, with a reason for a denial. NoAnswer if it does not
+    go with the question."""
+    kind = asked.question.kind
+    if decision in _DENY:
+        return {"decision": "deny", **({"reason": text} if text else {})}
+    # A text behind `allow` may have been meant as a condition, which an allowance cannot carry.
+    if text:
+        raise NoAnswer(f"{decision!r} takes no text; `deny` does.")
+    if kind is QuestionKind.USER_QUESTION:
+        raise NoAnswer("This question takes an answer to each of its parts, or a denial.")
+    if decision in _ALLOW:
+        return {"decision": "allow"}
+    if decision in _SESSION and kind is QuestionKind.PERMISSION and asked.for_session:
+        return {"decision": "allow", "scope": "session"}
+    if decision in _EDITS and ACCEPT_EDITS in asked.question.modes:
+        return {"decision": "allow", "permissionMode": ACCEPT_EDITS}
+    raise NoAnswer(f"{decision!r} is no answer to this question." if decision else "An empty line is no answer.")

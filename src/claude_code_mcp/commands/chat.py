@@ -12,47 +12,62 @@ import contextlib
 import os
 import queue
 import select
+import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ..client.deciding import NoAnswer
-from ..client.live_sessions import LiveSessions, Report, is_busy
-from ..errors import InvalidArgument
+from ..client.live_sessions import LiveSessions, is_busy
+from ..client.open_questions import OpenQuestion, OpenQuestions
+from ..client.question_view import ACCEPT_EDITS, EDITED, NoAnswer
+from ..client.resource_reader import Report
+from ..config import load_settings
+from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
+from ..model.caller import LOCAL
+from ..model.options import BYPASS, PERMISSION_MODES
+from ..model.question import QuestionKind
 from ..model.text import visible
-from ..shared.client import CallFailed
-from .asking import Asking
-from .flags import positive, print_json, standard_input
+from ..shared.client import CallFailed, ask_shared
+from ..state.sign_ins import SignIns
+from ..state.state_directory import database_in
+from .exit_codes import ExitCode, exit_code_of
+from .flags import piped_input, positive, print_json, standard_input, tool_rule
 from .printing import print_question
-from .verbs import add_session, add_verb, at_server, failed
-from .watching import error_text
+from .verbs import Asking, add_session, add_verb, at_server, error_text, failed, target_of
 
-_INTERRUPTED = 130
+_SIGNALLED = 128
+"""The exit code of a command that a signal ended is this and the signal's number."""
 _CHUNK = 1 << 16
-_MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
 
 
 def add_to(commands: Any) -> None:
     run = add_verb(commands, "run", "run a prompt in a new session, to its end", at_server(_run))
-    run.add_argument("prompt", nargs="+", metavar="PROMPT", help="the task; - reads it from standard input")
+    run.add_argument("prompt", nargs="*", metavar="PROMPT", help="the task; what is piped in follows it")
     run.add_argument("--cwd", metavar="DIR", default=".", help="where it works (default: here)")
     run.add_argument("--model", metavar="NAME", help="a model, or an alias such as opus")
-    run.add_argument("--permission-mode", choices=_MODES, metavar="MODE", help=", ".join(_MODES))
-    run.add_argument("--allow", action="append", metavar="RULE", help="allowed without asking, such as 'Bash(make *)'")
-    run.add_argument("--deny", action="append", metavar="RULE", help="denied without asking")
+    modes = f"{', '.join(mode for mode in PERMISSION_MODES if mode != BYPASS)}, or {BYPASS} after `bypass on`"
+    run.add_argument("--permission-mode", choices=PERMISSION_MODES, metavar="MODE", help=modes)
+    allow = "allowed without asking, such as 'Bash(make *)'"
+    run.add_argument("--allow", action="append", type=tool_rule, metavar="RULE", help=allow)
+    run.add_argument("--deny", action="append", type=tool_rule, metavar="RULE", help="denied without asking")
     run.add_argument("--max-turns", type=positive, metavar="N", help="end after so many answers of the model")
+    run.add_argument("--worktree", action="store_true", help="in a git worktree and branch of its own")
+    run.add_argument("--detach", action="store_true", help="print the session's id and leave; the turn goes on")
     _add_common(run)
+    _add_unattended(run)
     send = add_verb(commands, "send", "send a message to a session and wait for what comes of it", at_server(_send))
     add_session(send)
-    send.add_argument("message", nargs="+", metavar="MESSAGE", help="the message; - reads it from standard input")
+    send.add_argument("message", nargs="*", metavar="MESSAGE", help="the message; what is piped in follows it")
     send.add_argument("--no-wait", action="store_true", help="return as soon as it is accepted")
     _add_common(send)
+    _add_unattended(send)
     attach = add_verb(commands, "attach", "follow a session and type messages to it", at_server(_attach))
     add_session(attach)
     attach.add_argument("--lines", type=positive, default=20, metavar="N", help="begin with the last N (default 20)")
     _add_common(attach)
+    attach.set_defaults(on_question="wait")
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -61,9 +76,21 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_unattended(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--on-question",
+        choices=("deny", "wait"),
+        help="what happens to a question without a terminal (default: it waits if somebody else is there who can "
+        "answer, else it is denied at once)",
+    )
+
+
 def _text(parts: list[str]) -> str:
-    text = standard_input() if parts == ["-"] else " ".join(parts)
-    if not text.strip():
+    """The message on the command line, and behind it what is piped in."""
+    piped = standard_input() if parts == ["-"] else piped_input()
+    written = "" if parts == ["-"] else " ".join(parts)
+    text = "\n\n".join(part for part in (written, piped) if part.strip())
+    if not text:
         raise InvalidArgument("There is nothing to send.")
     return text
 
@@ -79,9 +106,18 @@ def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
         "allowedTools": arguments.allow,
         "disallowedTools": arguments.deny,
         "maxTurns": arguments.max_turns,
+        "worktree": arguments.worktree or None,
     }
     prompt = _text(arguments.prompt)
-    made = sessions.create(prompt, **{name: value for name, value in options.items() if value is not None})
+    try:
+        made = sessions.create(prompt, **{name: value for name, value in options.items() if value is not None})
+    except CallFailed as error:
+        if arguments.permission_mode == BYPASS and error.code == "PERMISSION_DENIED":
+            raise PermissionDenied(f"{error} In a shell: `claude-code-mcp bypass on`.") from None
+        raise
+    if arguments.detach:
+        print_json(made) if arguments.json else print(made["sessionId"])
+        return 0
     conversation = _Conversation(sessions, made["sessionId"], arguments, cursor="0")
     print(f"session {made['sessionId']}", file=sys.stderr, flush=True)
     return conversation.until_rest()
@@ -89,6 +125,7 @@ def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 
 def _send(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     text, session_id = _text(arguments.message), sessions.find(arguments.session)
+    # Before the message is sent: what the turn puts out at once would be behind a later cursor.
     cursor = sessions.status(session_id, outputLines=0)["nextCursor"]
     accepted = sessions.send(session_id, text)
     if arguments.no_wait:
@@ -114,12 +151,15 @@ class _Typed(NamedTuple):
     questions: int
 
 
-class _CtrlC:
-    """Ctrl-C was pressed."""
+class _Stopped(NamedTuple):
+    """Ctrl-C was pressed, or another signal says that this command is to end."""
+
+    signal: int
 
 
-_Happening = Report | _Typed | _CtrlC | Exception | None
-"""A report, a typed line, Ctrl-C, a failure of the thread that follows, or the end of what is typed."""
+_Happening = Report | _Typed | _Stopped | Exception | None
+"""A report, a typed line, a signal, a failure of the thread that follows, or the end of what is typed."""
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class _Conversation:
@@ -136,6 +176,12 @@ class _Conversation:
         self._sessions = sessions
         self._session_id = session_id
         self._json = arguments.json
+        self._arguments = arguments
+        self._denied = False
+        """Whether a question was denied because nobody was there to answer it."""
+        self._retrying: str | None = None
+        self._stopped_by = 0
+        """The signal that has ended the turn."""
         self._happened: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
         self._asking: Asking | None = None
         self._answered: set[str] = set()
@@ -149,8 +195,11 @@ class _Conversation:
         self._typing = sys.stdin is not None and sys.stdin.isatty()
         self._interrupting = False
         self._chunk_questions = 0
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
-            signal.signal(signal.SIGINT, self._on_ctrl_c)
+        # Put into the queue instead of raised: in the middle of a call it would leave the turn running.
+        for number in _SIGNALS:
+            # Not where it is ignored, as `nohup` does.
+            if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
+                signal.signal(number, self._on_signal)
         threading.Thread(target=self._follow, args=(cursor, lines), daemon=True).start()
 
     def until_rest(self) -> int:
@@ -160,13 +209,14 @@ class _Conversation:
         for happening in self._happenings():
             if isinstance(happening, dict):
                 self._show(happening)
+                # The end of a turn may be reported before all of its output: then another report follows.
                 if not is_busy(happening) and not happening.get("hasMore"):
                     return self._ended(happening)
             elif happening is None:
                 self._input_ended()
             else:
                 self._answer(happening)
-        return _INTERRUPTED
+        return _SIGNALLED + (self._stopped_by or signal.SIGINT)
 
     def attached(self) -> int:
         """Prints what happens, and sends what is typed, until the input ends."""
@@ -177,32 +227,37 @@ class _Conversation:
                 return 0
             if isinstance(happening, dict):
                 self._show(happening)
+            # A line that was typed before the question was shown is a message and no answer to it.
             elif self._asking is not None and happening.questions == self._questions_shown:
                 self._answer(happening)
             elif happening.line.strip():
                 self._say(happening.line)
-        return _INTERRUPTED
+        return _SIGNALLED + (self._stopped_by or signal.SIGINT)
 
     def _happenings(self) -> Iterator[Report | _Typed | None]:
-        """What comes, until Ctrl-C is pressed while no turn runs, or twice. The first one interrupts the turn."""
+        """What comes, until a signal such as Ctrl-C comes while no turn runs, or twice. The first one interrupts the
+        turn."""
         while True:
             happening = self._happened.get()
             if isinstance(happening, Exception):
                 raise happening
-            if not isinstance(happening, _CtrlC):
+            if not isinstance(happening, _Stopped):
                 yield happening
-            elif is_busy(self._report):
-                print("\ninterrupting; Ctrl-C again leaves at once", file=sys.stderr, flush=True)
-                self._sessions.interrupt(self._session_id)
-            else:
+                continue
+            self._stopped_by = happening.signal
+            if not is_busy(self._report):
                 return
+            # Before anything is printed: the terminal may be gone, which is what SIGHUP says.
+            self._sessions.interrupt(self._session_id)
+            with contextlib.suppress(OSError):
+                print("\ninterrupting; once more leaves at once", file=sys.stderr, flush=True)
 
-    def _on_ctrl_c(self, *_: object) -> None:
+    def _on_signal(self, number: int, _: object) -> None:
         """It may come in the middle of anything, so the first one waits for its turn; the second one leaves."""
         if self._interrupting:
             raise KeyboardInterrupt
         self._interrupting = True
-        self._happened.put(_CtrlC())
+        self._happened.put(_Stopped(number))
 
     # -- the threads ------------------------------------------------------------------------------------------
 
@@ -226,6 +281,7 @@ class _Conversation:
     def _read_chunk(self) -> bytes:
         """What was typed next; empty at its end."""
         while os.name == "posix":
+            # Waits without the lock: whoever shows a question needs it, to throw away what was typed before.
             select.select([0], [], [])
             with self._input_lock:
                 if select.select([0], [], [], 0)[0]:  # it may have been thrown away meanwhile
@@ -244,8 +300,13 @@ class _Conversation:
             for line in self._sessions.lines(report):
                 print(visible(line))
             sys.stdout.flush()
+        if report.get("retrying") != self._retrying:
+            self._retrying = report.get("retrying")
+            if self._retrying:
+                print(f"[{visible(self._retrying)}]", file=sys.stderr, flush=True)
         if report.get("notice"):
             print(f"[{visible(report['notice'])}]", file=sys.stderr)
+        # Once the turn has ended the next Ctrl-C is a first one again.
         self._interrupting = self._interrupting and is_busy(report)
         open_ids = [entry["inputId"] for entry in report.get("pendingInputs") or ()]
         if self._asking is not None and self._asking.asked.id not in open_ids:
@@ -255,13 +316,16 @@ class _Conversation:
             self._ask(report)
 
     def _ask(self, report: Report) -> None:
-        """Asks the first question that has no answer yet or, where nobody can be asked, says what would answer it."""
-        for asked in self._sessions.questions_in(report):
+        """Asks the first question that has no answer yet; where nobody is at the terminal, prints the command that
+        would answer it."""
+        for asked in OpenQuestions(self._sessions).within(report):
             if asked.id in self._answered:
                 continue
             if self._typing:
                 with self._input_lock:
                     _discard_typed()
+                    # Under the lock, together with the discarding: no line
+                    # can be read in between and count for this question.
                     self._questions_shown += 1
                 self._asking = Asking(asked)
                 print_question(asked, sys.stderr)
@@ -270,7 +334,19 @@ class _Conversation:
             if asked.id not in self._mentioned:
                 self._mentioned.add(asked.id)
                 print_question(asked, sys.stderr)
-                print(f"waiting: claude-code-mcp answer {asked.id}", file=sys.stderr, flush=True)
+                self._leave_to_others(asked)
+
+    def _leave_to_others(self, asked: OpenQuestion) -> None:
+        """A question that nobody can be asked here: others answer it, or it is denied at once."""
+        others = who_can_answer(self._arguments)
+        if others:
+            print(f"waiting for {others}: claude-code-mcp answer {asked.id}", file=sys.stderr, flush=True)
+            return
+        self._denied = True
+        self._answered.add(asked.id)
+        with contextlib.suppress(CallFailed):  # somebody has answered it meanwhile
+            OpenQuestions(self._sessions).answer(asked, {"decision": "deny", "reason": _UNANSWERABLE})
+        print(f"denied: {_UNANSWERABLE} {flags_that_allow(asked)}", file=sys.stderr, flush=True)
 
     def _prompt(self) -> None:
         if self._asking is not None:
@@ -290,7 +366,7 @@ class _Conversation:
             return
         asked = self._asking.asked
         try:
-            self._sessions.answer(asked, decision)
+            OpenQuestions(self._sessions).answer(asked, decision)
         except CallFailed as error:  # it does not fit, or is too late: then the next report says so
             print(f"[{visible(str(error))}]", file=sys.stderr)
             self._asking = Asking(asked)
@@ -303,9 +379,10 @@ class _Conversation:
         """Nobody can be asked any more."""
         self._typing = False
         if self._asking is not None:
-            print(f"\nwaiting: claude-code-mcp answer {self._asking.asked.id}", file=sys.stderr, flush=True)
-            self._mentioned.add(self._asking.asked.id)
-            self._asking = None
+            asked, self._asking = self._asking.asked, None
+            self._mentioned.add(asked.id)
+            print(file=sys.stderr)
+            self._leave_to_others(asked)
 
     def _say(self, message: str) -> None:
         try:
@@ -316,10 +393,54 @@ class _Conversation:
     def _ended(self, report: Report) -> int:
         if self._json:
             print_json({**report, "result": self._sessions.result(report) or None})
-        if report["status"] == "interrupted":
-            return _INTERRUPTED
+        if self._stopped_by or report["status"] == "interrupted":
+            return _SIGNALLED + (self._stopped_by or signal.SIGINT)
         problem = error_text(report) or (report["status"] if report["status"] != "completed" else None)
-        return failed(visible(problem)) if problem else 0
+        if problem:
+            return failed(visible(problem), exit_code_of((report.get("error") or {}).get("code") or ""))
+        return int(ExitCode.REFUSED if self._denied else ExitCode.DONE)
+
+
+_UNANSWERABLE = "nobody is there to answer it."
+
+
+def who_can_answer(arguments: argparse.Namespace) -> str:
+    """Who else can answer questions of a session, in words; empty if nobody can, or if nobody is to be waited for."""
+    if arguments.on_question is not None:
+        return "an answer" if arguments.on_question == "wait" else ""
+    if arguments.own or arguments.url:
+        return ""  # nobody else knows of the one, and of the other we do not know who does
+    status: dict[str, Any] = ask_shared(os.environ, "status", target_of(arguments).arguments) or {}
+    persons = sum(bool(client.get("person")) for client in status.get("clients") or ())
+    if persons:
+        return "a person at another terminal"
+    return "the console" if status.get("web") and _is_signed_in() else ""
+
+
+def _is_signed_in() -> bool:
+    """Whether a browser is signed in to the console as this user."""
+    try:
+        return bool(SignIns(database_in(load_settings().state_dir)).of(LOCAL))
+    except ClaudeCodeError:
+        return False  # the server says what is wrong with its state
+
+
+def flags_that_allow(asked: OpenQuestion) -> str:
+    """The flags with which a question would not have been asked."""
+    question = asked.question
+    if question.kind is not QuestionKind.PERMISSION:
+        return "--on-question wait has it wait for `claude-code-mcp answer`."
+    rules = [rule for rule in question.session_rules if _is_rule(rule)] or [question.tool_name]
+    flags = " ".join(f"--allow {shlex.quote(rule)}" for rule in rules)
+    edits = f" or --permission-mode {ACCEPT_EDITS}" if question.tool_name in EDITED else ""
+    return f"{flags}{edits} would allow it; --on-question wait has it wait for `claude-code-mcp answer`."
+
+
+def _is_rule(text: str) -> bool:
+    """What is granted for a session may be a rule, but also a directory or a mode, in words."""
+    with contextlib.suppress(argparse.ArgumentTypeError):
+        return tool_rule(text) == text
+    return False
 
 
 def _discard_typed() -> None:

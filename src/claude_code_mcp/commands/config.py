@@ -1,25 +1,18 @@
-"""`config`: prints the settings in force, their reference page, or how to register this server in a client."""
+"""`config`: the settings in force, their reference, and how clients are registered."""
 
 import argparse
-import difflib
 import os
-import shlex
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from ..claude.executable import find_executable
-from ..client.http_client import address_of
+from ..client.connections import address_of
 from ..config import CONFIG_FILE_VARIABLE, Settings, description_of, load_settings, variable_of
-from ..errors import ClaudeCodeError, InvalidArgument
-from ..model.text import visible
+from ..errors import InvalidArgument
 from ..shared import place
 from .flags import add_config_file, add_json, print_json
-from .registration import HOSTS, TOKEN, ServerAddress, claude_code_arguments, own_command
+from .registration import HOSTS, TOKEN, ServerAddress, install_by_command, install_in_file, own_command
 
 _PAGE = """\
 # Settings
@@ -114,10 +107,10 @@ def _register(arguments: argparse.Namespace) -> int:
         print(host.instructions(address))
         return 0
     if arguments.client == "claude-code":
-        return _install_by_command(address, yes=arguments.yes)
+        return install_by_command(address, yes=arguments.yes)
     if host.file is None or host.merged is None:
         raise InvalidArgument(f"--install: {arguments.client} has no file of its own.")
-    return _install_in_file(host.file(), host.merged, address, yes=arguments.yes)
+    return install_in_file(host.file(), host.merged, address, yes=arguments.yes)
 
 
 def _registration(arguments: argparse.Namespace) -> ServerAddress:
@@ -129,51 +122,3 @@ def _registration(arguments: argparse.Namespace) -> ServerAddress:
     file = arguments.config or os.environ.get(CONFIG_FILE_VARIABLE)
     config = ["--config", str(Path(file).expanduser().absolute())] if file else []
     return ServerAddress([*own_command(), *shared, *config])
-
-
-def _install_by_command(address: ServerAddress, *, yes: bool) -> int:
-    """Claude Code changes its file all the time; only it can write to it safely."""
-    command = claude_code_arguments(find_executable(os.environ.get(variable_of("claude_path"))), address)
-    print(shlex.join(command), flush=True)
-    if not yes and not _agreed("Run this?"):
-        return 1
-    return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode and 1
-
-
-def _install_in_file(
-    file: Path, merged: Callable[[str, ServerAddress], str], address: ServerAddress, *, yes: bool
-) -> int:
-    file = file.resolve()  # a link to the file stays one
-    try:
-        before = file.read_text(encoding="utf-8") if file.exists() else ""
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"{file} cannot be read: {error}") from None
-    after = merged(before, address)
-    if after == before:
-        print(f"{file} has it already.")
-        return 0
-    difference = difflib.unified_diff(before.splitlines(), after.splitlines(), str(file), str(file), n=1, lineterm="")
-    print("\n".join(map(visible, difference)), flush=True)
-    if not yes and not _agreed(f"Write {file}?"):
-        return 1
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        mode = file.stat().st_mode & 0o777 if file.exists() else 0o600
-        beside = file.with_name(f".{file.name}.{os.getpid()}")
-        beside.write_text(after, encoding="utf-8")
-        beside.chmod(mode)
-        beside.replace(file)
-    except OSError as error:
-        raise ClaudeCodeError(f"{file} cannot be written: {error.strerror}.") from None
-    print(f"Written: {file}")
-    return 0
-
-
-def _agreed(question: str) -> bool:
-    if not sys.stdin.isatty():
-        raise InvalidArgument("Nobody can be asked here: --yes says that it may be done.")
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() in ("y", "yes"):
-        return True
-    print("Nothing was changed.", file=sys.stderr)
-    return False

@@ -1,15 +1,26 @@
-"""`costs`: what the Claude Code sessions on this machine have cost, with a small chart."""
+"""`costs` and `stats`: what sessions have cost, and the metrics of a running server."""
 
 import argparse
 import asyncio
+import http.client
+import os
 import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..model.text import clip_line, count_of
-from ..state.session_records import LOCAL
-from ..store.cost_report import CostLine, Costs
-from .flags import add_json, positive, print_json
+from ..config import load_settings
+from ..errors import InvalidArgument, PermissionDenied
+from ..model.caller import LOCAL
+from ..model.text import clip_line, count_of, csv_of, visible
+from ..shared.client import ask_shared
+from ..state.spending import Spending
+from ..state.state_directory import database_in
+from ..store.cost_table import CostLine, Costs
+from .exit_codes import Unavailable
+from .flags import add_config_file, add_json, camel_names, positive, print_json
 from .sessions import library, print_unread
 
 _WIDEST = 40
@@ -19,32 +30,74 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def add_to(commands: Any) -> None:
+    _add_costs(commands)
+    _add_stats(commands)
+
+
+def _add_costs(commands: Any) -> None:
     parser = commands.add_parser(
         "costs",
         help="what the sessions on this machine have cost",
         description="Adds up what Claude Code wrote down when its processes ended, and what this server has recorded "
         "of sessions that it ran.",
     )
-    parser.add_argument("--by", choices=("day", "project", "model", "session"), default="day", help="default: day")
+    parser.add_argument(
+        "--by",
+        choices=("day", "project", "model", "session", "caller", "group"),
+        default="day",
+        help="default: day. caller, group: by month, for the people and programs that a server has served over HTTP",
+    )
     parser.add_argument("--days", type=positive, metavar="N", help="of the last N days (default: all)")
     parser.add_argument("--project", metavar="DIR", help="only the sessions of this directory")
     parser.add_argument("--limit", type=positive, default=30, metavar="N", help="at most N lines (default 30)")
-    add_json(parser)
-    parser.set_defaults(run=_run)
+    formats = parser.add_mutually_exclusive_group()
+    add_json(formats)
+    formats.add_argument("--csv", action="store_true", help="print all lines as CSV")
+    add_config_file(parser)
+    parser.set_defaults(run=_run_costs)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run_months(arguments: argparse.Namespace) -> int:
+    """By caller or group: what the server itself has written down."""
+    spending = Spending(database_in(load_settings(file=arguments.config).state_dir))
+    lines = spending.by_month(groups=arguments.by == "group")
+    rows = [
+        {"month": line.period, **({"group": line.group} if line.group else {}), "caller": line.principal}
+        | {"usd": round(line.usd, 6)}
+        for line in lines
+    ]
+    if arguments.json:
+        print_json({"by": arguments.by, "lines": rows})
+    elif arguments.csv:
+        print(csv_of(rows), end="")
+    else:
+        for row in rows[: arguments.limit]:
+            names = [visible(clip_line(str(value), _WIDEST)) for name, value in row.items() if name != "usd"]
+            print(f"{'  '.join(names)}  ${row['usd']:,.4f}")
+        left_out = len(rows) - arguments.limit
+        if not rows or left_out > 0:
+            print(f"… and {left_out} more" if rows else "No costs are recorded.")
+    return 0
+
+
+def _run_costs(arguments: argparse.Namespace) -> int:
+    if arguments.by in ("caller", "group"):
+        return _run_months(arguments)
     since = ""
     if arguments.days is not None:
         since = time.strftime("%Y-%m-%d", time.gmtime(time.time() - (arguments.days - 1) * _DAY))
     sessions = library()
-    most = None if arguments.json else arguments.limit
-    costs = asyncio.run(sessions.costs(arguments.by, owner=LOCAL, since=since, project=arguments.project, most=most))
+    most = None if arguments.json or arguments.csv else arguments.limit
+    costs = asyncio.run(
+        sessions.costs(arguments.by, principal=LOCAL, since=since, project=arguments.project, most=most)
+    )
     print_unread(sessions)
     if arguments.json:
-        print_json({"by": costs.by, "lines": [asdict(line) for line in costs.lines], "total": asdict(costs.total)})
+        lines = [camel_names(asdict(line)) for line in costs.lines]
+        print_json({"by": costs.by, "lines": lines, "total": camel_names(asdict(costs.total))})
         return 0
-    print(_chart(costs))
+    print(csv_of([camel_names(asdict(line)) for line in costs.lines]) if arguments.csv else _chart(costs), end="")
+    print("" if arguments.csv else "\n", end="")
     return 0
 
 
@@ -65,11 +118,11 @@ def _chart(costs: Costs) -> str:
 
 
 def _name(line: CostLine) -> str:
-    return clip_line(f"{line.name[:8]} {line.title}" if line.title else line.name, _WIDEST)
+    return visible(clip_line(f"{line.name[:8]} {line.title}" if line.title else line.name, _WIDEST))
 
 
 def _bar(amount: float, most: float) -> str:
-    """As long as the amount, to an eighth of a character."""
+    """A bar whose length stands for the amount, to an eighth of a character."""
     eighths = round(8 * _BAR * amount / most) if most > 0 else 0
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
@@ -78,3 +131,115 @@ def _total(total: CostLine) -> str:
     tokens = f"{total.input_tokens:,} tokens in, {total.output_tokens:,} out"
     unpriced = f"; {total.unpriced_tokens:,} tokens have no recorded price" if total.unpriced_tokens else ""
     return f"Total ${total.usd:,.4f} in {count_of(total.sessions, 'session')}, {tokens}{unpriced}."
+
+
+# -- stats ------------------------------------------------------------------------------------------------------------
+
+
+_PREFIX = "claude_code_mcp_"
+_TIMEOUT = 10.0
+_MAX_BYTES = 10 << 20
+
+
+def _add_stats(commands: Any) -> None:
+    parser = commands.add_parser(
+        "stats",
+        help="show the figures of a running server",
+        description="Asks the shared server of this user or, with an address, the /metrics of a server that runs "
+        "with --http. The token for that is taken from CLAUDE_CODE_MCP_METRICS_TOKEN or else CLAUDE_CODE_MCP_TOKEN.",
+    )
+    parser.add_argument(
+        "where", nargs="?", metavar="HOST:PORT", help="where it listens, or its URL; without it, the shared server"
+    )
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--raw", action="store_true", help="print Prometheus' text format")
+    add_json(formats, "print a list of samples with name, labels and value as JSON")
+    parser.set_defaults(run=_run_stats)
+
+
+def _run_stats(arguments: argparse.Namespace) -> int:
+    text = _fetch(_metrics_url(arguments.where)) if arguments.where else _from_shared()
+    if arguments.raw:
+        print(text, end="")
+        return 0
+    samples = list(_samples(text))
+    if arguments.json:
+        print_json([sample._asdict() for sample in samples])
+        return 0
+    rows = [(_label(sample), _formatted(sample)) for sample in samples]
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+    return 0
+
+
+def _from_shared() -> str:
+    text = ask_shared(os.environ, "metrics")
+    if not isinstance(text, str):
+        raise Unavailable("No shared server runs; give the HOST:PORT of a server that runs with --http.")
+    return text
+
+
+def _metrics_url(where: str) -> str:
+    base = where if where.startswith(("http://", "https://")) else f"http://{where}"
+    return base.removesuffix("/").removesuffix("/mcp").removesuffix("/metrics") + "/metrics"
+
+
+def _fetch(url: str) -> str:
+    """The body of the response. Raises InvalidArgument for what is no address, Unavailable for every failure."""
+    token = os.environ.get("CLAUDE_CODE_MCP_METRICS_TOKEN") or os.environ.get("CLAUDE_CODE_MCP_TOKEN")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http or https, see _metrics_url
+        # No proxy and no redirect: the token is for the server that was named and for nobody else.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+        with opener.open(request, timeout=_TIMEOUT) as response:
+            return str(response.read(_MAX_BYTES).decode("utf-8", "replace"))
+    except urllib.error.HTTPError as error:
+        error.close()
+        hint = " Set CLAUDE_CODE_MCP_METRICS_TOKEN or CLAUDE_CODE_MCP_TOKEN." if error.code == 401 else ""
+        kind = PermissionDenied if error.code in (401, 403) else Unavailable
+        raise kind(f"{url} answered {error.code}.{hint}") from None
+    except (ValueError, OverflowError, http.client.HTTPException) as error:
+        raise InvalidArgument(f"{url!r} is not an address: {error}") from None
+    except OSError as error:
+        raise Unavailable(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from None
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects: the token must not be sent to any server but the one that was named."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class _Sample(NamedTuple):
+    """One value of the metrics, under its full name."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+def _samples(text: str) -> Iterator[_Sample]:
+    """Every sample but the buckets of histograms."""
+    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - only this command needs it
+
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if not sample.name.endswith("_bucket"):
+                yield _Sample(sample.name, sample.labels, sample.value)
+
+
+def _label(sample: _Sample) -> str:
+    labels = " ".join(f"{name}={value}" for name, value in sample.labels.items())
+    return f"{sample.name.removeprefix(_PREFIX).removesuffix('_total')} {labels}".strip()
+
+
+def _formatted(sample: _Sample) -> str:
+    value = sample.value
+    if sample.name.endswith("_bytes"):
+        return f"{value / (1 << 20):.1f} MB"
+    if "_usd" in sample.name:
+        return f"${value:.4f}"
+    return f"{value:g}" if value == int(value) and abs(value) < 1e6 else f"{value:,.3f}".rstrip("0").rstrip(".")

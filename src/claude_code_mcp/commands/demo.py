@@ -47,6 +47,7 @@ def _run(_: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="claude-code-mcp-demo-") as directory:
         try:
             asyncio.run(_run_tour(Path(directory), executable))
+        # A person is told the one failure that ended the demo, and not the groups that it has passed through.
         except BaseExceptionGroup as group:  # from the task groups of the client
             failed = group.subgroup(ProcessFailed)
             raise _first(failed) if failed is not None else group from None

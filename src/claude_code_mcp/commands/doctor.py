@@ -1,4 +1,4 @@
-"""`doctor`: checks everything that a session needs, one by one, and says what to fix.
+"""`doctor`: checks everything that a session needs; `claude`: runs the Claude Code that the server would use.
 
 `check_all` runs the checks in order and yields each finding as soon as it is known. A check never raises for what it
 looks at: what is wrong becomes a finding with advice. Settings that do not parse end the checks, because every other
@@ -7,6 +7,7 @@ check depends on them. The exit code is 1 when any finding is not ok.
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -14,27 +15,29 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..claude.executable import MINIMUM_VERSION, find_executable, read_version, version_text
-from ..claude_home import config_directory
 from ..config import Settings, load_settings, unknown_variables
-from ..errors import ClaudeCodeError, ExecutableNotFound, StateUnavailable
+from ..errors import ClaudeCodeError, ExecutableNotFound, ProcessFailed, StateUnavailable
+from ..model.paths import config_directory
+from ..model.text import visible
 from ..private_files import private_directory
 from ..processes.bubblewrap import unavailable as sandbox_unavailable
-from ..processes.environment import child_environment
-from ..processes.spawn import containment
-from ..shared.place import is_held, places
+from ..processes.child import containment
+from ..processes.environment import DEPTH, child_environment, depth
+from ..shared.client import NotRunning, ask_server
+from ..shared.place import Place, is_held, places
 from ..state.state_directory import database_in
+from .finding import REQUEST, Finding
 from .flags import add_config_file, add_json, print_json
 
 _NEEDED_DISK = 500 << 20
 _CLI_TIMEOUT = 30.0
-_TURN_TIMEOUT = 60.0
+_STATUS_TIMEOUT = 10.0
 _CREDENTIALS = (
     "ANTHROPIC_API_KEY",
     "ANTHROPIC_AUTH_TOKEN",
@@ -46,51 +49,47 @@ _CREDENTIALS = (
 
 
 def add_to(commands: Any) -> None:
+    _add_doctor(commands)
+    _add_claude(commands)
+
+
+def _add_doctor(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
         help="check that everything a session needs is there",
         description="Finds the Claude Code executable, its version and whether somebody is logged in; checks settings, "
         "policy, tokens, MCP servers, directories and disk; and says what to fix. The exit code is 1 when something "
-        "will not work. With --deep it also runs a whole turn on the scripted model; no account is needed.",
+        "will not work. With --deep it also runs a whole turn on the scripted model, and asks before it sends one "
+        "small request to the API with the key, address and proxy that sessions would use.",
     )
-    parser.add_argument("--deep", action="store_true", help="also run a turn on the scripted model")
+    parser.add_argument("--deep", action="store_true", help="also run a turn, and a request to the API after a yes")
+    parser.add_argument("--yes", action="store_true", help="with --deep: send the request without asking")
     add_json(parser)
     add_config_file(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    findings = check_all(arguments.config, deep=arguments.deep)
+    findings = check_all(arguments.config, deep=arguments.deep, yes=arguments.yes)
     return _print_json(findings) if arguments.json else _print_lines(findings)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check: its subject, the verdict, what was seen, and advice for when it is not ok."""
-
-    subject: str
-    ok: bool
-    detail: str
-    fix: str = ""
-
-    def line(self) -> str:
-        advice = f"\n        fix: {self.fix}" if self.fix and not self.ok else ""
-        return f"{'ok   ' if self.ok else 'WRONG'}  {self.subject}: {self.detail}{advice}"
-
-    def data(self) -> dict[str, object]:
-        """The finding as `--json` prints it; these keys are a promise to scripts."""
-        fix = None if self.ok else self.fix or None
-        return {"what": self.subject, "ok": self.ok, "told": self.detail, "fix": fix}
 
 
 def _print_lines(findings: Iterator[Finding]) -> int:
     print(f"claude-code-mcp {__version__}, Python {sys.version.split()[0]} on {sys.platform}")
-    wrong = 0
+    wrong, untried, is_deep = 0, 0, False
     for finding in findings:
         print(finding.line(), flush=True)
         wrong += not finding.ok
-    print("Everything is in order." if not wrong else f"{wrong} to fix.")
-    return 1 if wrong else 0
+        untried += not finding.is_tried
+        is_deep = is_deep or finding.subject == REQUEST
+    if wrong:
+        print(f"{wrong} to fix.")
+        return 1
+    # That a turn would work is said only where one was tried with this account.
+    print(
+        "Everything is in order." if is_deep and not untried else "Nothing wrong was found; --deep tries the API too."
+    )
+    return 0
 
 
 def _print_json(findings: Iterator[Finding]) -> int:
@@ -107,8 +106,9 @@ def _print_json(findings: Iterator[Finding]) -> int:
     return 0 if ok else 1
 
 
-def check_all(config: Path | None, *, deep: bool = False) -> Iterator[Finding]:
-    """Runs every check in order; with `deep` a turn on the scripted model at the end."""
+def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> Iterator[Finding]:
+    """Runs every check in order; with `deep` a turn on the scripted model at the end, and a request to the API if
+    somebody agrees or `yes` says so."""
     try:
         settings = load_settings(file=config)
     except ClaudeCodeError as error:
@@ -128,11 +128,23 @@ def check_all(config: Path | None, *, deep: bool = False) -> Iterator[Finding]:
         directory = settings.audit_file.parent
         yield _check_writable("directory of the audit trail", directory, "set CLAUDE_CODE_MCP_AUDIT_FILE")
     yield _check_writable("Claude Code's directory", Path(config_directory(os.environ)), "check HOME and its owner")
-    yield _check_disk(Path(tempfile.gettempdir()))
+    yield from _check_disks(settings)
     yield _containment()
     yield _check_isolation(settings)
     if deep:
-        yield asyncio.run(_check_turn(settings))
+        yield from _check_deeply(settings, yes=yes)
+
+
+def _check_deeply(settings: Settings, *, yes: bool) -> Iterator[Finding]:
+    from .deep_checks import check_request, check_turn, check_versions  # noqa: PLC0415 - only here
+
+    yield check_versions()
+    try:
+        executable = find_executable(settings.claude_path)
+    except ExecutableNotFound:
+        return  # that it is missing is a finding already, and nothing can be tried without it
+    yield asyncio.run(check_turn(settings))
+    yield check_request(executable, yes=yes)
 
 
 def _check_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -173,7 +185,7 @@ def _check_claude(settings: Settings) -> Iterator[Finding]:
 def _version(path: str) -> tuple[int, int, int] | str:
     """The version, or what is wrong with the program."""
     try:
-        process = _run_cli(path, "--version")
+        process = run_cli(path, "--version")
     except (OSError, subprocess.SubprocessError) as error:
         return f"does not run: {error}"
     version = read_version(process.stdout) if "Claude Code" in process.stdout else None
@@ -185,7 +197,7 @@ def _version(path: str) -> tuple[int, int, int] | str:
 def _check_login(path: str) -> Finding:
     """Asks Claude Code; a version without that command is judged by the credentials that it would use."""
     try:
-        status = json.loads(_run_cli(path, "auth", "status", "--json").stdout)
+        status = json.loads(run_cli(path, "auth", "status", "--json").stdout)
         logged_in, method = bool(status["loggedIn"]), str(status.get("authMethod"))
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
         logged_in, method = _has_credentials(), "judged by variables and files"
@@ -199,7 +211,9 @@ def _has_credentials() -> bool:
     return in_keychain or any(os.environ.get(name) for name in _CREDENTIALS) or stored.is_file()
 
 
-def _run_cli(path: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run_cli(path: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Runs Claude Code with an environment as sessions have it, and waits for its end. Raises OSError and
+    SubprocessError."""
     return subprocess.run(
         [path, *arguments],
         env=child_environment(os.environ),
@@ -224,7 +238,7 @@ def _check_policy(settings: Settings) -> Finding:
 
 
 def _check_tokens(settings: Settings) -> Iterator[Finding]:
-    from ..server.transports.bearer import load_tokens  # noqa: PLC0415
+    from ..server.transports.tokens_file import load_tokens  # noqa: PLC0415
 
     if settings.http_token is not None or settings.http_tokens_file is not None:
         yield _check_loads("tokens", lambda: load_tokens(settings), "all of them can be used", "correct it, as it says")
@@ -279,21 +293,39 @@ def _check_state(directory: Path) -> Finding:
 
 
 def _check_shared_servers() -> Iterator[Finding]:
-    """Nothing if no shared server can be here. More than one is no fault, but rarely what somebody wants."""
+    """Lists the shared servers that run; no finding if there can be none here. More than one is no fault, but rarely
+    intended."""
     try:
-        running = [found for found in places(os.environ) if is_held(found)]
+        known = places(os.environ)
     except OSError:
         return
-    detail = ", ".join(found.socket for found in running) or "none runs"
+    try:
+        running = [found for found in known if is_held(found)]
+    except OSError as error:
+        yield Finding("shared servers", False, str(error), "its file .lock must be yours to write")
+        return
+    detail = ", ".join(map(_shared_server, running)) or "none runs"
     if len(running) > 1:
         detail = f"{len(running)} run, for clients with different settings or of an earlier version: {detail}"
     yield Finding("shared servers", True, detail)
+
+
+def _shared_server(where: Place) -> str:
+    """Where a server listens, and its version if that is another one than this."""
+    try:
+        status, connection = ask_server(where, "status", _STATUS_TIMEOUT)
+    except (NotRunning, OSError):
+        return f"{where.socket} (does not answer)"
+    connection.close()
+    version = str(status.get("version"))
+    return where.socket if version == __version__ else f"{where.socket} (version {visible(version)})"
 
 
 def _check_writable(subject: str, directory: Path, fix: str) -> Finding:
     """Creates the directory if it is missing, as the server would."""
     try:
         private_directory(directory)
+        # Permissions alone do not tell: the disk may be full, or mounted read-only.
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
@@ -301,13 +333,21 @@ def _check_writable(subject: str, directory: Path, fix: str) -> Finding:
     return Finding(subject, True, str(directory))
 
 
-def _check_disk(directory: Path) -> Finding:
-    free = shutil.disk_usage(directory).free
-    return Finding("disk", free > _NEEDED_DISK, f"{free >> 20} MB free in {directory}", "free at least 500 MB")
+def _check_disks(settings: Settings) -> Iterator[Finding]:
+    """The room where sessions write: temporary files, what is remembered, and transcripts; one finding a disk."""
+    wanted = (Path(tempfile.gettempdir()), settings.state_dir, Path(config_directory(os.environ)))
+    by_disk: dict[int, list[Path]] = {}
+    for directory in wanted:
+        with contextlib.suppress(OSError):  # one that cannot be written to is a finding of its own
+            by_disk.setdefault(directory.stat().st_dev, []).append(directory)
+    for directories in by_disk.values():
+        free = shutil.disk_usage(directories[0]).free
+        detail = f"{free >> 20} MB free in {', '.join(map(str, directories))}"
+        yield Finding("disk", free > _NEEDED_DISK, detail, "free at least 500 MB")
 
 
 def _containment() -> Finding:
-    """Never wrong: it tells how processes are kept from outliving the server on this platform."""
+    """Says how processes are kept from outliving the server on this platform. Never wrong."""
     kind = containment()
     detail = {
         "supervisor": "a supervisor ends everything that a session starts with it, also if this server is killed",
@@ -320,7 +360,7 @@ def _check_isolation(settings: Settings) -> Finding:
     """Really runs a sandbox, and looks at what it would be given. Wrong only where the server would not start, and only
     if something is configured that matters over HTTP alone."""
     from ..app import read_policy  # noqa: PLC0415 - loads the MCP SDK
-    from ..server.transports.bearer import load_tokens  # noqa: PLC0415
+    from ..server.transports.tokens_file import load_tokens  # noqa: PLC0415
     from ..sessions.homes import Homes  # noqa: PLC0415
 
     subject, reason = "isolation", sandbox_unavailable(os.environ)
@@ -328,7 +368,8 @@ def _check_isolation(settings: Settings) -> Finding:
     principals: tuple[str, ...] = ()
     try:
         policy, principals = read_policy(settings, "remote"), tuple(load_tokens(settings).values())
-        asyncio.run(Homes(settings, os.environ, policy, principals).prepare())
+        others = settings.oauth_issuer is not None
+        asyncio.run(Homes(settings, os.environ, policy, principals, others=others).prepare())
     except ClaudeCodeError as error:
         problem = error
     if reason is None:
@@ -342,27 +383,32 @@ def _check_isolation(settings: Settings) -> Finding:
     return Finding(subject, True, detail)
 
 
-# -- a whole turn --------------------------------------------------------------------------------------------------
+# -- claude -----------------------------------------------------------------------------------------------------------
 
 
-async def _check_turn(settings: Settings) -> Finding:
-    """One turn of the real CLI on the scripted model, in a temporary home with a state directory of its own."""
-    from ..model.options import SessionOptions  # noqa: PLC0415 - only the deep check runs a session
-    from ..service import Service  # noqa: PLC0415
-    from ..testing import Sandbox, ScriptedModel  # noqa: PLC0415
-    from ..testing.script import script  # noqa: PLC0415
+def _add_claude(commands: Any) -> None:
+    """Only lists the command: its arguments are not ours to parse, so the caller of `run` goes past this parser."""
+    commands.add_parser(
+        "claude",
+        help="run the Claude Code that the server would use, for example `claude auth login`",
+        add_help=False,
+    )
 
-    subject = "a turn on the scripted model"
-    with tempfile.TemporaryDirectory() as directory:
-        async with ScriptedModel() as model:
-            sandbox = Sandbox(Path(directory), model.url)
-            private = settings.model_copy(update={"state_dir": sandbox.root / "state"})
-            try:
-                async with Service(private, sandbox.environment()) as service:
-                    options = SessionOptions(cwd=str(sandbox.project))
-                    turn = await service.create(script("Say hello.", "hello"), options)
-                    outcome = await asyncio.wait_for(turn.outcome(), _TURN_TIMEOUT)
-            except (ClaudeCodeError, TimeoutError) as error:
-                return Finding(subject, False, str(error) or f"no answer within {_TURN_TIMEOUT:g} s")
-    detail = f"answered in {outcome.duration_ms} ms" if outcome.ok else f"{outcome.code}: {outcome.detail}"
-    return Finding(subject, outcome.ok and outcome.result == "hello", detail)
+
+def run_claude(arguments: Sequence[str]) -> int:
+    """Replaces this process by Claude Code; on Windows runs it as a child and returns its exit code.
+
+    Raises ExecutableNotFound, InvalidArgument for settings that do not parse, and ProcessFailed when the executable
+    cannot be started.
+    """
+    path = find_executable(load_settings().claude_path)
+    environment = child_environment(os.environ)
+    # This is not a session of a server: what runs in it, also a server of ours, is nested no deeper than this command.
+    environment[DEPTH] = str(depth(os.environ))
+    command = [path, *arguments]
+    try:
+        if os.name == "posix":
+            os.execve(path, command, environment)  # noqa: S606 - becoming it is the purpose
+        return subprocess.run(command, env=environment, check=False).returncode
+    except OSError as error:
+        raise ProcessFailed(f"{path} cannot be run: {error.strerror or error}.") from None

@@ -1,8 +1,7 @@
-"""The command line: registers every command, parses the arguments and turns failures into exit codes.
+"""The command line: registers every command, parses arguments, completes them in shells.
 
-Exit codes: 0 for success, 1 when something was found wrong, 2 for a mistake in the call or the settings, 130 for
-Ctrl-C. Standard output takes any character on any terminal, and a reader that leaves early, as `| head` does, is no
-error.
+Exit codes are those of `exit_codes.py`. Standard output takes any character on any terminal, and a reader that leaves
+early, as `| head` does, is no error.
 """
 
 import argparse
@@ -11,41 +10,50 @@ import io
 import json
 import os
 import re
+import shlex
 import sys
 from codecs import register_error
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
+from .exit_codes import ExitCode, exit_code_of
 
 COMMANDS = {
     "serve": "serve",
     "shared": "shared",
-    "tui": "tui",
+    "tui": "interfaces",
     "run": "chat",
     "send": "chat",
     "attach": "chat",
-    "ps": "watching",
-    "questions": "watching",
-    "answer": "steering",
-    "interrupt": "steering",
-    "cancel": "steering",
-    "show": "watching",
-    "logs": "watching",
+    "ps": "verbs",
+    "questions": "verbs",
+    "answer": "verbs",
+    "interrupt": "verbs",
+    "cancel": "verbs",
+    "bypass": "verbs",
+    "show": "verbs",
+    "logs": "verbs",
     "sessions": "sessions",
     "costs": "costs",
     "mcp": "mcp.command",
-    "web": "web",
-    "stats": "stats",
+    "web": "interfaces",
+    "stats": "costs",
+    "fleet": "fleet",
+    "runner": "fleet",
     "doctor": "doctor",
     "demo": "demo",
-    "claude": "claude",
+    "claude": "doctor",
     "config": "config",
-    "token": "token",
-    "completion": "shell_completion",
+    "token": "serve",
+    "people": "invitations",
+    "audit": "audit_verify",
+    "backup": "backup",
+    "restore": "backup",
+    "completion": "parser",
 }
 """Every command with the module that adds it; in the order of the help, but for those of one module."""
 
@@ -69,21 +77,37 @@ def _run(argv: Sequence[str], greeted: GreetedInput | None) -> int:
     try:
         if argv[:1] == ["claude"]:
             # None of its arguments is ours, `--help` and `--version` neither.
-            return int(_module("claude").run(argv[1:]))
+            return int(_module("claude").run_claude(argv[1:]))
+        if argv[0] not in COMMANDS and not argv[0].startswith("-"):
+            # Before anything is imported: of a mistyped command only the names are needed.
+            raise _Misuse(f"there is no command {argv[0]!r}.{suggestion(argv[0], COMMANDS)}", _USAGE)
         only = argv[:1] if argv[0] in COMMANDS else tuple(COMMANDS)  # somebody waits: no other command is imported
         arguments = build_parser(only).parse_args(argv, argparse.Namespace(greeted=greeted))
         return int(arguments.run(arguments))
     except _Misuse as error:
         print(error.usage, end="", file=sys.stderr)
-        on_http = any(argument.startswith("--ht") for argument in argv)
-        return int(_module("serve").refuse(error, None if on_http else greeted))
+        if greeted is None or any(argument.startswith("--ht") for argument in argv):
+            print(f"claude-code-mcp: {error.message}", file=sys.stderr)
+            return int(ExitCode.MISUSE)
+        return int(_module("serve").refuse(error, greeted))
     except ClaudeCodeError as error:
         from ..model.text import visible  # noqa: PLC0415 - only here, and it takes its time
 
         print(f"claude-code-mcp: {visible(error.message)}", file=sys.stderr)  # names of files may be in it
-        return 2
+        return exit_code_of(error.code)
     except KeyboardInterrupt:
-        return 130
+        return int(ExitCode.INTERRUPTED)
+
+
+_USAGE = "usage: claude-code-mcp COMMAND …; `claude-code-mcp --help` lists all of them\n"
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """What a mistyped word may have been meant as, as a sentence; empty if nothing is like it."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only here
+
+    near = get_close_matches(word.casefold(), list(known), 2)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
 class _Misuse(InvalidArgument):
@@ -98,7 +122,16 @@ class _Parser(argparse.ArgumentParser):
     """Raises `_Misuse` where argparse would end the process, so that a waiting client can be told why."""
 
     def error(self, message: str) -> NoReturn:
-        raise _Misuse(_without_values(message), self.format_usage())
+        raise _Misuse(_with_suggestion(_without_values(message)), self.format_usage())
+
+
+_INVALID_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+
+
+def _with_suggestion(message: str) -> str:
+    """A message of argparse about a value that is none of several, with those that are like it."""
+    found = _INVALID_CHOICE.search(message)
+    return message + suggestion(found[1], re.findall(r"[\w-]+", found[2])) if found is not None else message
 
 
 def _without_values(message: str) -> str:
@@ -144,6 +177,7 @@ def run_with_output(command: Callable[[], int]) -> int:
         try:
             return command()
         finally:
+            # Here and not at the end of the interpreter, whose own message about a broken pipe could not be prevented.
             if sys.stdout is not None:
                 sys.stdout.flush()
     except (BrokenPipeError, BaseExceptionGroup) as error:
@@ -152,6 +186,7 @@ def run_with_output(command: Callable[[], int]) -> int:
         _discard_output()
         return 0
     except OSError as error:
+        # With a name it is about a file and not about the output: that is for whoever works with the file.
         if error.errno not in _UNWRITABLE or error.filename is not None:
             raise
         _discard_output()
@@ -177,7 +212,147 @@ def _other_than_broken_pipe(error: BaseException) -> bool:
 
 
 def _discard_output() -> None:
-    """What is still buffered goes nowhere; the interpreter flushes it once more when it ends."""
+    """Has everything that is still buffered written to the null device: the interpreter flushes once more when it
+    ends."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 1)
     os.close(devnull)
+
+
+# -- shell completion -------------------------------------------------------------------------------------------------
+
+
+_IDS = "claude-code-mcp ps --all --ids 2>/dev/null"
+"""Prints the sessions of the shared server; nothing if none runs."""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "completion",
+        help="print what makes bash, zsh or fish complete our commands",
+        description="For bash: source <(claude-code-mcp completion bash). For zsh, after compinit: source "
+        "<(claude-code-mcp completion zsh). For fish: claude-code-mcp completion fish | source.",
+    )
+    parser.add_argument("shell", choices=sorted(_SHELLS))
+    parser.set_defaults(run=_print_completion)
+
+
+def _print_completion(arguments: argparse.Namespace) -> int:
+
+    print(_SHELLS[arguments.shell](list(commands_of(build_parser()))), end="")
+    return 0
+
+
+class CompletedCommand(NamedTuple):
+    """What may follow a command; `path` is how it is called, such as `shared start`."""
+
+    path: str
+    below: dict[str, str]
+    """Commands below it, each with its help."""
+    flags: dict[str, str]
+    choices: list[str]
+    """Values of its arguments."""
+    takes_session: bool
+
+
+def commands_of(parser: argparse.ArgumentParser, path: str = "") -> Iterator[CompletedCommand]:
+    """The command of a parser and all below it."""
+    below: dict[str, argparse.ArgumentParser] = {}
+    summaries: dict[str, str] = {}
+    choices: list[str] = []
+    flags: dict[str, str] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            below.update(action.choices)
+            summaries.update({choice.dest: choice.help or "" for choice in action._choices_actions})
+        elif action.option_strings:
+            flags.update(dict.fromkeys(action.option_strings, "" if action.help is None else action.help))
+        elif action.choices is not None:
+            choices += map(str, action.choices)
+    positionals = [action.dest for action in parser._actions if not action.option_strings]
+    yield CompletedCommand(path, summaries, flags, choices, "session" in positionals)
+    for name, found in below.items():
+        yield from commands_of(found, f"{path} {name}".strip())
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("%%", "%").split())
+
+
+# -- bash and zsh -------------------------------------------------------------------------------------------------
+
+_BASH = """\
+# claude-code-mcp: completion for bash
+_claude_code_mcp() {{
+    local current="${{COMP_WORDS[COMP_CWORD]}}" path="" word candidates=""
+    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+        case "$path $word" in
+            {paths}) path="${{path:+$path }}$word" ;;
+        esac
+    done
+    case "$path" in
+{cases}
+    esac
+    COMPREPLY=($(compgen -W "$candidates" -- "$current"))
+}}
+complete -o default -F _claude_code_mcp claude-code-mcp
+"""
+
+
+def _bash(commands: list[CompletedCommand]) -> str:
+    paths = "|".join(shlex.quote(_before_last(command.path)) for command in commands if command.path)
+    cases = "\n".join(
+        f"        {shlex.quote(command.path)}) candidates={_bash_words(command)} ;;" for command in commands
+    )
+    return _BASH.format(paths=paths, cases=cases)
+
+
+def _before_last(path: str) -> str:
+    """How a path looks when its last word has just been read: what is before it, a space and the word."""
+    before, _, last = path.rpartition(" ")
+    return f"{before} {last}"
+
+
+def _bash_words(command: CompletedCommand) -> str:
+    fixed = shlex.quote(" ".join((*command.below, *command.choices, *command.flags)))
+    return f'{fixed}" $({_IDS})"' if command.takes_session else fixed
+
+
+def _zsh(commands: list[CompletedCommand]) -> str:
+    head = (
+        "# claude-code-mcp: completion for zsh, by way of that for bash\nautoload -U +X bashcompinit && bashcompinit\n"
+    )
+    return head + _bash(commands)
+
+
+# -- fish ---------------------------------------------------------------------------------------------------------
+
+
+def _fish(commands: list[CompletedCommand]) -> str:
+    return "# claude-code-mcp: completion for fish\n" + "".join(
+        f"{line}\n" for command in commands for line in _fish_lines(command)
+    )
+
+
+def _fish_lines(command: CompletedCommand) -> Iterator[str]:
+    base = f"complete -c claude-code-mcp -n {shlex.quote(_fish_condition(command))}"
+    for name, summary in command.below.items():
+        yield f"{base} -f -a {shlex.quote(name)} -d {shlex.quote(_plain(summary))}"
+    for choice in command.choices:
+        yield f"{base} -f -a {shlex.quote(choice)}"
+    for flag, summary in command.flags.items():
+        kind = f"-l {shlex.quote(flag[2:])}" if flag.startswith("--") else f"-s {shlex.quote(flag[1:])}"
+        yield f"{base} {kind} -d {shlex.quote(_plain(summary))}"
+    if command.takes_session:
+        yield f"{base} -f -a {shlex.quote(f'({_IDS})')}"
+
+
+def _fish_condition(command: CompletedCommand) -> str:
+    seen = [f"__fish_seen_subcommand_from {word}" for word in command.path.split()]
+    if not seen:
+        return "__fish_use_subcommand"
+    unseen = [f"not __fish_seen_subcommand_from {' '.join(command.below)}"] if command.below else []
+    return "; and ".join([*seen, *unseen])
+
+
+_SHELLS: dict[str, Callable[[list[CompletedCommand]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}

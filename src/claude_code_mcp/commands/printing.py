@@ -1,4 +1,4 @@
-"""What the verbs print: lines of sessions, tables and questions, in colour on a terminal that has some.
+"""Sessions, tables and questions as the verbs print them.
 
 Everything that a model or a file may have written passes `visible` first: nothing in it can steer the terminal.
 """
@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, TextIO
 
-from ..client.live_sessions import OpenQuestion
+from ..client.open_questions import OpenQuestion
 from ..client.question_view import Style, question_lines
 from ..model.text import age, clip_line, visible
 

@@ -1,21 +1,28 @@
-"""`serve`: MCP on stdio, or over HTTP."""
+"""`serve`: MCP on stdio, or over HTTP; `token`: a random bearer token for it."""
 
 import argparse
 import asyncio
 import os
+import secrets
 import sys
 from typing import Any, get_args
 
 from ..config import CONFIG_FILE_VARIABLE, Settings, description_of, load_settings, variable_of
 from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
-from .flags import add_config_file
+from .exit_codes import exit_code_of
+from .flags import add_config_file, add_json, print_json
 
 SETTINGS_WITH_FLAG = ("on_disconnect", "toolsets")
 """Fields of `Settings` that can be set on the command line too."""
 
 
 def add_to(commands: Any) -> None:
+    _add_serve(commands)
+    _add_token(commands)
+
+
+def _add_serve(commands: Any) -> None:
     parser = commands.add_parser(
         "serve",
         help="serve MCP on stdio (the default) or over HTTP",
@@ -23,7 +30,16 @@ def add_to(commands: Any) -> None:
         f"bearer token is required unless it listens on loopback only: set {variable_of('http_token')}, or "
         f"{variable_of('http_tokens_file')} for several callers.",
     )
-    parser.add_argument("--http", metavar="HOST:PORT", help="serve over HTTP at this address, path /mcp")
+    parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="serve over HTTP at this address, path /mcp; `systemd`: on the socket that it was started for",
+    )
+    parser.add_argument(
+        "--oauth",
+        action="store_true",
+        help=f"with --http: people who are invited sign in here with passkeys ({variable_of('oauth')})",
+    )
     parser.add_argument(
         "--shared",
         action="store_true",
@@ -33,7 +49,7 @@ def add_to(commands: Any) -> None:
     add_config_file(parser)
     for field in SETTINGS_WITH_FLAG:
         add_setting(parser, field)
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run_serve)
 
 
 class _SettingFlag(argparse.Action):
@@ -66,7 +82,7 @@ def add_setting(parser: argparse.ArgumentParser, field: str) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run_serve(arguments: argparse.Namespace) -> int:
     from ..app import log_to_stderr, run_http, run_stdio  # noqa: PLC0415 - loads the MCP SDK
 
     if arguments.http and arguments.shared:
@@ -86,7 +102,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings that the arguments of `serve` have set."""
-    return {field: getattr(arguments, field) for field in SETTINGS_WITH_FLAG if getattr(arguments, field)}
+    fields = (*SETTINGS_WITH_FLAG, "oauth")
+    return {field: getattr(arguments, field) for field in fields if getattr(arguments, field, None)}
 
 
 def refuse(problem: ClaudeCodeError, greeted: GreetedInput | None) -> int:
@@ -100,4 +117,27 @@ def refuse(problem: ClaudeCodeError, greeted: GreetedInput | None) -> int:
     print(f"claude-code-mcp: {problem.message}", file=sys.stderr)
     if greeted is not None and not os.isatty(0):
         asyncio.run(refuse_stdio(problem, greeted))
-    return 2
+    return exit_code_of(problem.code)
+
+
+# -- token ------------------------------------------------------------------------------------------------------------
+
+
+_BYTES = 32
+
+
+def _add_token(commands: Any) -> None:
+    parser = commands.add_parser(
+        "token",
+        help="print a random token for CLAUDE_CODE_MCP_TOKEN",
+        description="Prints a new random token, good as CLAUDE_CODE_MCP_TOKEN, CLAUDE_CODE_MCP_METRICS_TOKEN or in a "
+        "line of CLAUDE_CODE_MCP_TOKENS_FILE. It is stored nowhere.",
+    )
+    add_json(parser)
+    parser.set_defaults(run=_print_token)
+
+
+def _print_token(arguments: argparse.Namespace) -> int:
+    token = secrets.token_urlsafe(_BYTES)
+    print_json({"token": token}) if arguments.json else print(token)
+    return 0

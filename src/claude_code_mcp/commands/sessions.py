@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import sys
 import time
@@ -11,20 +12,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..claude_home import config_directory
 from ..config import load_settings
-from ..errors import InvalidArgument, SessionNotFound
+from ..errors import SessionNotFound
+from ..model.caller import LOCAL
+from ..model.paths import config_directory
 from ..model.text import clip_line, visible
 from ..redaction import Redactor
 from ..sessions.homes import Home
 from ..sessions.session_library import SessionLibrary
 from ..sessions.worktree_changes import WorktreeChanges
 from ..shared.client import ask_shared
-from ..state.session_marks import Mark
-from ..state.session_records import LOCAL
+from ..state.documents import Mark
 from ..store.catalogue import Catalogue, Entry
-from ..store.transcript_text import Detail
-from .flags import add_json, positive, print_json
+from ..store.transcript_export import Detail
+from .exit_codes import ExitCode
+from .flags import add_json, agreed, camel_names, positive, print_json
 
 _FIRST_LINES = 20
 _MOST_SESSIONS = 1_000_000
@@ -63,7 +65,6 @@ def _add_reading(actions: Any) -> None:
     show.add_argument("--full", action="store_true", help="all of it, with inputs, results and diffs")
     show.add_argument("--thinking", action="store_true", help="with --full: what the model thought, too")
     show.add_argument("--agent", metavar="ID", help="with --full: what this subagent did")
-    add_json(show)
     _with_session(actions, "follow", "print what is new in a session as it happens, until Ctrl-C", _follow)
 
 
@@ -92,6 +93,7 @@ def _add_care(actions: Any) -> None:
 def _with_session(actions: Any, name: str, description: str, run: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = actions.add_parser(name, help=description)
     parser.add_argument("session", help="its id, or the beginning of it")
+    add_json(parser)
     parser.set_defaults(run=run)
     return parser
 
@@ -112,6 +114,7 @@ def print_unread(sessions: SessionLibrary) -> None:
 
 def _full_id(catalogue: Catalogue, prefix: str) -> str:
     """The id of the one session that begins with `prefix`. Raises SessionNotFound if there is none, or several."""
+    # A whole id first: a session that only the history knows is not among the ids below.
     if catalogue.find(prefix) is not None:
         return prefix
     matching = [session_id for session_id in catalogue.ids() if session_id.startswith(prefix.lower())]
@@ -136,7 +139,7 @@ def _list(arguments: argparse.Namespace) -> int:
     )
     states: dict[str, str] = ask_shared(os.environ, "sessions") or {}
     if arguments.json:
-        print_json([{**asdict(entry), "state": states.get(entry.session_id)} for entry in entries])
+        print_json([{**camel_names(asdict(entry)), "state": states.get(entry.session_id)} for entry in entries])
         print_unread(sessions)
         return 0
     for entry in entries:
@@ -155,7 +158,7 @@ def _row(entry: Entry, state: str | None) -> str:
     title = clip_line(entry.title or entry.first_prompt or "", 80)
     mention = f"\n    {entry.mention}" if entry.mention else ""
     pin, at_work = "* " if entry.pinned else "", f"[{state}] " if state else ""
-    return f"{entry.session_id}  {when}  {entry.project}{branch}{tag}  {pin}{at_work}{title}{mention}"
+    return visible(f"{entry.session_id}  {when}  {entry.project}{branch}{tag}  {pin}{at_work}{title}{mention}")
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -167,10 +170,11 @@ def _show(arguments: argparse.Namespace) -> int:
     lines = sessions.catalogue.transcript_lines(session_id, arguments.lines)
     if arguments.json:
         entry = sessions.catalogue.find(session_id)
-        print_json({**(asdict(entry) if entry else {"session_id": session_id}), "lines": list(lines)})
+        facts = camel_names(asdict(entry)) if entry else {"sessionId": session_id}
+        print_json({**facts, "lines": list(lines)})
         return 0
     for line in lines:
-        print(line)
+        print(visible(line))
     return 0
 
 
@@ -182,9 +186,9 @@ async def _print_all(sessions: SessionLibrary, session_id: str, arguments: argpa
         page = await sessions.read(session_id, cursor=cursor, size=_PAGE, detail=detail, agent=arguments.agent)
         cursor = page.next_cursor
         if arguments.json:
-            pages.append(asdict(page))
+            pages.append(camel_names(asdict(page)))
         else:
-            print(page.text)
+            print(visible(page.text))
     if arguments.json:
         print_json(pages)
 
@@ -192,44 +196,51 @@ async def _print_all(sessions: SessionLibrary, session_id: str, arguments: argpa
 def _follow(arguments: argparse.Namespace) -> int:
     sessions = library()
     session_id = _full_id(sessions.catalogue, arguments.session)
-    asyncio.run(_print_growth(sessions, session_id))
+    asyncio.run(_print_growth(sessions, session_id, as_json=arguments.json))
     return 0
 
 
-async def _print_growth(sessions: SessionLibrary, session_id: str) -> None:
-    """The last lines, and then every new one, without end."""
+async def _print_growth(sessions: SessionLibrary, session_id: str, *, as_json: bool) -> None:
+    """The last lines, and then every new one, without end; as JSON, an object for each."""
+
+    def show(line: str) -> None:
+        print(json.dumps({"line": line}, ensure_ascii=False) if as_json else visible(line), flush=True)
+
     # The size is read before the last lines are: a line that is written in between is shown twice rather than never.
     entry = sessions.catalogue.find(session_id)
     for line in sessions.catalogue.transcript_lines(session_id, _FIRST_LINES):
-        print(line, flush=True)
+        show(line)
     async for lines in sessions.follow(session_id, offset=entry.size if entry is not None else 0):
-        print("\n".join(lines), flush=True)
+        for line in lines:
+            show(line)
 
 
 # -- care ---------------------------------------------------------------------------------------------------------
 
 
 def _rename(arguments: argparse.Namespace) -> int:
-    return _done(lambda sessions, session_id: sessions.rename(session_id, arguments.title), arguments)
+    return _done(lambda sessions, session_id: sessions.rename(session_id, arguments.title), arguments, "title")
 
 
 def _tag(arguments: argparse.Namespace) -> int:
-    return _done(lambda sessions, session_id: sessions.tag(session_id, arguments.tag), arguments)
+    return _done(lambda sessions, session_id: sessions.tag(session_id, arguments.tag), arguments, "tag")
 
 
 def _mark(arguments: argparse.Namespace) -> int:
     mark, on, _ = _MARKS[arguments.action]
-    return _done(lambda sessions, session_id: sessions.mark(session_id, mark, on), arguments)
+    return _done(lambda sessions, session_id: sessions.mark(session_id, mark, on), arguments, str(mark), on)
 
 
 def _fork(arguments: argparse.Namespace) -> int:
-    return _done(lambda sessions, session_id: sessions.copy(session_id, LOCAL, arguments.title), arguments)
+    return _done(lambda sessions, session_id: sessions.copy(session_id, LOCAL, arguments.title), arguments, "copyId")
 
 
 def _export(arguments: argparse.Namespace) -> int:
     detail = Detail(full=True, thinking=arguments.thinking)
     target = arguments.output.absolute() if arguments.output is not None else None
-    return _done(lambda sessions, session_id: sessions.export(session_id, arguments.format, detail, target), arguments)
+    return _done(
+        lambda sessions, session_id: sessions.export(session_id, arguments.format, detail, target), arguments, "path"
+    )
 
 
 def _delete(arguments: argparse.Namespace) -> int:
@@ -238,58 +249,73 @@ def _delete(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         entry = sessions.catalogue.find(session_id)
         title = clip_line((entry.title or entry.first_prompt or "") if entry is not None else "", 80)
-        if not _agreed(f"Delete {session_id} ({title}) for good?", "the session may be removed"):
-            print("Nothing was deleted.")
-            return 1
+        title = visible(title)
+        if not agreed(f"Delete {session_id} ({title}) for good?"):
+            print("Nothing was deleted.", file=sys.stderr)
+            return int(ExitCode.REFUSED)
     asyncio.run(sessions.remove(session_id))
+    if arguments.json:
+        print_json({"sessionId": session_id, "deleted": True})
     return 0
-
-
-def _agreed(question: str, meaning: str) -> bool:
-    if not sys.stdin.isatty():
-        raise InvalidArgument(f"{question} Nobody can be asked here: --yes says that {meaning}.")
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
 # -- worktrees ----------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _changes(arguments: argparse.Namespace) -> Iterator[WorktreeChanges]:
+def _changes(arguments: argparse.Namespace) -> Iterator[tuple[str, WorktreeChanges]]:
     sessions = library()
-    with sessions.worktree_of(_full_id(sessions.catalogue, arguments.session)) as worktree:
-        yield WorktreeChanges(Home.of_user(os.environ), worktree)
+    session_id = _full_id(sessions.catalogue, arguments.session)
+    with sessions.worktree_of(session_id) as worktree:
+        yield session_id, WorktreeChanges(Home.of_user(os.environ), worktree)
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    """As it is for a program, which may apply it; a terminal must not be steered by what is in files."""
-    with _changes(arguments) as changes:
+    """Prints the diff unchanged for a program, which may apply it, and without control characters on a terminal."""
+    with _changes(arguments) as (session_id, changes):
         diff = asyncio.run(changes.diff())
-    sys.stdout.write(visible(diff) if sys.stdout.isatty() else diff)
+    if arguments.json:
+        print_json({"sessionId": session_id, "diff": diff})
+    else:
+        sys.stdout.write(visible(diff) if sys.stdout.isatty() else diff)
     return 0
 
 
 def _merge(arguments: argparse.Namespace) -> int:
-    with _changes(arguments) as changes:
-        print(asyncio.run(changes.merge(arguments.message)))
+    with _changes(arguments) as (session_id, changes):
+        _print_result(arguments, session_id, "message", asyncio.run(changes.merge(arguments.message)))
     return 0
 
 
 def _discard(arguments: argparse.Namespace) -> int:
-    with _changes(arguments) as changes:
+    with _changes(arguments) as (session_id, changes):
         lost = asyncio.run(changes.unsaved())
-        if lost and not arguments.yes and not _agreed(f"This would be lost: {lost}. Discard it?", "it may be lost"):
-            print("Nothing was discarded.")
-            return 1
-        print(asyncio.run(changes.discard(None if arguments.yes else lost)))
+        if lost and not arguments.yes and not agreed(f"This would be lost: {lost}. Discard it?"):
+            print("Nothing was discarded.", file=sys.stderr)
+            return int(ExitCode.REFUSED)
+        # With what the person has seen: if more would be lost by now, it is refused.
+        done = asyncio.run(changes.discard(None if arguments.yes else lost))
+        _print_result(arguments, session_id, "message", done)
     return 0
 
 
-def _done(work: Any, arguments: argparse.Namespace) -> int:
-    """Does one thing to the session and prints what comes of it, if anything."""
+def _done(work: Any, arguments: argparse.Namespace, field: str, value: object = None) -> int:
+    """Does one thing to the session and prints what comes of it, if anything; as JSON under the name of `field`, where
+    `value` stands if nothing else comes."""
     sessions = library()
-    made: Coroutine[Any, Any, object] = work(sessions, _full_id(sessions.catalogue, arguments.session))
+    session_id = _full_id(sessions.catalogue, arguments.session)
+    made: Coroutine[Any, Any, object] = work(sessions, session_id)
     result = asyncio.run(made)
-    if result is not None:
+    if arguments.json:
+        print_json({"sessionId": session_id, field: value if result is None else _plain(result)})
+    elif result is not None:
         print(result)
     return 0
+
+
+def _plain(result: object) -> object:
+    return str(result) if isinstance(result, Path) else result
+
+
+def _print_result(arguments: argparse.Namespace, session_id: str, field: str, result: str) -> None:
+    print_json({"sessionId": session_id, field: result}) if arguments.json else print(result)

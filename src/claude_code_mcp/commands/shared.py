@@ -1,8 +1,9 @@
-"""`shared`: the server that all clients of this user share, for people: look at it, start and end it, read its log."""
+"""`shared`: the server that all clients of this user share, for people: look at it, start and end it; and being it."""
 
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import socket
 import sys
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Settings, load_settings, variable_of
-from ..errors import ClaudeCodeError, InvalidArgument
+from ..errors import InvalidArgument
 from ..processes.environment import DEPTH, MARK
-from ..shared import client, launch, place
+from ..shared import client, place
 from ..shared.hello import Hello, new_identity
-from . import serve
+from .exit_codes import ExitCode, Unavailable
 from .flags import add_config_file, add_json, positive, print_json
+from .serve import SETTINGS_WITH_FLAG, add_setting, overrides
 
 _INHERITED_HELP = "for fronts: the socket and the lock of this place are open as descriptors 3 and 4"
 _STOP_SECONDS = 60.0
@@ -46,7 +48,7 @@ def add_to(commands: Any) -> None:
             "--http", metavar="HOST:PORT", help="serve over HTTP too; it then stays until it is stopped"
         )
         if name == "run":
-            action.add_argument(launch.INHERITED, metavar="PATH", help=_INHERITED_HELP)
+            action.add_argument(place.INHERITED, metavar="PATH", help=_INHERITED_HELP)
         else:
             add_json(action)
         add_settings(action)
@@ -56,6 +58,7 @@ def add_to(commands: Any) -> None:
     add_json(stop)
     stop.set_defaults(run=_stop)
     logs = actions.add_parser("logs", help="print its log")
+    add_json(logs, "print one JSON object a line")
     logs.add_argument("--lines", type=positive, default=50, metavar="N", help="the last N lines (default 50)")
     logs.add_argument("--follow", action="store_true", help="go on with what is written, until Ctrl-C")
     logs.set_defaults(run=_logs)
@@ -64,8 +67,8 @@ def add_to(commands: Any) -> None:
 def add_settings(action: argparse.ArgumentParser) -> None:
     """The arguments that are settings of the server."""
     add_config_file(action)
-    for field in serve.SETTINGS_WITH_FLAG:
-        serve.add_setting(action, field)
+    for field in SETTINGS_WITH_FLAG:
+        add_setting(action, field)
 
 
 # -- status and logs ------------------------------------------------------------------------------------------
@@ -75,18 +78,19 @@ def _places() -> list[place.Place]:
     try:
         return place.places(os.environ)
     except OSError as error:
-        raise ClaudeCodeError(f"There can be no shared server here: {error}.") from None
+        raise Unavailable(f"There can be no shared server here: {error}.") from None
 
 
 def _own_place(arguments: Sequence[str] = ()) -> tuple[place.Place, str]:
     try:
         return place.find_place(arguments, os.environ)
     except OSError as error:
-        raise ClaudeCodeError(f"There can be no shared server here: {error}.") from None
+        raise Unavailable(f"There can be no shared server here: {error}.") from None
 
 
 def _asked(where: place.Place, ask: str) -> Any:
-    """The status of the server at a place; None if there is none."""
+    """The answer of the server at a place; None if none runs there. For an ask that ends the server it returns only
+    when its process is gone."""
     try:
         status, connection = client.ask_server(where, ask)
     except client.NotRunning:
@@ -105,7 +109,7 @@ def _status(arguments: argparse.Namespace) -> int:
         print("No shared server runs.")
     for status in running if not arguments.json else ():
         print("\n".join(_status_lines(status)))
-    return 0 if running else 1
+    return int(ExitCode.DONE if running else ExitCode.UNAVAILABLE)
 
 
 def _status_lines(status: dict[str, Any]) -> Iterator[str]:
@@ -133,21 +137,30 @@ def _time(seconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
+def _print_line(line: bytes, arguments: argparse.Namespace) -> None:
+    text = line.decode(errors="replace")
+    print(json.dumps({"line": text}, ensure_ascii=False) if arguments.json else text)
+
+
 def _logs(arguments: argparse.Namespace) -> int:
     file = Path(_own_place()[0].log_file)
     try:
         with file.open("rb") as log:
             for line in log.read().splitlines()[-arguments.lines :]:
-                print(line.decode(errors="replace"))
+                _print_line(line, arguments)
             sys.stdout.flush()
             while arguments.follow:
-                new = log.read()
-                print(new.decode(errors="replace"), end="", flush=True)
-                if not new:
+                at = log.seek(0, os.SEEK_CUR)
+                new = log.readline()
+                if new.endswith(b"\n"):
+                    _print_line(new[:-1], arguments)
+                    sys.stdout.flush()
+                else:
+                    log.seek(at)  # the rest of the line is still to come
                     time.sleep(_FOLLOW_INTERVAL)  # another process writes it
     except FileNotFoundError:
         print(f"There is no log at {file}.", file=sys.stderr)
-        return 1
+        return int(ExitCode.NOT_FOUND)
     return 0
 
 
@@ -177,16 +190,18 @@ def running_place(arguments: argparse.Namespace) -> place.Place:
 
 
 def _started(where: place.Place, fingerprint: str, arguments: argparse.Namespace) -> Any:
-    """Starts a server and returns its status once it serves; also if somebody else was faster."""
+    """Starts a server and returns its status once it serves; the status of another one if that was started first."""
     http = ["--http", arguments.http] if arguments.http else []
-    connection, deadline = launch.start(where, http), time.monotonic() + _STOP_SECONDS
+    connection, deadline = place.start(where, http), time.monotonic() + _STOP_SECONDS
     while connection is None and time.monotonic() < deadline:
+        # Somebody else has the lock. If it serves, that server is
+        # the one; if it is ending, the next try takes the lock.
         if (running := _asked(where, "status")) is not None:
             return running
         time.sleep(_POLL_INTERVAL)  # it is just starting or ending
-        connection = launch.start(where, http)
+        connection = place.start(where, http)
     if connection is None:
-        raise ClaudeCodeError(f"The server at {where.socket} neither answers nor ends; see `shared logs`.")
+        raise Unavailable(f"The server at {where.socket} neither answers nor ends; see `shared logs`.")
     client_hello = Hello(
         directory=place.working_directory(),
         environment=dict(os.environ),
@@ -199,17 +214,17 @@ def _started(where: place.Place, fingerprint: str, arguments: argparse.Namespace
         try:
             client.say_hello(opened, client_hello, _STOP_SECONDS)
         except client.NotRunning as problem:
-            raise ClaudeCodeError(f"It could not be started: {problem}. See `claude-code-mcp shared logs`.") from None
+            raise Unavailable(f"It could not be started: {problem}. See `claude-code-mcp shared logs`.") from None
         status = _asked(where, "status")
     if status is None:
-        raise ClaudeCodeError("It ended as soon as it was started; see `claude-code-mcp shared logs`.")
+        raise Unavailable("It ended as soon as it was started; see `claude-code-mcp shared logs`.")
     return status
 
 
 def _settings_arguments(arguments: argparse.Namespace) -> list[str]:
-    """The arguments that are settings, as `serve` would be flags them."""
+    """The arguments that are settings, in the form of flags of `serve`."""
     flags = [("--config", arguments.config)]
-    flags += [(f"--{field.replace('_', '-')}", getattr(arguments, field)) for field in serve.SETTINGS_WITH_FLAG]
+    flags += [(f"--{field.replace('_', '-')}", getattr(arguments, field)) for field in SETTINGS_WITH_FLAG]
     return [word for flag, value in flags if value for word in (flag, str(value))]
 
 
@@ -231,6 +246,7 @@ def _await_end(connection: socket.socket, pid: int) -> None:
     deadline = time.monotonic() + _STOP_SECONDS
     connection.settimeout(_STOP_SECONDS)
     with contextlib.suppress(OSError):
+        # The connection ends before the process does; only with the process is its lock free for the next server.
         while connection.recv(4096):
             pass
     while time.monotonic() < deadline:
@@ -239,7 +255,7 @@ def _await_end(connection: socket.socket, pid: int) -> None:
         except OSError:
             return
         time.sleep(_POLL_INTERVAL)
-    raise ClaudeCodeError(f"The server (pid {pid}) has not ended within {_STOP_SECONDS:g} s.")
+    raise Unavailable(f"The server (pid {pid}) has not ended within {_STOP_SECONDS:g} s.")
 
 
 def _restart(arguments: argparse.Namespace) -> int:
@@ -256,15 +272,17 @@ def _restart(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.inherited:
         where = place.Place(*os.path.split(arguments.inherited))
-        os.set_inheritable(launch.LISTENER, False)
-        os.set_inheritable(launch.LOCK, False)
-        listener, lock, first = socket.socket(fileno=launch.LISTENER), launch.LOCK, None
+        # Inherited by a session, the socket and the lock would be held by it after this server has ended.
+        os.set_inheritable(place.LISTENER, False)
+        os.set_inheritable(place.LOCK, False)
+        listener, lock, first = socket.socket(fileno=place.LISTENER), place.LOCK, None
     else:
         where, fingerprint = _own_place(_settings_arguments(arguments))
         found = place.take_lock(where)
         if found is None:
             raise InvalidArgument(f"A shared server runs already at {where.socket}.")
-        listener, lock = socket.socket(fileno=launch.listen(where).detach()), found
+        # After the lock: only its holder may take the place of a socket that is there.
+        listener, lock = socket.socket(fileno=place.listen(where).detach()), found
         first = Hello(
             directory=place.working_directory(),
             environment=dict(os.environ),
@@ -298,6 +316,7 @@ async def _serve(
 def _take_over(client_hello: Hello) -> None:
     """What a server in the client's process would have found: its environment, in memory only, and its directory.
     Without what ties the client to a session that it may run in: this server belongs to none."""
+    # Before the settings are read, which come from it: nothing of the starter's own environment may remain.
     os.environ.clear()
     os.environ.update({name: value for name, value in client_hello.environment.items() if name not in (MARK, DEPTH)})
     with contextlib.suppress(OSError):
@@ -315,4 +334,4 @@ def _settings(client_hello: Hello) -> Settings:
         raise InvalidArgument(f"The arguments cannot be used: {error}") from None
     own = {variable_of("claude_path"), variable_of("default_cwd")}
     environment = {name: value for name, value in os.environ.items() if name not in own}
-    return load_settings(environment, arguments.config, **serve.overrides(arguments))
+    return load_settings(environment, arguments.config, **overrides(arguments))

@@ -1,15 +1,31 @@
-"""What the verbs share: which server they go to, the session they are about, and failures as exit codes."""
+"""`ps`, `questions`, `show`, `logs`, `answer`, `interrupt` and `cancel`: the sessions of a running server from the
+shell.
+
+`Asking` puts a question to a person line by line, and is pure: it is given the lines that were typed. A line that is no
+answer changes nothing, and is never taken for a yes.
+"""
 
 import argparse
+import json
+import shutil
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 from ..client.connections import Target
 from ..client.live_sessions import LiveSessions
-from ..errors import ClaudeCodeError
+from ..client.open_questions import OpenQuestion, OpenQuestions
+from ..client.question_view import ACCEPT_EDITS, NoAnswer, decide
+from ..client.resource_reader import Report
+from ..errors import InvalidArgument
+from ..model.options import BYPASS
+from ..model.question import Choice, QuestionKind
+from ..model.text import clip, visible
 from ..shared.client import CallFailed, NotRunning
-from .flags import add_json, print_json
+from .exit_codes import ExitCode, Unavailable, exit_code_of
+from .flags import add_json, agreed, positive, print_json, seconds
+from .printing import print_question, table
 
 Verb = Callable[[LiveSessions, argparse.Namespace], int]
 
@@ -54,24 +70,355 @@ def _opened(verb: Verb, arguments: argparse.Namespace) -> int:
 
 
 def _failures_as_code(work: Callable[[], int]) -> int:
-    """What is refused, not there or not running is 1 with a line on stderr. A mistake in the call stays one, 2."""
+    """The exit code of a verb; a refusal of the server, or its end, is a line on stderr. What we refuse ourselves is
+    raised."""
     try:
         return work()
     except CallFailed as error:
-        return failed(str(error))
+        return failed(str(error), exit_code_of(error.code))
     except NotRunning as error:
-        return failed(f"{error}; sessions are kept, and the next message to one resumes it")
-    except ClaudeCodeError as error:
-        if error.code == "INVALID_ARGUMENT":
-            raise
-        return failed(error.message)
+        raise Unavailable(f"{error}; sessions are kept, and the next message to one resumes it") from None
 
 
-def failed(problem: str) -> int:
+def failed(problem: str, code: int = ExitCode.FAILED) -> int:
     print(f"claude-code-mcp: {problem}", file=sys.stderr)
-    return 1
+    return int(code)
 
 
 def print_outcome(arguments: argparse.Namespace, report: dict[str, Any], text: str) -> None:
     """What came of a verb: the server's own report as JSON, or a line."""
     print_json(report) if arguments.json else print(text)
+
+
+# -- asking -----------------------------------------------------------------------------------------------------------
+
+
+class Asking:
+    """One question while it is being answered. A question with several parts takes a line for each."""
+
+    def __init__(self, asked: OpenQuestion) -> None:
+        self.asked = asked
+        self._answers: list[str | list[str]] = []
+
+    @property
+    def prompt(self) -> str:
+        """What to type now."""
+        match self.asked.question.kind:
+            case QuestionKind.PERMISSION:
+                session = ", [s]ession: do not ask for the like again" if self.asked.for_session else ""
+                return f"[a]llow{session}, [d]eny and why? "
+            case QuestionKind.PLAN_REVIEW:
+                edits = ", approve and accept [e]dits" if ACCEPT_EDITS in self.asked.question.modes else ""
+                return f"[a]pprove{edits}, [d]eny and what to change? "
+            case QuestionKind.USER_QUESTION:
+                return self._choice_prompt()
+
+    def take(self, line: str) -> dict[str, Any] | None:
+        """The arguments of `claude_respond` for a typed line; None if another part has to be answered first. NoAnswer
+        if the line is no answer."""
+        if self.asked.question.kind is QuestionKind.USER_QUESTION and self._choices:
+            return self._choose(line)
+        # No default: an empty line is refused by `decide`, and never counts as a yes.
+        decision, _, text = line.strip().partition(" ")
+        return decide(self.asked, decision.lower(), text.strip())
+
+    # -- questions with choices -------------------------------------------------------------------------------
+
+    @property
+    def _choices(self) -> tuple[Choice, ...]:
+        return self.asked.question.choices
+
+    def _choice_prompt(self) -> str:
+        if not self._choices:
+            return "[d]eny? "
+        choice = self._choices[len(self._answers)]
+        options = "".join(f"  {number}  {visible(label)}\n" for number, label in enumerate(choice.labels, 1))
+        several = "numbers, such as 1,3," if choice.several else "a number"
+        how = f"{several} or text" if options else "text"
+        return f"{visible(choice.question)}\n{options}{how}, or [d]eny? "
+
+    def _choose(self, line: str) -> dict[str, Any] | None:
+        text = line.strip()
+        if not text:
+            raise NoAnswer("An empty line is no answer.")
+        if text.lower() in ("d", "deny"):
+            return {"decision": "deny"}
+        self._answers.append(_chosen(self._choices[len(self._answers)], text))
+        return {"decision": "allow", "answers": self._answers} if len(self._answers) == len(self._choices) else None
+
+
+def _chosen(choice: Choice, text: str) -> str | list[str]:
+    """The labels that numbers stand for; any other text as it is."""
+    numbers = [part.strip() for part in text.split(",")]
+    if not choice.labels or not all(number.isascii() and number.isdigit() and len(number) < 4 for number in numbers):
+        return text
+    indices = [int(number) for number in numbers]
+    if not all(1 <= index <= len(choice.labels) for index in indices) or (len(indices) > 1 and not choice.several):
+        raise NoAnswer(f"There are the numbers 1 to {len(choice.labels)}{'' if choice.several else '; one of them'}.")
+    labels = [choice.labels[index - 1] for index in indices]
+    return labels if choice.several else labels[0]
+
+
+# -- watching ---------------------------------------------------------------------------------------------------------
+
+
+_NONE = "No sessions in this server; `claude-code-mcp sessions` lists those on disk."
+_CLEAR = "\x1b[H\x1b[J"
+
+
+def add_to(commands: Any) -> None:
+    _add_looking(commands)
+    _add_steering(commands)
+
+
+def _add_looking(commands: Any) -> None:
+    ps = add_verb(commands, "ps", "list the sessions of the server: state, question, cost", at_running_server(_ps))
+    ps.add_argument("--all", action="store_true", help="those too whose process is closed")
+    ps.add_argument("--ids", action="store_true", help="print whole ids and nothing else")
+    ps.add_argument("--watch", action="store_true", help="go on until Ctrl-C; with --json, a line for each change")
+    ps.add_argument("--interval", type=seconds, default=2.0, metavar="SECONDS", help="with --watch (default 2)")
+    add_verb(commands, "questions", "print every open question, whole", at_running_server(_questions))
+    show = add_verb(commands, "show", "print the state, open questions and result of a session", at_server(_show))
+    add_session(show)
+    show.add_argument("--transcript", action="store_true", help="the conversation instead")
+    show.add_argument("--full", action="store_true", help="with --transcript: whole inputs, results and diffs")
+    logs = add_verb(commands, "logs", "print what a session has put out", at_running_server(_logs))
+    add_session(logs)
+    logs.add_argument("--lines", type=positive, default=50, metavar="N", help="the last N lines (default 50)")
+    logs.add_argument("--follow", action="store_true", help="go on with what comes, until Ctrl-C")
+
+
+# -- ps -----------------------------------------------------------------------------------------------------------
+
+
+def _ps(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    if not arguments.watch:
+        _print_sessions(_listed(sessions, arguments), arguments)
+        return 0
+    shown = None
+    while True:
+        listed = _listed(sessions, arguments)
+        if arguments.json and listed != shown:
+            print(json.dumps(listed, ensure_ascii=False), flush=True)
+        # On a terminal in any case: the ages in the table grow although nothing has changed.
+        elif not arguments.json and (sys.stdout.isatty() or listed != shown):
+            print(_CLEAR if sys.stdout.isatty() else "", end="")
+            _print_sessions(listed, arguments)
+            sys.stdout.flush()
+        shown = listed
+        time.sleep(arguments.interval)  # of a change in any session at all there is no event
+
+
+def _listed(sessions: LiveSessions, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    return [session for session in sessions.live() if arguments.all or _is_alive(session)]
+
+
+def _is_alive(session: dict[str, Any]) -> bool:
+    return session["isActive"] or session.get("activeStatus") in ("running", "waiting_for_input")
+
+
+def _print_sessions(listed: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print_json(listed)
+    elif arguments.ids:
+        print("".join(f"{session['sessionId']}\n" for session in listed), end="")
+    else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        lines = table(listed) if listed else [_NONE]
+        print("\n".join(line if width is None else clip(line, width) for line in lines))
+
+
+# -- questions ----------------------------------------------------------------------------------------------------
+
+
+def _questions(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    asked = OpenQuestions(sessions).all()
+    if arguments.json:
+        print_json(
+            [
+                {
+                    "inputId": entry.id,
+                    "sessionId": entry.session["sessionId"],
+                    "type": entry.question.kind,
+                    "toolName": entry.question.tool_name,
+                    "toolInput": entry.question.tool_input,
+                    "description": entry.question.description,
+                    "canAllowForSession": entry.for_session,
+                    "sessionRules": entry.question.session_rules,
+                    "expiresAt": entry.expires_at,
+                }
+                for entry in asked
+            ]
+        )
+        return 0
+    for number, entry in enumerate(asked):
+        print("\n" if number else "", end="")
+        print_question(entry)
+    print("" if asked else "No open questions.\n", end="")
+    return 0
+
+
+# -- one session --------------------------------------------------------------------------------------------------
+
+
+def _show(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    session_id = sessions.find(arguments.session)
+    if arguments.transcript:
+        return _show_transcript(sessions, session_id, arguments)
+    report = sessions.status(session_id)
+    if arguments.json:
+        print_json({**report, "result": sessions.result(report) or None})
+        return 0
+    print("\n".join(_summary(report)))
+    for asked in OpenQuestions(sessions).within(report):
+        print()
+        print_question(asked)
+    result = sessions.result(report)
+    print(f"\n{visible(result)}\n" if result else "", end="")
+    return 0
+
+
+def _show_transcript(sessions: LiveSessions, session_id: str, arguments: argparse.Namespace) -> int:
+    pages = sessions.transcript(session_id, full=arguments.full)
+    if arguments.json:
+        print_json(list(pages))
+        return 0
+    for page in pages:
+        print(visible(page.get("transcript") or ""))
+    return 0
+
+
+def _summary(report: Report) -> list[str]:
+    """The facts about a session, one on each line."""
+    tokens = report.get("tokens") or {}
+    facts = {
+        "session": report["sessionId"],
+        "status": report["status"],
+        "cost": f"${report.get('costUsd') or 0:.4f}",
+        "tokens": f"{tokens.get('input', 0)} in, {tokens.get('output', 0)} out",
+        "turns": report.get("turnCount"),
+        "stalled": f"nothing for {report['stalledSeconds']} s" if report.get("stalledSeconds") else None,
+        "retrying": report.get("retrying"),
+        "queued": report.get("queued"),
+        "error": error_text(report),
+    }
+    return [f"{name:<9} {visible(str(value))}" for name, value in facts.items() if value is not None]
+
+
+def error_text(report: Report) -> str | None:
+    """Why the last turn failed."""
+    error = report.get("error")
+    return f"{error['code']}: {error['message']}" if error else None
+
+
+def _logs(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    session_id = sessions.find(arguments.session)
+    for report in sessions.follow(session_id, lines=arguments.lines):
+        for line in sessions.lines(report):
+            print(json.dumps({"line": line}, ensure_ascii=False) if arguments.json else visible(line))
+        sys.stdout.flush()
+        if not arguments.follow:
+            break
+    return 0
+
+
+# -- steering ---------------------------------------------------------------------------------------------------------
+
+
+_DECISIONS = {
+    "allow": "yes, this once; approve a plan",
+    "session": "yes, and do not ask for the like again in this session",
+    "edits": "approve a plan and accept edits from then on",
+    "deny": "no; TEXT is the reason, or what to change in a plan",
+    "say": "answer a question of Claude's: a TEXT for each of its parts, a label or anything else",
+}
+
+
+def _add_steering(commands: Any) -> None:
+    answer = add_verb(commands, "answer", "show an open question and answer it", at_running_server(_answer))
+    answer.add_argument("question", metavar="ID", help="its id or the beginning of it, or a session that asks just one")
+    listed = "; ".join(f"{name}: {summary}" for name, summary in _DECISIONS.items())
+    answer.add_argument(
+        "decision", nargs="?", choices=sorted(_DECISIONS), metavar="DECISION", help=f"{listed}. Unset, you are asked"
+    )
+    answer.add_argument("text", nargs="*", metavar="TEXT", help="for deny and say")
+    interrupt = add_verb(commands, "interrupt", "stop the turn of a session and keep it", at_running_server(_interrupt))
+    add_session(interrupt)
+    cancel = add_verb(commands, "cancel", "end a session for good", at_running_server(_cancel))
+    add_session(cancel)
+    bypass = add_verb(commands, "bypass", f"switch the mode {BYPASS} on or off", at_server(_bypass))
+    bypass.add_argument("switch", nargs="?", choices=("on", "off"), metavar="on|off", help="unset, says which it is")
+    bypass.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _answer(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    questions = OpenQuestions(sessions)
+    asked = questions.find(arguments.question)
+    print_question(asked, sys.stderr if arguments.json else sys.stdout)  # before anything is decided
+    try:
+        if arguments.decision is None:
+            decision = _asked_at_terminal(asked)
+        elif arguments.decision == "say":
+            decision = _parts_answered(asked, arguments.text)
+        else:
+            decision = decide(asked, arguments.decision, " ".join(arguments.text))
+    except NoAnswer as error:
+        raise InvalidArgument(str(error)) from None
+    if decision is None:
+        return failed("nothing was answered.")
+    report = questions.answer(asked, decision)
+    print_outcome(arguments, report, f"Answered: {decision['decision']}.")
+    return 0
+
+
+def _parts_answered(asked: OpenQuestion, texts: list[str]) -> dict[str, Any]:
+    parts = len(asked.question.choices)
+    if asked.question.kind is not QuestionKind.USER_QUESTION or len(texts) != parts:
+        raise NoAnswer(f"say: this question has {parts} parts to answer.")
+    return {"decision": "allow", "answers": texts}
+
+
+def _asked_at_terminal(asked: OpenQuestion) -> dict[str, Any] | None:
+    """Asks until there is an answer; None at the end of the input."""
+    if not sys.stdin.isatty():
+        raise InvalidArgument("Not a terminal: pass the answer as an argument.")
+    asking = Asking(asked)
+    while True:
+        print(asking.prompt, end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return None
+        try:
+            decision = asking.take(line)
+        except NoAnswer as error:
+            print(error, file=sys.stderr)
+            continue
+        if decision is not None:
+            return decision
+
+
+def _interrupt(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    report = sessions.interrupt(sessions.find(arguments.session))
+    print_outcome(arguments, report, f"{report['sessionId']}: {report['status']}")
+    return 0
+
+
+_BYPASS_QUESTION = (
+    "Sessions with this mode run every command and change every file without asking, until the server ends or it is "
+    "switched off. Switch it on?"
+)
+
+
+def _bypass(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    if arguments.switch == "on" and not arguments.yes and not agreed(_BYPASS_QUESTION):
+        return failed("it stays off.", ExitCode.REFUSED)
+    report = sessions.switch_bypass(None if arguments.switch is None else arguments.switch == "on")
+    print_outcome(arguments, report, report["message"])
+    return 0
+
+
+def _cancel(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    session_id = sessions.find(arguments.session)
+    report = sessions.cancel(session_id)
+    print_outcome(arguments, report, f"{session_id}: cancelled")
+    return 0

@@ -6,6 +6,7 @@ both off: the packages run their `__init__` when somebody asks for a name that t
 built when a message of their kind arrives. Whoever imports the SDK sees no difference but the time.
 """
 
+import importlib
 import importlib.util
 import sys
 from threading import RLock
@@ -21,11 +22,27 @@ def prepare() -> None:
         return
     for name in _PACKAGES:
         _postpone(name)
+    _import_without_uvicorn("sse_starlette")
     try:
         from mcp_types import _wire_base  # noqa: PLC0415 - private: a version without it is imported as it is
     except ImportError:
         return
     _wire_base.WireModel.model_config["defer_build"] = True
+
+
+def _import_without_uvicorn(name: str) -> None:
+    """Imports a module that looks for uvicorn and does without it where it is missing. All that it wants of it is to
+    hear of a signal that ends the server, and our server of HTTP leaves signals to the application."""
+    if "uvicorn" in sys.modules or name in sys.modules:
+        return
+    # So the import system marks what must not be imported.
+    sys.modules["uvicorn"] = None  # type: ignore[assignment]
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return  # whoever needs it says so
+    finally:
+        del sys.modules["uvicorn"]
 
 
 def _postpone(name: str) -> None:
@@ -45,6 +62,7 @@ class _Postponed(ModuleType):
     package that it stands for. Other threads wait for that."""
 
     def __getattr__(self, name: str) -> object:
+        # The import system itself asks for such names; the package must not run because of that.
         if name.startswith("__"):
             raise AttributeError(name)
         with _running:

@@ -1,7 +1,12 @@
-"""The start on stdio: answers the client's first requests from a manifest while a thread imports the server.
+"""The start on stdio: first answers from a manifest while the server is imported; or, inside a session, instead of it.
 
 Importing this module must stay cheap (a few built-in modules; a test counts them), since it comes before the first
 answer. The server takes over when it is loaded: it gets every byte that was not answered, see `GreetedInput`.
+
+Inside a session (the second half of this file): Claude Code starts every MCP server that it has registered, so each
+session would start another copy of us, whose sessions would do the same. Such a copy knows itself by its environment.
+It answers as a server without tools, so that Claude Code has nothing to complain of, and loads neither the server nor a
+hub.
 """
 
 import _signal  # type: ignore[import-not-found]  # `signal` itself takes a while to import
@@ -10,13 +15,14 @@ import select
 import sys
 from stat import S_ISFIFO, S_ISSOCK
 
+from ..processes.environment import MAX_DEPTH, depth
 from .manifest import find
 from .protocol import GreetedInput, Greeting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import NoReturn
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, NoReturn
 
     Serve = Callable[[list[str], GreetedInput], int]
 
@@ -102,6 +108,7 @@ class _Loading:
 
     def __exit__(self, *_: object) -> None:
         if self.started:
+            # Before the descriptors are closed: the thread writes to one of them as its last act.
             self._thread.join()
             sys.setswitchinterval(self._interval)
         os.close(self.fd)
@@ -114,6 +121,7 @@ class _Loading:
         import threading  # noqa: PLC0415 - not before the first answer
 
         self.started = True
+        # Before the thread begins: with the usual interval it would keep the interpreter while a request waits.
         sys.setswitchinterval(_SWITCH_INTERVAL)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -124,6 +132,7 @@ class _Loading:
         except BaseException:  # noqa: S110 - the main thread repeats the import, and it is raised there
             pass
         finally:
+            # Also when the import fails: the main thread waits for this.
             os.write(self._done, b".")
 
     def exit(self, code: int) -> "NoReturn":
@@ -148,6 +157,7 @@ def _answer_until_loaded(greeting: Greeting, loading: _Loading) -> None:
         if 0 in ready and not _read_and_answer(greeting):
             if greeting.satisfied:
                 loading.exit(0)
+            # The end of a pipe would be reported at every poll: a busy loop beside the import.
             sources.unregister(0)
             loading.start()
         if not ready or greeting.waiting or greeting.listed:
@@ -172,3 +182,73 @@ def _write(data: bytes) -> None:
             writable = select.poll()
             writable.register(1, select.POLLOUT)
             writable.poll()
+
+
+# -- nested -----------------------------------------------------------------------------------------------------------
+
+
+_LATEST_HANDSHAKE = "2025-11-25"
+_UNKNOWN_METHOD = -32601
+_LISTS = {
+    "tools/list": "tools",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+    "prompts/list": "prompts",
+}
+
+
+def serve_nothing(argv: list[str]) -> int:
+    """Serves nothing on stdio until the client leaves; over HTTP it refuses to start. The value is the exit code."""
+    nesting = depth(os.environ)
+    sys.stderr.write(
+        f"claude-code-mcp: started inside a session of claude-code-mcp (depth {nesting}): it offers no tools there. "
+        f"{MAX_DEPTH}={nesting} for the outermost server allows it.\n"
+    )
+    if any(argument.startswith("--ht") for argument in argv):
+        return 2
+    try:
+        for answer in _answers(sys.stdin.buffer):
+            sys.stdout.buffer.write(answer)
+            sys.stdout.buffer.flush()
+    except KeyboardInterrupt:
+        return 130
+    except (BrokenPipeError, ConnectionError):
+        pass
+    return 0
+
+
+def _answers(lines: "Iterable[bytes]") -> "Iterable[bytes]":
+    import json  # noqa: PLC0415 - the usual start does not come here
+
+    for line in lines:
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(message, dict) and "method" in message and isinstance(message.get("id"), int | str):
+            yield json.dumps({"jsonrpc": "2.0", "id": message["id"], **_answer(message)}).encode() + b"\n"
+
+
+def _answer(message: "Mapping[str, Any]") -> "dict[str, Any]":
+    method, params = message["method"], message.get("params")
+    if method == "initialize":
+        return {"result": _initialize_result(params)}
+    if method == "ping":
+        return {"result": {}}
+    if method in _LISTS:
+        return {"result": {_LISTS[method]: []}}
+    # `server/discover` too: clients of the newest protocol then begin with the handshake.
+    return {"error": {"code": _UNKNOWN_METHOD, "message": "This server offers nothing inside its own sessions."}}
+
+
+def _initialize_result(params: object) -> "dict[str, Any]":
+    from .. import __version__  # noqa: PLC0415
+
+    requested = params.get("protocolVersion") if isinstance(params, dict) else None
+    known = isinstance(requested, str) and "2024-11-05" <= requested <= _LATEST_HANDSHAKE
+    return {
+        "protocolVersion": requested if known else _LATEST_HANDSHAKE,
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "claude-code-mcp", "version": __version__},
+        "instructions": "Offers no tools: it runs inside a session that another claude-code-mcp has started.",
+    }

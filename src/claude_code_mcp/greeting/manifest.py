@@ -109,6 +109,7 @@ def read(file: str, *, only_ours: bool = False) -> Manifest | None:
         # Non-blocking, since opening a named pipe would wait for its writer.
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) if only_ours else os.O_RDONLY
         with open(os.open(file, flags | getattr(os, "O_BINARY", 0)), "rb") as opened:
+            # Asked of the open file: under its name there may be another one by now.
             if only_ours and not _is_ours(os.fstat(opened.fileno())):
                 return None
             heading, _, body = opened.read().partition(b"\n")
@@ -190,6 +191,7 @@ def write(file: str, results: Results, otherwise: str, made_with: dict[str, str]
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         with open(os.open(temporary, flags, 0o644 if file == SHIPPED else 0o600), "wb") as opened:
             opened.write(json.dumps(heading).encode() + b"\n" + body)
+        # In one step: a start at the same moment reads the old one or the new one.
         os.replace(temporary, file)
     except OSError:
         if os.path.exists(temporary):

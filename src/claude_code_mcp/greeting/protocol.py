@@ -68,6 +68,7 @@ class Greeting:
         """Takes what was read and returns what to write."""
         searched = len(self._partial)
         self._partial += data
+        # Only in what is new: a long line in many pieces would be searched from its beginning for each of them.
         if self._partial.find(b"\n", searched) < 0:
             self.waiting = self.waiting or self.full
             return b""
@@ -100,6 +101,7 @@ class Greeting:
         assert isinstance(method, str)
         result = self._result(method, message.get("params"))
         if result is None:
+            # Which version the connection speaks is not known here then, and every later answer depends on it.
             if opening or method == "initialize":
                 self._stop_answering()
             self.waiting = True
@@ -155,6 +157,7 @@ class Greeting:
 
 def _parse_message(line: bytes) -> "dict[str, object] | None":
     """The message on a line; None if the server might read it in another way, or refuse it."""
+    # What the server might refuse or read differently is left to it: its answer is the one that counts.
     if line.count(b"{") + line.count(b"[") > _MAX_BRACKETS or b"\\ud" in line.lower():
         return None
     try:

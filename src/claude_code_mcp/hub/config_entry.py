@@ -1,4 +1,8 @@
-"""One entry of `mcpServers`, in the format that Claude Code, Cursor and Claude Desktop share.
+"""One entry of `mcpServers`, in the format that Claude Code, Cursor and Claude Desktop share, and its dialects.
+
+VS Code has `servers` beside `inputs`, and asks a person for `${input:id}`; here that is the variable of the same name
+(`${input:api-key}` is `${API_KEY}`), or the default of the input. Windsurf has `serverUrl`, Gemini CLI `httpUrl`, and
+VS Code and Cursor `envFile`. Everything but `read_env_file` is pure.
 
 There is one class for each `type`. A class says everything that depends on the type and is not the transport itself:
 which fields the entry has, whether the server runs on this machine, what is secret in it and what of it may be shown.
@@ -19,6 +23,7 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
+from ..private_files import read_regular
 from ..processes.environment import is_own
 from ..redaction import (
     SHORTEST_OF_ONE_SERVER,
@@ -29,7 +34,84 @@ from ..redaction import (
     secret_values,
     secrets_of_url,
 )
-from .config_dialects import in_our_words, read_env_file
+
+_INPUT = re.compile(r"\$\{input:([^{}]*)\}")
+_NO_LETTER = re.compile(r"[^A-Za-z0-9]")
+_MAX_BYTES = 64 << 20
+_MAX_ENV_BYTES = 1 << 20
+SECTIONS = ("mcpServers", "servers")
+"""The keys under which servers are configured, the first that is there counts."""
+
+
+def section_of(content: Mapping[str, Any]) -> tuple[str, Any]:
+    """The key under which a file has its servers, and what stands there."""
+    nested = content.get("mcp")  # VS Code's settings.json has all of it one level down
+    if isinstance(nested, dict) and not any(key in content for key in SECTIONS):
+        content = nested
+    key = next((key for key in SECTIONS if key in content), SECTIONS[0])
+    return key, content.get(key, {})
+
+
+def input_defaults(content: Mapping[str, Any]) -> dict[str, str]:
+    """The defaults of the `inputs` that have one, by id."""
+    inputs = content.get("inputs")
+    found = [each for each in inputs if isinstance(each, dict)] if isinstance(inputs, list) else []
+    return {str(each.get("id")): each["default"] for each in found if isinstance(each.get("default"), str)}
+
+
+def in_our_words(entry: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Any]:
+    """An entry of another program, or one of ours, as one of ours."""
+    ours: dict[str, Any] = _without_inputs(dict(entry), defaults)
+    for key, type_ in (("serverUrl", None), ("httpUrl", "http")):
+        if key in ours and "url" not in ours and "command" not in ours:
+            ours["url"] = ours.pop(key)
+            if type_ is not None:
+                ours.setdefault("type", type_)
+    return ours
+
+
+def _without_inputs(value: Any, defaults: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return _INPUT.sub(lambda found: _variable(found[1], defaults.get(found[1])), value)
+    if isinstance(value, dict):
+        return {key: _without_inputs(item, defaults) for key, item in value.items()}
+    return [_without_inputs(item, defaults) for item in value] if isinstance(value, list) else value
+
+
+def _variable(input_id: str, default: str | None) -> str:
+    name = _NO_LETTER.sub("_", input_id).upper()
+    name = f"_{name}" if not name or name[0].isdigit() else name
+    return f"${{{name}:-{default}}}" if default is not None and "}" not in default else f"${{{name}}}"
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def read_text(file: Path, most: int = _MAX_BYTES) -> str:
+    """The text of a file. OSError for one that is no regular file, ValueError for one that is no text."""
+    return read_regular(file, most).decode("utf-8-sig")
+
+
+def read_env_file(file: Path) -> dict[str, str]:
+    """The variables of a file with `NAME=value` lines; `export`, quotes and comments as usual. Raises OSError and
+    ValueError."""
+    found: dict[str, str] = {}
+    for line in read_text(file, _MAX_ENV_BYTES).splitlines():
+        name, separator, value = line.strip().removeprefix("export ").partition("=")
+        if separator and name.strip() and not name.startswith("#"):
+            found[name.strip()] = _unquoted(value.strip())
+    return found
+
+
+def _unquoted(value: str) -> str:
+    if value[:1] in ('"', "'"):
+        end = value.find(value[0], 1)
+        return value[1:end] if end > 0 else value
+    return value.partition(" #")[0].rstrip()
+
+
+# -- config entry -----------------------------------------------------------------------------------------------------
+
 
 _REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*+))?(\}|\Z)")
 """A reference to a variable, or the beginning of one that is never closed: that reaches to the end, so that it is not
@@ -125,6 +207,20 @@ class TlsConfig(_Entry):
     key_file: str | None = None
 
 
+class ToolOverride(_Entry):
+    """What is said of a tool in place of what its server says."""
+
+    name: str | None = Field(None, pattern=r"^[A-Za-z0-9_.-]{1,100}$")
+    description: str | None = None
+
+
+class CallLimits(_Entry):
+    """How much each client of this server, by its principal, may call an MCP server."""
+
+    calls_at_once: int | None = Field(None, gt=0)
+    calls_per_minute: int | None = Field(None, gt=0)
+
+
 class _ServerConfig(_Entry):
     """What entries of all types have. A new type needs its fields, `type`, and what differs of the rest below."""
 
@@ -134,6 +230,9 @@ class _ServerConfig(_Entry):
     """Only these tools, by their own names."""
     exclude_tools: tuple[str, ...] = Field((), validation_alias=AliasChoices("excludeTools", "disabledTools"))
     """All but these."""
+    tool_overrides: dict[str, ToolOverride] = {}
+    """Other names and descriptions for tools, by their own names."""
+    limits: CallLimits = CallLimits()
 
     @property
     def is_local(self) -> bool:
@@ -155,6 +254,14 @@ class _ServerConfig(_Entry):
     def allows(self, tool: str) -> bool:
         """Whether `includeTools` and `excludeTools` let a tool through, by its own name."""
         return tool not in self.exclude_tools and (self.include_tools is None or tool in self.include_tools)
+
+    def own_name(self, tool: str) -> str | None:
+        """The server's own name for a tool that is called so here; None where none is that may be used. One that has
+        another name here cannot be called by its own: rules of a policy are for the names that are shown."""
+        own = next((own for own, override in self.tool_overrides.items() if override.name == tool), tool)
+        renamed = self.tool_overrides.get(own)
+        hidden = renamed is not None and renamed.name not in (None, tool)
+        return own if self.allows(own) and not hidden else None
 
 
 class StdioConfig(_ServerConfig):

@@ -1,4 +1,16 @@
-"""Which servers the hub has: the files that configure them, their order, and which entries may be used.
+"""Which servers the hub has: their files and order, who approved them, and where their programs run.
+
+Claude Code keeps approvals in `~/.claude.json` under the project, which is the root of the git repository if it is in
+one, in the user's `settings.json`, and in the project's `.claude/settings.local.json`. The last is a file of the
+project, and a checkout can bring one along: it counts only for a project that `~/.claude.json` says a person trusts.
+The shared `.claude/settings.json` of a project never approves, it can only reject.
+
+The hub starts programs outside of every sandbox. A program may run what it finds where it is started:
+`npx` and `uvx` read configuration there, and Python modules. So where sandboxed sessions can write to directories, no
+program is started in one of these, and none that lies in one. References to the directory of a session
+(`${workspaceFolder}`) are still replaced, as words of the command line.
+
+What the arguments of a configured program name is the operator's to judge: a script of a project among them is run.
 
 Order, the first that has a name wins: what the organisation provides, our own file, `~/.claude.json` for this project,
 `.mcp.json` in the project and then in the directories above it, `~/.claude.json` for all projects. An entry that cannot
@@ -10,22 +22,190 @@ organisation does not allow is there, barred, with the reason.
 
 import os
 import socket
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from ..claude_home import config_directory, user_file
 from ..config import Settings
+from ..git_pointer import GIT_FILE, named_in
 from ..json_text import decode_with_comments
-from ..model.mcp_servers import is_this_server
-from .approvals import Approvals, is_below, is_trusted, project_entry, project_roots, read_approvals
-from .config_dialects import input_defaults, read_text, section_of
-from .config_entry import InvalidEntry, ServerConfig, StdioConfig, parse_entry
+from ..model.paths import config_directory, user_file
+from ..model.tool_names import is_this_server
+from .config_entry import (
+    InvalidEntry,
+    ServerConfig,
+    StdioConfig,
+    for_directory,
+    input_defaults,
+    names_relative_path,
+    parse_entry,
+    read_text,
+    section_of,
+)
 from .organisation import SETTINGS, Organisation, managed_directory, managed_files, read_organisation
-from .program_place import AS_CONFIGURED, ProgramPlace
+
+_TRUSTED = "hasTrustDialogAccepted"
+ALL_PROJECTS = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Approvals:
+    """What has been approved and rejected for one project."""
+
+    trusts_all: bool = False
+    approved: frozenset[str] = frozenset()
+    rejected: frozenset[str] = frozenset()
+    disabled: frozenset[str] = field(default=frozenset())
+    """Servers of any scope that the user switched off for this project."""
+
+    def objection(self, name: str) -> str | None:
+        """Why a server of `.mcp.json` may not be used; None for one that may."""
+        if name in self.rejected:
+            return "rejected for this project in Claude Code"
+        return None if self.trusts_all or name in self.approved else "from .mcp.json, and not approved"
+
+
+def read_approvals(trusted: Sequence[Mapping[str, Any]], untrusted: Sequence[Mapping[str, Any]]) -> Approvals:
+    """What files say together: all may reject, only trusted ones approve."""
+    return Approvals(
+        any(content.get("enableAllProjectMcpServers") is True for content in trusted),
+        _names(trusted, "enabledMcpjsonServers"),
+        _names([*trusted, *untrusted], "disabledMcpjsonServers"),
+        _names(trusted, "disabledMcpServers"),
+    )
+
+
+def _names(contents: Iterable[Mapping[str, Any]], key: str) -> frozenset[str]:
+    lists = (content.get(key) for content in contents)
+    return frozenset(name for names in lists if isinstance(names, list) for name in names if isinstance(name, str))
+
+
+def is_trusted(claude: Mapping[str, Any], places: Iterable[Path]) -> bool:
+    """Whether Claude Code's file says that a person trusts one of these directories."""
+    return any(project_entry(claude, place).get(_TRUSTED) is True for place in places)
+
+
+def project_entry(claude: Mapping[str, Any], place: Path) -> Mapping[str, Any]:
+    """What Claude Code's file says of one directory."""
+    projects = claude.get("projects")
+    entry = projects.get(str(place).replace(os.sep, "/")) if isinstance(projects, dict) else None
+    if entry is None and isinstance(projects, dict):
+        entry = projects.get(str(place))
+    return entry if isinstance(entry, dict) else {}
+
+
+def is_below(project: Path, directories: Iterable[str]) -> bool:
+    """Whether the operator trusts a project: one of these directories is it, or is above it. Blocks on the disk."""
+    for directory in directories:
+        if directory == ALL_PROJECTS or project.is_relative_to(Path(directory).expanduser().resolve()):
+            return True
+    return False
+
+
+def project_roots(project: Path) -> list[Path]:
+    """The directories under whose names Claude Code may know a project: itself, the root of its git repository, and
+    the main working tree if that is another. Blocks on the disk."""
+    root = next((place for place in (project, *project.parents) if os.path.exists(place / ".git")), None)
+    if root is None:
+        return [project]
+    return list(dict.fromkeys([project, root, *_main_tree(root)]))
+
+
+def _main_tree(root: Path) -> list[Path]:
+    """The main working tree of a linked one, whose `.git` is a file that leads to `MAIN/.git/worktrees/NAME`."""
+    link = root / ".git"
+    target = Path(named_in(link, GIT_FILE) or root)
+    if target.parent.name != "worktrees" or target.parent.parent.name != ".git":
+        return []
+    # The other end must lead back: a checkout could name the repository of another project, to have its approvals.
+    leads_back = named_in(target / "gitdir") == os.path.realpath(link)
+    return [target.parent.parent.parent] if leads_back else []
+
+
+# -- program place ----------------------------------------------------------------------------------------------------
+
+
+_MOST_LINKS = 40
+"""More of them no system follows."""
+
+
+class NotStarted(Exception):
+    """The program would run what a session may have written; the message says what to configure."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPlace:
+    """Where programs run. Without directories that are open to sessions: as configured, else where the server runs."""
+
+    directory: str | None = None
+    """Where a program runs that is configured with no directory; None is that of the server."""
+    open_to_sessions: Sequence[str] = ()
+    """Real paths of the directories that sandboxed sessions can write to; the root where callers choose them, who
+    cannot choose a directory of the server's or one with programs of the system."""
+
+    def placed(self, config: ServerConfig, directory: str) -> ServerConfig:
+        """The entry as it is for users in `directory`; NotStarted if its program must not run. Looks at the path of
+        a program and of its directory, so that nothing can come between this and the start."""
+        placed = for_directory(config, directory)
+        if not self.open_to_sessions or not isinstance(config, StdioConfig) or not isinstance(placed, StdioConfig):
+            return placed
+        if not names_relative_path(config):
+            placed = placed.model_copy(update={"cwd": config.cwd or self.directory})
+        if self.is_open(placed.cwd or self.directory or os.getcwd()):
+            raise NotStarted(
+                "it would run in a directory that sessions in a sandbox can write to: name ${workspaceFolder} instead "
+                "of a relative path, and another cwd"
+            )
+        if os.path.isabs(placed.command) and os.sep not in self.open_to_sessions and self.is_open(placed.command):
+            raise NotStarted("its program lies in a directory that sessions in a sandbox can write to")
+        return placed
+
+    def is_open(self, path: str | Path) -> bool:
+        """Whether a sandboxed session can write to what this path leads to, or have it lead elsewhere: a link that it
+        can replace is its own, whatever that leads to now. Blocks on the disk."""
+        if not self.open_to_sessions or self._is_ours(path):
+            return False
+        places = [Path(os.path.realpath(path)), *_passed(path)]
+        return any(place.is_relative_to(directory) for place in places for directory in self.open_to_sessions)
+
+    def _is_ours(self, path: str | Path) -> bool:
+        """Whether it lies in the directory for programs, by its name and in fact."""
+        if self.directory is None:
+            return False
+        real = os.path.realpath(self.directory)
+        by_name = any(Path(os.path.abspath(path)).is_relative_to(own) for own in (self.directory, real))
+        return by_name and Path(os.path.realpath(path)).is_relative_to(real)
+
+
+def _passed(path: str | Path) -> Iterator[Path]:
+    """Everything that the system looks at on its way along a path, links and what they lead to."""
+    place = Path(os.path.abspath(path))
+    waiting, place, links = list(reversed(place.parts[1:])), Path(place.anchor), 0
+    while waiting and links <= _MOST_LINKS:
+        part = waiting.pop()
+        if part == os.pardir:
+            place = place.parent
+            continue
+        yield place / part
+        try:
+            target = Path(os.readlink(place / part))
+        except OSError:  # no link, or not there
+            place = place / part
+            continue
+        links += 1
+        waiting += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+        place = Path(target.anchor) if target.is_absolute() else place
+
+
+AS_CONFIGURED = ProgramPlace()
+"""Where no session is in a sandbox."""
+
+
+# -- config files -----------------------------------------------------------------------------------------------------
+
 
 _KEY = "mcpServers"
 _ITSELF = "it is this server itself"
@@ -221,7 +401,7 @@ def watched_files(paths: ConfigPaths) -> list[Path]:
 
 
 def _project_settings(roots: Sequence[Path], *names: str) -> list[Path]:
-    """The settings of a project, and of the repository that it is in."""
+    """The paths of the settings of a project, and of the repository that it is in."""
     return [root / ".claude" / name for root in roots[:2] for name in names]
 
 
@@ -350,7 +530,8 @@ class _Reader:
 
 
 def _bar(server: ConfiguredServer, approvals: Approvals, open_files: Collection[Path] = ()) -> ConfiguredServer:
-    """The server, barred where it is not to be used."""
+    """The server, with the reason under `barred` where it is not to be used, and locked where only a person can lift
+    that."""
     # What locks comes first: an entry must not get out of the lock by calling itself disabled.
     if server.locked:
         return server

@@ -1,4 +1,10 @@
-"""What an organisation says about MCP servers in Claude Code's managed settings, for the hub as for Claude Code itself.
+"""What an organisation says about MCP servers in Claude Code's managed settings.
+
+Addresses are compared with patterns by Claude Code's rules: `*` stands for any characters; a pattern that ends with its
+host covers every path; a host with a `*` covers every port, any other host only the port that is written or the usual
+one; hosts are compared without case and without the dot at their end. Both sides are first written in one way
+(`written`), so that no other spelling of an address escapes: case, the usual port, dots in the path, backslashes,
+percent-encoded letters of a host, numbers that are IPv4 addresses.
 
 Claude Code keeps to these lists in its own client, but not for servers that reach it through us; so the hub must. Read
 are, from a directory that only an administrator can write to and that no variable or setting can move:
@@ -11,23 +17,168 @@ are, from a directory that only an administrator can write to and that no variab
 - `managed-mcp.json`: while it is there, the servers in it are the only ones beside these.
 
 A list of the user's own settings counts as well: they may deny anything, and allow what the organisation leaves open.
-A project's settings can only take away. What is denied is denied whoever allows it. A managed file that cannot be read
-allows nothing: that is not the same as a file that is not there.
+A project's settings can only take away. What is denied is denied whoever allows it. A managed file that cannot be read,
+or a directory of such files, allows nothing: that is not the same as one that is not there.
 """
 
+import ipaddress
+import os
 import plistlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from ..json_text import decode_with_comments
-from .config_dialects import read_text
-from .config_entry import MissingVariable, ServerConfig, StdioConfig, expand
-from .url_patterns import fits, matches, written
+from .config_entry import MissingVariable, ServerConfig, StdioConfig, expand, read_text
+
+_USUAL_PORTS = {"http": "80", "ws": "80", "https": "443", "wss": "443"}
+_PARTS = re.compile(r"([a-z*][a-z0-9+.*-]*):[/\\]*([^/\\?#]*)([^?#]*)(\?[^#]*)?", re.IGNORECASE | re.DOTALL)
+_STAR = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The parts of an address or of a pattern in their one spelling."""
+
+    scheme: str
+    host: str
+    port: str
+    """Empty for the usual one of the scheme."""
+    path: str
+    query: str
+    ends_with_host: bool
+
+    @property
+    def text(self) -> str:
+        port = f":{self.port}" if self.port else ""
+        return f"{self.scheme}://{self.host}{port}{self.path}{self.query}"
+
+
+def written(address: str) -> Written | None:
+    """The parts of an address in their one spelling; None for a text that is no address."""
+    # As browsers do: these characters count for nothing in an address.
+    cleaned = re.sub(r"[\t\r\n]", "", address).strip("".join(map(chr, range(33))))
+    found = _PARTS.match(cleaned)
+    if found is None:
+        return None
+    scheme, authority, path, query = found[1].lower(), found[2], found[3].replace("\\", "/"), found[4] or ""
+    host, port = _host_and_port(authority.rpartition("@")[2])
+    if not host:
+        return None
+    port = "" if port == _USUAL_PORTS.get(scheme) else port
+    return Written(scheme, host, port, _path(path), query, not path and not query)
+
+
+def fits(address: str, pattern: str) -> bool:
+    """Whether an address fits a pattern. What cannot be read fits `*` alone."""
+    if pattern == _STAR:
+        return True
+    there, wanted = written(address), written(pattern)
+    if there is None:
+        return False
+    if wanted is None:
+        return _fits_by_segment(there.text, pattern)
+    if wanted.scheme not in (_STAR, there.scheme) or not matches(wanted.host, there.host):
+        return False
+    if _STAR not in (wanted.port or wanted.host) and wanted.port != there.port:
+        return False
+    return wanted.ends_with_host or matches(wanted.path + wanted.query, there.path + there.query)
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a text is the pattern, in which `*` stands for any characters. Linear but for a factor of the pattern's
+    number of stars."""
+    first, *parts = pattern.split(_STAR)
+    if not parts:
+        return pattern == text
+    *middle, last = parts
+    if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
+        return False
+    at, end = len(first), len(text) - len(last)
+    for part in middle:
+        at = text.find(part, at, end)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
+
+
+def _fits_by_segment(text: str, pattern: str) -> bool:
+    """A pattern without a scheme: each part between slashes by itself."""
+    wanted, there = pattern.split("/"), text.split("/")
+    return len(wanted) == len(there) and all(map(matches, wanted, there))
+
+
+def _host_and_port(authority: str) -> tuple[str, str]:
+    host, colon, port = authority.rpartition(":")
+    if not colon or "]" in port:
+        host, port = authority, ""
+    host = unquote(host).rstrip(".").lower()
+    if _STAR not in host:
+        host = _number_as_address(host) or _ipv6(host) or _ascii(host)
+    return host, port.lstrip("0") or ("0" if port else "")
+
+
+def _ipv6(host: str) -> str | None:
+    try:
+        return f"[{ipaddress.IPv6Address(host[1:-1])}]" if host.startswith("[") else None
+    except ValueError:
+        return None
+
+
+def _ascii(host: str) -> str:
+    if host.isascii():
+        return host
+    try:
+        return host.encode("idna").decode("ascii")
+    except UnicodeError:
+        return host
+
+
+def _number_as_address(host: str) -> str | None:
+    """`127.1`, `0x7f000001` and `2130706433` are 127.0.0.1 to a browser, and to Claude Code."""
+    parts = host.split(".")
+    if len(parts) > 4 or not re.fullmatch(r"0x[0-9a-f]*|[0-9]+", parts[-1]):
+        return None
+    try:
+        numbers = [_number(part) for part in parts]
+    except ValueError:
+        return None
+    *leading, last = numbers
+    if any(number > 255 for number in leading) or last >= 256 ** (5 - len(numbers)):
+        return None
+    value = last + sum(number << (8 * (3 - at)) for at, number in enumerate(leading))
+    return str(ipaddress.IPv4Address(value))
+
+
+def _number(part: str) -> int:
+    if part.startswith("0x"):
+        return int(part[2:] or "0", 16)
+    return int(part, 8) if part.startswith("0") and len(part) > 1 else int(part)
+
+
+def _path(path: str) -> str:
+    """The path without `.` and `..`, however they are encoded."""
+    segments: list[str] = []
+    parts = path.split("/")[1:]
+    for number, part in enumerate(parts):
+        plain, is_last = part.lower().replace("%2e", "."), number == len(parts) - 1
+        if plain == "..":
+            segments = segments[:-1] + ([""] if is_last else [])
+        elif plain == ".":
+            segments += [""] if is_last else []
+        else:
+            segments.append(part)
+    return "/" + "/".join(segments)
+
+
+# -- organisation -----------------------------------------------------------------------------------------------------
+
 
 SETTINGS, DROP_INS, SERVERS = "managed-settings.json", "managed-settings.d", "managed-mcp.json"
 REMOTE = "remote-settings.json"
@@ -206,7 +357,10 @@ def read_organisation(
 def managed_files(directory: Path, config_dir: Path | None = None) -> list[Path]:
     """The files whose changes may change that, those that are not there yet too. Blocks on the disk."""
     remote = [config_dir / REMOTE] if config_dir is not None else []
-    return [directory / SETTINGS, directory / SERVERS, directory / DROP_INS, *_drop_ins(directory), *remote]
+    files = [directory / SETTINGS, directory / SERVERS, directory / DROP_INS]
+    with suppress(OSError):  # the directory itself is among them
+        files += _drop_ins(directory)
+    return [*files, *remote]
 
 
 class _Lists:
@@ -238,6 +392,7 @@ class _Lists:
         """Of all managed sources: their denials together, and of each that has one its list of what is allowed."""
         for content in contents:
             denied = content.get(_DENIED)
+            # Denials that cannot be read must not pass for none.
             if denied is not None and not isinstance(denied, list):
                 self.unusable = f"{_DENIED} is no list"
             self.denied += self._entries(content, _DENIED)
@@ -286,14 +441,24 @@ def _is_entry(entry: object) -> bool:
 
 
 def _files(directory: Path) -> Iterable[Mapping[str, Any] | str]:
-    for file in (directory / SETTINGS, *_drop_ins(directory)):
+    yield from _read(directory / SETTINGS)
+    try:
+        drop_ins = _drop_ins(directory)
+    except OSError as error:
+        yield f"{directory / DROP_INS}: {error}"
+        return
+    for file in drop_ins:
         yield from _read(file)
 
 
 def _drop_ins(directory: Path) -> list[Path]:
+    """The files of the directory for them, in order; none where there is no such directory. OSError where it cannot be
+    read, as where the name is a link that leads nowhere or a file."""
     try:
         names = sorted(path.name for path in (directory / DROP_INS).iterdir())
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
+        if os.path.lexists(directory / DROP_INS):
+            raise
         return []
     return [directory / DROP_INS / name for name in names if name.endswith(".json") and not name.startswith(".")]
 
@@ -321,6 +486,7 @@ def _read(file: Path) -> Iterator[Mapping[str, Any] | str]:
 
 def _servers_file(directory: Path) -> Path | None:
     file = directory / SERVERS
+    # A link that leads nowhere is a file that cannot be read, and not one that is missing.
     return file if file.exists() or file.is_symlink() else None
 
 

@@ -1,4 +1,5 @@
-"""The connections to one server: one that all share, and others where sharing would mix what belongs apart.
+"""The servers of a hub, and the connections to each: one that all share, and others where sharing would mix what
+belongs apart.
 
 A server that depends on the directory of its caller (a relative path among its arguments, a reference such as
 `${workspaceFolder}`, or a question for roots at any time) has one connection for each directory. A server on a pipe
@@ -7,22 +8,31 @@ are remembered; until then everybody shares. A `Route` is the way of one caller 
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+from weakref import WeakValueDictionary
 
-from mcp.shared.dispatcher import ProgressFnT
+import anyio
+from anyio.abc import TaskGroup
+from pydantic import BaseModel
 
-from ..model.question import AskPerson
-from .client_session import UpstreamClient
-from .config_entry import HttpConfig, depends_on_directory
-from .config_files import ConfiguredServer
+from ..config import Settings
+from ..errors import InvalidArgument, PermissionDenied
+from .auth.credentials import NeedsAuthMemory
+from .client_session import NO_SIDE, CallerSide, MovedElsewhere, Requester, UpstreamClient
+from .config_entry import HttpConfig, depends_on_directory, fingerprint
+from .config_files import ConfiguredServer, HubConfig
+from .connection_owner import own_connection
 from .connection_state import ConnectionState
-from .elicitation import Caller, MovedElsewhere
-from .server_memory import Offer, Traits
+from .dependencies import ConnectThrottle, HubDeps, Offer, ServerMemory
 from .streams import JsonObject
 from .upstream import Upstream, UpstreamContext, Watcher
 
-_IDLE = 30.0
+log = logging.getLogger(__name__)
+
+_IDLE = 300.0
 """Seconds for which a connection of one directory or caller is kept when nobody uses it any more."""
 
 
@@ -40,6 +50,8 @@ class ServerPool:
     def __init__(self, server: ConfiguredServer, context: UpstreamContext, start: Callable[[Upstream], None]) -> None:
         """`start` runs the owner task of a connection that was added after the hub was entered."""
         self.server = server
+        self.key = fingerprint(server.name, server.config)
+        self.traits = context.memory.traits(self.key)
         self._context = context
         self._start = start
         self._names_directory = depends_on_directory(server.config)
@@ -49,14 +61,6 @@ class ServerPool:
         # Of a server that depends on the directory it is the one of our own, or a second would be made for that.
         own = Sharing(context.directory if self.depends_on_directory else None)
         self._connections: dict[Sharing, Upstream] = {own: self.primary}
-
-    @property
-    def key(self) -> str:
-        return self.primary.key
-
-    @property
-    def traits(self) -> Traits:
-        return self._context.memory.traits(self.key)
 
     @property
     def connections(self) -> list[Upstream]:
@@ -85,14 +89,23 @@ class ServerPool:
 
     def select(self, caller: str, directory: str) -> Upstream:
         """The connection for a caller in a directory, made if there is none yet."""
-        mixes_callers = self.traits.asks_questions and not isinstance(self.server.config, HttpConfig)
-        sharing = Sharing(directory if self.depends_on_directory else None, caller if mixes_callers else None)
+        sharing = self._sharing(caller, directory)
         found = self._connections.get(sharing)
         if found is None:
             return self._add(sharing, directory)
         if sharing.directory is None and found.is_idle:
             found.directory = directory  # nobody uses it yet: it is the caller's, until it turns out not to matter
         return found
+
+    def existing(self, caller: str, directory: str | None) -> Upstream:
+        """The connection that a caller has already, to look at what the server offers it; the first of all where it has
+        none, so that a look starts no program for each caller."""
+        found = self._connections.get(self._sharing(caller, directory or self._context.directory))
+        return found if found is not None and found.client is not None else self.primary
+
+    def _sharing(self, caller: str, directory: str) -> Sharing:
+        mixes_callers = self.traits.asks_questions and not isinstance(self.server.config, HttpConfig)
+        return Sharing(directory if self.depends_on_directory else None, caller if mixes_callers else None)
 
     def own(self, caller: str, directory: str) -> Upstream:
         """The connection of this caller alone."""
@@ -139,10 +152,13 @@ class ServerPool:
             asyncio.get_running_loop().call_later(_IDLE, self._end_unused, upstream)
 
     def _end_unused(self, upstream: Upstream) -> None:
+        # It may be in use again, or an earlier timer has ended it.
         if self._users.get(upstream) == 0:
             del self._users[upstream]
             self._connections = {key: each for key, each in self._connections.items() if each is not upstream}
             upstream.close()
+            for kind in ("tools", "resources", "prompts"):  # what it had alone is gone with it
+                self._changed(kind)
 
     def close(self) -> None:
         for upstream in self.connections:
@@ -173,8 +189,8 @@ class Route:
         return self._pool.traits.offer if pending else None
 
     def allows(self, tool: object) -> bool:
-        """Whether the configuration lets a tool through."""
-        return isinstance(tool, str) and self._pool.server.config.allows(tool)
+        """Whether the configuration lets a tool through under this name."""
+        return isinstance(tool, str) and self._pool.server.config.own_name(tool) is not None
 
     def roots(self) -> JsonObject:
         """The result of `roots/list` for this caller."""
@@ -184,22 +200,21 @@ class Route:
         """The connection, made now if there is none. Raises UpstreamUnavailable."""
         return await self._fitting().connected()
 
-    async def request(
-        self, method: str, params: JsonObject, on_progress: ProgressFnT | None = None, ask: AskPerson | None = None
-    ) -> JsonObject:
+    async def request(self, method: str, params: JsonObject, side: CallerSide = NO_SIDE) -> JsonObject:
         """Sends a request, as `Upstream.request` does. A call that cannot be told from the calls of others when the
         server asks about all of them is given up there, and sent again on a connection of this caller alone."""
+        requester = Requester(self._caller, self._directory)
         try:
-            return await self._fitting().request(
-                method, params, on_progress, ask, Caller(self._caller, self._directory)
-            )
+            return await self._fitting().request(method, params, side, requester)
         except MovedElsewhere:
             self._move_to(self._pool.own(self._caller, self._directory))
-        return await self._upstream.request(method, params, on_progress, ask, Caller(self._caller, self._directory))
+        return await self._upstream.request(method, params, side, requester)
 
     async def follow(self, uri: str) -> None:
-        """Asks the server to tell when a resource changes."""
-        await self._fitting().follow(uri)
+        """Asks the server to tell when a resource changes, and again whenever a connection is made anew. Raises
+        UpstreamUnavailable, or MCPError where the server refuses."""
+        upstream = self._fitting()
+        await upstream.changes.follow(await upstream.connected(), uri)
 
     def watch(self, watcher: Watcher) -> None:
         """Calls back on every change of the connection in use, until `close`."""
@@ -219,8 +234,267 @@ class Route:
         return self._upstream
 
     def _move_to(self, upstream: Upstream) -> None:
+        # Entered first: the count of a connection must not touch zero on the way.
         self._pool.enter(upstream)
         self._pool.leave(self._upstream)
         self._upstream = upstream
         if self._watcher is not None:
             self.watch(self._watcher)
+
+
+# -- all servers -------------------------------------------------------------------------------------------------------
+
+
+OnServersChanged = Callable[[frozenset[str]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """The state of a server's connection, and what is known of the server; nothing in it is secret."""
+
+    name: str
+    state: str
+    reason: str | None
+    attempt: int
+    scope: str
+    file: str | None
+    config: Mapping[str, object]
+    server_info: Mapping[str, Any] | None = None
+    protocol_version: str | None = None
+    capabilities: Mapping[str, Any] | None = None
+    instructions: str | None = None
+    tools: int | None = None
+    """How many tools it has; None while they have not been listed."""
+
+
+class HubServers:
+    """The servers of a hub: from the first connection to the last, and as the configuration says.
+
+    An asynchronous context manager. Methods that name a server raise InvalidArgument where there is none of that name.
+    """
+
+    def __init__(self, configuration: HubConfig, settings: Settings, deps: HubDeps) -> None:
+        self._settings = settings
+        self._deps = deps
+        self._needs_auth = NeedsAuthMemory(deps.documents("sign-in needed"))
+        self._memory = ServerMemory(deps.documents("server"))
+        self._context = UpstreamContext(
+            deps,
+            ConnectThrottle(settings.mcp_local_batch, settings.mcp_remote_batch),
+            self._needs_auth,
+            self._memory,
+            settings.mcp_timeout,
+            deps.directory,
+            samples=bool({"hub-tools", "hub-search"} & {*settings.toolsets}),
+        )
+        self._watchers: set[Watcher] = set()
+        """Of every server, those that come later too."""
+        self._set_watchers: set[OnServersChanged] = set()
+        self._problems = tuple(configuration.problems)
+        self._pools = {name: self._pool(server) for name, server in configuration.servers.items()}
+        self._tasks: TaskGroup | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+        self._followed: dict[tuple[str, str], Route] = {}
+        """The routes of those resources whose changes a server has agreed to tell, by server and address."""
+        self._being_followed: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    def _pool(self, server: ConfiguredServer) -> ServerPool:
+        pool = ServerPool(server, self._context, self._start_owner)
+        for watcher in self._watchers:
+            pool.watch(watcher)
+        return pool
+
+    def _start_owner(self, upstream: Upstream) -> None:
+        assert self._tasks is not None
+        self._tasks.start_soon(own_connection, upstream)
+
+    async def __aenter__(self) -> Self:
+        # Before anybody asks: what is not known then is read on the event loop.
+        await self._memory.load(pool.key for pool in self._pools.values())
+        started = asyncio.Event()
+        self._running = asyncio.get_running_loop().create_task(self._run(started))
+        try:
+            await started.wait()
+        except BaseException:
+            # Nobody will leave a hub that was not entered. Shielded: its tasks must not outlive this.
+            self._closing.set()
+            with anyio.CancelScope(shield=True):
+                await self._running
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Ends every connection. All waits on the way are bounded, and being cancelled does not stop it half way."""
+        assert self._running is not None
+        self._closing.set()
+        await asyncio.shield(self._running)
+
+    async def _run(self, started: asyncio.Event) -> None:
+        """Runs the owner tasks of all connections; a task of its own, so that the hub may be left in another task than
+        the one that entered it."""
+        async with anyio.create_task_group() as self._tasks:
+            for pool in self._pools.values():
+                self._start_owner(pool.primary)
+            started.set()
+            await self._closing.wait()
+            for pool in self._pools.values():
+                pool.close()
+        await self._deps.renewals.done()  # tokens that are on their way would be lost
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return tuple(self._pools)
+
+    @property
+    def problems(self) -> tuple[object, ...]:
+        """The entries of the configuration that cannot be used, and why."""
+        return self._problems
+
+    def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+        """The servers that a session gets: all that may be used, or those of them it wants."""
+        return tuple(
+            name for name, pool in self._pools.items() if not pool.is_disabled and (wanted is None or name in wanted)
+        )
+
+    def status(self, server: str | None = None) -> list[ServerStatus]:
+        """The status of all servers, or of one. Connects to none."""
+        return [status_of(pool) for pool in self._select(server)]
+
+    def watch(self, server: str, watcher: Watcher) -> Callable[[], None]:
+        """Calls back with `state`, `tools`, `resources`, `templates` or `prompts` when that changes, and with
+        `UPDATED` and the address of a resource that is followed when it does."""
+        return self._find(server).watch(watcher)
+
+    def watch_all(self, watcher: Watcher) -> None:
+        """Calls back as `watch` does, for every server, also for those that are added later."""
+        self._watchers.add(watcher)
+        for pool in self._pools.values():
+            pool.watch(watcher)
+
+    def watch_servers(self, watcher: OnServersChanged) -> Callable[[], None]:
+        """Calls back with the names of servers that were added, replaced, removed or enabled, until the function that
+        it returns is called. What `servers` and `offered` say has changed by then."""
+        self._set_watchers.add(watcher)
+        return lambda: self._set_watchers.discard(watcher)
+
+    def _servers_changed(self, names: Collection[str]) -> None:
+        for watcher in list(self._set_watchers):
+            watcher(frozenset(names))
+
+    # -- steering ------------------------------------------------------------------------------------------
+
+    def disable(self, server: str) -> ServerStatus:
+        pool = self._find(server)
+        for upstream in pool.connections:
+            upstream.disable()
+        return status_of(pool)
+
+    def enable(self, server: str) -> ServerStatus:
+        """Lets a disabled server be used again. Raises PermissionDenied where only the configuration can."""
+        pool = self._unlocked(server)
+        for upstream in pool.connections:
+            upstream.enable()
+        self._servers_changed([server])
+        return status_of(pool)
+
+    # -- the configuration ---------------------------------------------------------------------------------
+
+    def apply(self, configuration: HubConfig) -> None:
+        """Has the hub be as a new configuration says: adds, replaces and removes servers. What has not changed keeps
+        its connections, and stays enabled or disabled as it was steered meanwhile."""
+        removed = [name for name in self._pools if name not in configuration.servers]
+        changed = [name for name, server in configuration.servers.items() if self._differs(server)]
+        for name in removed:
+            self._close_pool(name)
+        for name in changed:
+            self._replace(configuration.servers[name])
+        self._pools = {name: self._pools[name] for name in configuration.servers}
+        self._problems = tuple(configuration.problems)
+        # Only now, when the hub is as it will be: watchers look at what there is.
+        if removed or changed:
+            self._servers_changed([*removed, *changed])
+            for watcher in list(self._watchers):
+                for kind in ("tools", "resources", "prompts"):
+                    watcher(kind)
+
+    def replace(self, server: ConfiguredServer) -> None:
+        """Adds a server, or replaces one whose configuration has changed; an unchanged one keeps its connection."""
+        if self._differs(server):
+            self._replace(server)
+            self._servers_changed([server.name])
+
+    def remove(self, server: str) -> None:
+        """Ends the connections to a server and forgets it."""
+        self._find(server)
+        self._close_pool(server)
+        self._servers_changed([server])
+
+    def _differs(self, server: ConfiguredServer) -> bool:
+        old = self._pools.get(server.name)
+        if old is None or old.key != fingerprint(server.name, server.config):
+            return True
+        return (old.server.barred, old.server.locked) != (server.barred, server.locked)
+
+    def _replace(self, server: ConfiguredServer) -> None:
+        if server.name in self._pools:
+            self._close_pool(server.name)
+        pool = self._pools[server.name] = self._pool(server)
+        self._start_owner(pool.primary)
+
+    def _close_pool(self, name: str) -> None:
+        self._pools.pop(name).close()
+        for followed in [key for key in self._followed if key[0] == name]:
+            self._followed.pop(followed).close()
+
+    # -- finding -------------------------------------------------------------------------------------------
+
+    def _unlocked(self, server: str) -> ServerPool:
+        """The connections to a server. Raises PermissionDenied for a locked one, which only its configuration can put
+        to use, and InvalidArgument where there is none of that name."""
+        pool = self._find(server)
+        if pool.server.locked:
+            raise PermissionDenied(
+                f"The MCP server {server!r} cannot be used: {pool.server.barred}. Only a person can change that, "
+                "in Claude Code or in the configuration.",
+                field="server",
+            )
+        return pool
+
+    def _find(self, server: str) -> ServerPool:
+        pool = self._pools.get(server)
+        if pool is None:
+            raise InvalidArgument(f"There is no MCP server called {server!r}.", field="server")
+        return pool
+
+    def _select(self, server: str | None) -> list[ServerPool]:
+        return list(self._pools.values()) if server is None else [self._find(server)]
+
+
+def status_of(pool: ServerPool) -> ServerStatus:
+    server, connection, client = pool.server, pool.shown.connection, pool.shown.client
+    status = ServerStatus(
+        name=server.name,
+        state=connection.state.value,
+        reason=connection.reason,
+        attempt=connection.attempt,
+        scope=server.scope.value,
+        file=str(server.file) if server.file else None,
+        config=server.config.describe(),
+    )
+    if client is None:
+        return status
+    return replace(
+        status,
+        server_info=_dump(client.server_info),
+        protocol_version=client.protocol_version,
+        capabilities=_dump(client.capabilities),
+        instructions=client.instructions,
+        tools=client.known_tools,
+    )
+
+
+def _dump(model: BaseModel | None) -> Mapping[str, Any] | None:
+    return None if model is None else model.model_dump(by_alias=True, mode="json", exclude_none=True)

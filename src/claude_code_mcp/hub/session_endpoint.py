@@ -20,9 +20,8 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import ClaudeCodeError, UpstreamUnavailable
 from ..model.question import AskPerson
-from .client_session import UpstreamClient
-from .elicitation import cancel_elicitation, request_with_input
-from .server_memory import Offer
+from .client_session import CallerSide, UpstreamClient, request_with_input
+from .dependencies import Offer
 from .server_pool import Route
 from .streams import JsonObject
 
@@ -115,11 +114,16 @@ class SessionEndpoint:
     async def _respond_in_order(self, id_: str | int, method: str, params: JsonObject) -> JsonObject:
         """A server that adds tools in a call tells of them before its result. So does this one: the client has read
         the new tools before it goes on with the result, and its model is offered them in the next request."""
+        # Before it is answered: a change while the list is fetched is not in it.
         changes = self._tool_changes
         response = await self._respond(id_, method, params)
         if method == "tools/list":
-            self._note_tools_read(changes)  # who waits goes on behind whoever gets this answer
+            self._reads_tools = True
+            self._tool_changes_read = max(self._tool_changes_read, changes)
+            read, self._tools_read = self._tools_read, anyio.Event()
+            read.set()  # who waits goes on behind whoever gets this answer
         elif method == "tools/call" and "result" in response:
+            # As of the result: what is announced later is for the next one.
             changes = self._tool_changes
             with anyio.move_on_after(_NEW_TOOLS) as waiting:
                 while self._reads_tools and self._tool_changes_read < changes:
@@ -127,12 +131,6 @@ class SessionEndpoint:
             if waiting.cancelled_caught:
                 self._reads_tools = False  # until it does
         return response
-
-    def _note_tools_read(self, changes: int) -> None:
-        self._reads_tools = True
-        self._tool_changes_read = max(self._tool_changes_read, changes)
-        read, self._tools_read = self._tools_read, anyio.Event()
-        read.set()
 
     async def _respond(self, id_: str | int, method: str, params: JsonObject) -> JsonObject:
         try:
@@ -162,6 +160,7 @@ class SessionEndpoint:
     async def _initialize(self, params: JsonObject) -> JsonObject:
         version = params.get("protocolVersion")
         self._client_can_ask = (params.get("capabilities") or {}).get("elicitation") is not None
+        # Before the connection is waited for: if it comes too late for that, the client is told of it.
         self._route.watch(self._on_change)
         offer = self._route.offer
         known: UpstreamClient | Offer | None
@@ -202,14 +201,14 @@ class SessionEndpoint:
         if method == "tools/call" and not self._route.allows(params.get("name")):
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.get('name')}")
         ask = self._ask or (self._ask_client if self._client_can_ask else None)
-        on_progress = self._progress_reporter(params)
+        side = CallerSide(self._progress_reporter(params), ask)
 
         async def send(answers: JsonObject) -> JsonObject:
-            return await self._route.request(method, {**params, **answers}, on_progress, ask)
+            return await self._route.request(method, {**params, **answers}, side)
 
         if method not in _MAY_WANT_INPUT:
             return await send({})
-        result = await request_with_input(send, ask or cancel_elicitation, self._route.roots)
+        result = await request_with_input(send, side, self._route.roots)
         result.pop("resultType", None)
         return result
 
@@ -251,6 +250,7 @@ class SessionEndpoint:
             await question.answered.wait()
             return question.answer
         except BaseException:
+            # Whoever was asked learns that no answer is wanted any more.
             self._notify("notifications/cancelled", {"requestId": id_})
             raise
         finally:

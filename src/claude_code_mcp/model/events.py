@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from .outcome import Outcome
+from .outcome import Outcome, State
 from .question import Question, Resolution
-from .states import State
 from .text import cut, json_parts
 from .usage import Usage
 
@@ -150,6 +149,29 @@ class TurnStarted(Event):
 
 
 @dataclass(slots=True)
+class MessageQueued(Event):
+    """A message was accepted while a turn runs. It is taken up by that turn (MessageJoined), begins the next one
+    (TurnStarted), or never runs (MessageDropped)."""
+
+    message_id: str
+    text: str
+    images: int = 0
+
+    def __post_init__(self) -> None:
+        self.size = len(self.text)
+
+    def shortened(self) -> "MessageQueued":
+        return MessageQueued(self.message_id, cut(self.text, _LONGEST_TEXT), self.images, seq=self.seq, at=self.at)
+
+
+@dataclass(slots=True)
+class MessageDropped(Event):
+    """A message that waited behind a turn was taken back, or dropped with that turn: it never runs."""
+
+    message_id: str
+
+
+@dataclass(slots=True)
 class MessageJoined(Event):
     """A message that was sent while a turn ran was taken up by it, at this place in the conversation."""
 
@@ -246,8 +268,13 @@ class AuditKind(StrEnum):
     BYPASS_SWITCHED = "bypass_switched"
     SESSION_MANAGED = "session_managed"
     """A session on disk was renamed, tagged, pinned, archived, forked, exported or deleted."""
+    SESSION_SHARED = "session_shared"
+    """By its owner, with a person or a group; the details say with whom and for what."""
+    SESSION_UNSHARED = "session_unshared"
     HUB_STEERED = "hub_steered"
     """A shared MCP server was reconnected, enabled or disabled, or a sign-in to it was begun."""
+    HUB_CALLED = "hub_called"
+    """A client called a tool of a shared MCP server, or was refused it. `arguments` in the details are whole."""
     AUTH_FAILED = "auth_failed"
     CALLERS_CHANGED = "callers_changed"
     """The tokens file has changed: who came, who went, who has another token, who must wait for a restart."""
@@ -265,8 +292,28 @@ class AuditKind(StrEnum):
     """At the console: one device or all, or the sign-in of another device was ended."""
     TICKET_GIVEN = "ticket_given"
     """A link with which somebody can sign in once."""
+    CLIENT_ALLOWED = "client_allowed"
+    """A person has allowed a client to work in their name, at the embedded authorization server."""
+    PASSKEY_ADDED = "passkey_added"
+    """A person has made a passkey with the link of an invitation."""
+    GRANT_STOLEN = "grant_stolen"
+    """A code or refresh token has come a second time: everything of that consent has ended."""
     PUSH_CHANGED = "push_changed"
     """Where and when a principal is told that a session needs somebody."""
+
+
+LIST_CHANGES = frozenset(
+    {
+        AuditKind.SESSION_CREATED,
+        AuditKind.SESSION_FORKED,
+        AuditKind.SESSION_RESUMED,
+        AuditKind.SESSION_MANAGED,
+        AuditKind.SESSION_SHARED,
+        AuditKind.SESSION_UNSHARED,
+        AuditKind.CANCELLED,
+    }
+)
+"""The acts after which a list of sessions reads differently."""
 
 
 @dataclass(frozen=True, slots=True)

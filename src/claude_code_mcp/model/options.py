@@ -1,11 +1,34 @@
-"""What a caller may ask of a session. Only what is set is passed on; everything else is the CLI's default."""
+"""What a caller may ask of a session, and the small values that go with it: images, its worktree, its id."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from .worktree import Worktree
+
+class Worktree(BaseModel):
+    """A checkout of its own with a branch of its own, made for a session. All paths are absolute and real."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str
+    branch: str
+    base: str
+    """The commit that it began with."""
+    into: str | None = None
+    """The branch that was checked out where it began, into which it is merged; None for a detached HEAD."""
+    repository: str
+    """The checkout that it began in, and is merged into."""
+    common_dir: str
+    """The directory of the repository that all its checkouts share."""
+    git_dir: str
+    """What git keeps of this worktree alone. Named to git in every later call: the `.git` file in the worktree is as
+    easily changed as any other file there."""
+
+
+# -- options ----------------------------------------------------------------------------------------------------------
 
 
 class _Strict(BaseModel):
@@ -32,6 +55,12 @@ class Thinking(_Strict):
 
     type: Literal["adaptive", "enabled", "disabled"]
     budget_tokens: int | None = Field(default=None, gt=0)
+
+
+BYPASS = "bypassPermissions"
+"""The mode in which nothing is asked; refused unless it was switched on."""
+PERMISSION_MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
+"""In the order in which people are offered them."""
 
 
 class SessionOptions(_Strict):
@@ -75,3 +104,48 @@ class SessionOptions(_Strict):
     debug_file: str | None = None
     executable: str | None = None
     env: Mapping[str, str] = Field(default_factory=dict)
+
+
+# -- image ------------------------------------------------------------------------------------------------------------
+
+
+MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_BEGINNINGS = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
+
+
+PDF = "application/pdf"
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image of a message, or a PDF document."""
+
+    media_type: str
+    data: str
+    """In base64."""
+
+
+def media_type(data: bytes) -> str | None:
+    """What kind of image these bytes begin, or PDF; None if it is none that the model takes."""
+    for beginning, kind in _BEGINNINGS.items():
+        if data.startswith(beginning):
+            return kind
+    if data.startswith(b"%PDF-"):
+        return PDF
+    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
+
+
+# -- session ids ------------------------------------------------------------------------------------------------------
+
+
+_SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def is_session_id(text: str) -> bool:
+    """Whether this has the form of a session id. Nothing else may be made part of a path."""
+    return _SESSION_ID.fullmatch(text) is not None

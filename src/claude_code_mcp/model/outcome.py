@@ -1,12 +1,67 @@
-"""How a turn ended: the outcome, and how it is read from a result frame of the CLI."""
+"""The states of a session with their legal moves, and how a turn ended."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .states import State
 from .usage import ModelUsage, Usage, read_number, read_usage
+
+
+class State(StrEnum):
+    """What a session is doing. Whether it has a live process is another matter, and not part of the state."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING = "waiting"
+    IDLE = "idle"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+BUSY = frozenset({State.STARTING, State.RUNNING, State.WAITING})
+AT_REST = frozenset({State.IDLE, State.INTERRUPTED, State.ERROR})
+FINAL = frozenset({State.CANCELLED})
+
+_TURN_ENDS = AT_REST | FINAL
+MOVES: dict[State, frozenset[State]] = {
+    State.STARTING: frozenset({State.RUNNING}) | _TURN_ENDS,
+    # From a turn whose process has crashed to the next one, for which another process starts.
+    State.RUNNING: frozenset({State.WAITING, State.STARTING}) | _TURN_ENDS,
+    State.WAITING: frozenset({State.RUNNING, State.STARTING}) | _TURN_ENDS,
+    State.IDLE: frozenset({State.STARTING, State.RUNNING, State.CANCELLED}),
+    State.INTERRUPTED: frozenset({State.STARTING, State.RUNNING, State.CANCELLED}),
+    State.ERROR: frozenset({State.STARTING, State.RUNNING, State.CANCELLED}),
+    State.CANCELLED: frozenset(),
+}
+
+SESSION_TOOL_STATUS = {
+    State.STARTING: "running",
+    State.RUNNING: "running",
+    State.WAITING: "waiting_for_input",
+    State.IDLE: "completed",
+    State.INTERRUPTED: "interrupted",
+    State.CANCELLED: "cancelled",
+    State.ERROR: "error",
+}
+
+CODE_TOOL_STATUS = {
+    State.STARTING: "running",
+    State.RUNNING: "running",
+    State.WAITING: "running",
+    State.IDLE: "idle",
+    State.INTERRUPTED: "idle",
+    State.CANCELLED: "cancelled",
+    State.ERROR: "error",
+}
+
+
+class IllegalMove(ValueError):
+    """A bug in the engine: the state machine was asked for a move it does not have."""
+
+
+# -- outcome ----------------------------------------------------------------------------------------------------------
 
 
 class OutcomeCode(StrEnum):
@@ -27,6 +82,9 @@ class OutcomeCode(StrEnum):
     """It ran to its end, and its answer could not be written to the transcript: the next process will not know it."""
     PROTOCOL_VIOLATION = "protocol_violation"
     """The process wrote a frame that cannot be true, and was ended: a command of the session may have written it."""
+    MACHINE_LOST = "machine_lost"
+    """The machine of a fleet that ran it is gone, or was cut off and has lost the session; the session goes on at
+    another one. What the turn had done by then may be done."""
     DROPPED = "dropped"
     """Of a message, never of a turn: an interruption came before it had run, and it never will."""
 
@@ -35,6 +93,7 @@ _STATE_AFTER = {
     OutcomeCode.COMPLETED: State.IDLE,
     OutcomeCode.INTERRUPTED: State.INTERRUPTED,
     OutcomeCode.CANCELLED: State.CANCELLED,
+    OutcomeCode.MACHINE_LOST: State.INTERRUPTED,
     OutcomeCode.DROPPED: State.INTERRUPTED,
 }
 _LOG_IN = (

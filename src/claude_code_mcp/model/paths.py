@@ -1,4 +1,5 @@
-"""How paths are written and compared on one platform. Pure: nothing is looked up on the disk.
+"""How paths are written and compared on one platform, and where Claude Code keeps its files. Nothing is looked up on
+the disk.
 
 `HERE` has the rules of the platform this runs on, and is the only place that decides which they are. Code that
 compares paths takes `PathRules` as a parameter, so that both kinds are tested on every platform.
@@ -8,6 +9,8 @@ import ntpath
 import os
 import posixpath
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
 
 _ONE_LETTER = re.compile(r"[/\\][A-Za-z](?:[/\\]|$)")
@@ -112,3 +115,21 @@ class PathRules:
 POSIX = PathRules(posixpath)
 WINDOWS = PathRules(ntpath)
 HERE = WINDOWS if os.path is ntpath else POSIX
+
+
+# -- claude home ------------------------------------------------------------------------------------------------------
+
+
+def config_directory(environment: Mapping[str, str]) -> str:
+    """Where the CLI keeps its transcripts and the user's settings."""
+    explicit = environment.get("CLAUDE_CONFIG_DIR")
+    if explicit:
+        return explicit
+    home = environment.get("HOME") or environment.get("USERPROFILE") or os.path.expanduser("~")
+    return os.path.join(home, ".claude")
+
+
+def user_file(environment: Mapping[str, str]) -> Path:
+    """The CLI's `.claude.json`: beside its configuration directory, or in it if that was set explicitly."""
+    home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
+    return Path(home or Path.home()) / ".claude.json"

@@ -53,6 +53,16 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class FileChange:
+    """What a call would do to a file that is there already."""
+
+    diff: str = ""
+    """Hunks of a unified diff, from the file as it was when the question was asked."""
+    note: str = ""
+    """Why there is no diff."""
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """A pending question. `id` is unguessable and never reused; times are Unix seconds."""
 
@@ -68,6 +78,8 @@ class Question:
     """What an allowance for the session allows, as in `rules_of`."""
     reason: str | None = None
     blocked_path: str | None = None
+    change: FileChange | None = None
+    """Of a call that changes a file: how, where the file is there and could be compared."""
     modes: Sequence[str] = ()
     """The permission modes that may be chosen for what comes after a plan."""
     mode_after: str | None = None
@@ -90,7 +102,7 @@ class Question:
 
     def brief(self) -> "Question":
         """What a log keeps of it: which question it was, without the tool's input."""
-        return replace(self, tool_input={}, suggestions=(), session_rules=(), reason=None)
+        return replace(self, tool_input={}, suggestions=(), session_rules=(), reason=None, change=None)
 
 
 def rules_of(suggestions: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -7,7 +7,7 @@ the text. Secrets must be taken out of a text before it is shortened or paged: h
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,7 +15,18 @@ from typing import Any, NamedTuple
 _CUT_MARK = "[[claude-code-mcp cut {left_out} of {total} characters{rest}]]"
 _IS_CUT_MARK = re.compile(r"\[\[claude-code-mcp cut \d")
 """What every mark begins with. It is documented: callers may look for it."""
-_PERHAPS_INVISIBLE = re.compile("[^\\x20-\\x7e\\n\\t]")
+_EMOJI = "[\u00a9\u00ae\u203c\u2049\u2122\u2139\u2190-\u27ff\u2900-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff]"
+_JOINING = "[\u0600-\u08ff\u0900-\u0dff\u1000-\u109f\u1780-\u17b3\u17b6-\u180a\u1820-\u18af]"
+"""Letters of scripts that are written with joiners."""
+_BELONGS = "|".join(
+    (
+        f"(?:(?<={_EMOJI})|(?<={_EMOJI}\ufe0f))\u200d(?={_EMOJI})",
+        f"(?<={_JOINING})[\u200c\u200d](?={_JOINING})",
+        "(?<=\U0001f3f4)[\U000e0020-\U000e007e]{1,8}\U000e007f",
+    )
+)
+"""Where a character that cannot be seen belongs to one that can, as in emoji; the same as in `web/src/words.ts`."""
+_PERHAPS_INVISIBLE = re.compile(f"(?P<belongs>{_BELONGS})|[^\\x20-\\x7e\\n\\t]")
 _BLANK_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 """Letters and marks by their category, but nothing is to be seen of them."""
 _GAP = re.compile(r"[ \t]{9,}|[ \t]*\n[ \t\n]*")
@@ -154,7 +165,8 @@ def page_of(text: str, offset: int, size: int) -> Page:
 
 def visible(text: str) -> str:
     """The text with everything escaped that is not to be seen or steers a screen: controls, direction marks, zero-width
-    characters, lone surrogates. Line breaks and tabs stay; CR LF is one line break.
+    characters, lone surrogates. Line breaks and tabs stay, and joiners inside of emoji and of words that are written
+    with them; CR LF is one line break.
 
     The escapes are JSON's, so JSON stays the JSON that it was.
     """
@@ -163,6 +175,8 @@ def visible(text: str) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     character = found[0]
+    if found["belongs"] is not None:
+        return character
     return character if character.isprintable() and character not in _BLANK_LETTERS else json.dumps(character)[1:-1]
 
 
@@ -251,3 +265,21 @@ def age(timestamp: str, now: float) -> str:
         if seconds >= unit:
             return f"{seconds // unit:.0f}{letter}"
     return f"{max(0.0, seconds):.0f}s"
+
+
+def csv_of(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows as CSV (RFC 4180), with a head of all their names. A text that a spreadsheet would take for a formula has an
+    apostrophe before it: names of projects and people are chosen by others."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
+    return "".join(",".join(map(_quoted, line)) + "\r\n" for line in lines)
+
+
+def _cell(value: object) -> str:
+    text = "" if value is None else str(value)
+    return f"'{text}" if isinstance(value, str) and text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+def _quoted(text: str) -> str:
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"' if any(letter in text for letter in ',"\r\n') else text

@@ -1,12 +1,15 @@
-"""Tokens and money: what one turn used by model, and how that is found out from the totals that the CLI reports.
+"""Tokens and money: what a turn used by model, found out from totals, and list prices.
 
 The CLI reports what was used since its last result, or on some versions only totals since it started (`Totals`).
 Whatever is unreadable in a report counts as nothing; an amount that cannot be one is found by `impossible_amount`.
+
+Claude Code knows the prices of its models and reports dollars; those count. These bounds say what a report must come to
+at least, and what tokens cost that no report has.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _ABSURD = 1 << 60
@@ -81,6 +84,15 @@ class Usage:
         """Of each count of each model, the larger one."""
         names = {**self.models, **other.models}
         return Usage({name: self.of_model(name) | other.of_model(name) for name in names})
+
+    @classmethod
+    def of_answers(cls, answers: Iterable[tuple[str, ModelUsage]]) -> "Usage":
+        """The sum of answers, each with the model that gave it. In proportion to their number, however many models a
+        forger has named: adding them one by one would copy all of these each time."""
+        models: dict[str, ModelUsage] = {}
+        for model, used in answers:
+            models[model] = models.get(model, ModelUsage()) + used
+        return cls(models)
 
     def of_model(self, name: str) -> ModelUsage:
         return self.models.get(name, ModelUsage())
@@ -191,3 +203,33 @@ def _at_least(more: ModelUsage, less: ModelUsage) -> bool:
         and more.cache_creation_tokens >= less.cache_creation_tokens
         and more.cost_usd >= less.cost_usd * (1 - 1e-9)  # sums of floats, added up in another order
     )
+
+
+# -- prices -----------------------------------------------------------------------------------------------------------
+
+
+_HIGHEST = (15.0, 75.0, 1.5, 18.75)
+"""Dollars for a million tokens of input, output, reading from the cache and writing to it."""
+_LOWEST = {
+    "opus": (4.0, 20.0, 0.2, 5.0),
+    "mythos": (8.0, 40.0, 0.2, 10.0),
+    "fable": (8.0, 40.0, 0.2, 10.0),
+    "sonnet": (2.0, 10.0, 0.1, 2.5),
+}
+"""The lowest list price that any model of a family has had."""
+_LOWEST_OF_ALL = (0.1, 0.5, 0.01, 0.125)
+
+
+def at_most(tokens: ModelUsage) -> ModelUsage:
+    """The tokens with what they cost at the highest list price."""
+    return _priced(tokens, _HIGHEST)
+
+
+def at_least(tokens: ModelUsage, model: str) -> ModelUsage:
+    """The tokens with what they cost at the lowest list price of the model's family."""
+    return _priced(tokens, next((price for name, price in _LOWEST.items() if name in model.lower()), _LOWEST_OF_ALL))
+
+
+def _priced(tokens: ModelUsage, price: tuple[float, float, float, float]) -> ModelUsage:
+    counts = (tokens.input_tokens, tokens.output_tokens, tokens.cache_read_tokens, tokens.cache_creation_tokens)
+    return replace(tokens, cost_usd=sum(count * each for count, each in zip(counts, price, strict=True)) / 1e6)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ..errors import InvalidArgument
-from .network_rules import CERTIFICATES, PORT, SOCKET, STARTER, Audit, NetworkRules
+from ..model.network import CERTIFICATES, PORT, SOCKET, STARTER, Audit, NetworkRules
 
 if TYPE_CHECKING:
     from .interception import RunAuthority
@@ -58,7 +58,7 @@ class NetworkByList:
         """The values of the credentials, under names that say that they are secret. Blocks on the disk."""
         if not self.rules.credentials:
             return {}
-        from .credential_values import read_credential  # noqa: PLC0415
+        from .http_exchange import read_credential  # noqa: PLC0415
 
         found = {}
         for number, rule in enumerate(self.rules.credentials):

@@ -1,4 +1,7 @@
-"""One request and its answer, from a client of the proxy to a server: read by h11 on both sides, and written anew.
+"""One request and its answer through the proxy, with the credentials that are put into it.
+
+A credential is a value from the server's environment or from a private file, for one host and one header. A file is
+read for every use, so that a new value counts at once.
 
 Nothing is passed on as bytes that were not understood: what frames a message is decided here, once for both sides, so
 that the two cannot disagree about where a request ends. Headers of one hop stay on it.
@@ -6,12 +9,67 @@ that the two cannot disagree about where a request ends. Headers of one hop stay
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import h11
 
-from .credential_values import Credential
+from ..errors import InvalidArgument
+from ..model.network import CredentialRule, host_name, is_header_value
+from ..private_files import read_secret
+
+_LARGEST = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A rule with its value."""
+
+    rule: CredentialRule
+    value: str = field(repr=False)
+    secret: str = field(repr=False)
+    """The value alone, without what stands before it."""
+
+
+def read_credential(rule: CredentialRule, environment: Mapping[str, str]) -> Credential:
+    """Reads the value that a rule names. InvalidArgument if it cannot be used; its text never holds the value. Blocks
+    on the disk."""
+    kind, _, name = rule.source.partition(":")
+    secret = environment.get(name, "") if kind == "env" else _read_file(Path(name).expanduser())
+    secret = secret.strip()
+    if not secret or not is_header_value(secret):
+        problem = "is not set" if not secret else "has characters that no header can have"
+        raise InvalidArgument(f"The credential for {rule.rule.text} ({rule.source}) {problem}.", field="credentials")
+    prefix = rule.prefix
+    if prefix is None:
+        prefix = "Bearer " if rule.header.lower() == "authorization" and " " not in secret else ""
+    return Credential(rule, prefix + secret, secret)
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return read_secret(path, _LARGEST)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InvalidArgument(f"The credential in {path} cannot be used: {reason}.", field="credentials") from None
+
+
+def same_host(text: str, host: str, port: int, usual: int) -> bool:
+    """Whether a Host header names this host and port; `usual` is the port that need not be written."""
+    name, colon, written = text.rpartition(":")
+    # The last colon may be one within an IPv6 address, which stands in brackets.
+    if not colon or written.endswith("]"):
+        name, written = text, str(usual)
+    try:
+        return host_name(name) == host and written == str(port)
+    except ValueError:
+        return False
+
+
+# -- http exchange ----------------------------------------------------------------------------------------------------
+
 
 LONGEST_HEAD = 64 << 10
 PIECE = 64 << 10
@@ -76,6 +134,7 @@ class HttpPeer:
 
     async def answer(self, status: int, text: str, headers: Sequence[tuple[str, str]] = ()) -> None:
         """A whole answer of our own, the last one of its connection. Silent if one has begun already."""
+        # In the middle of an answer the client would take this text for a part of that one.
         if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         body = f"{text}\n".encode()
@@ -111,7 +170,9 @@ def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     named = {
         part.strip().lower() for name, value in fields if name.lower() == b"connection" for part in value.split(b",")
     }
+    # A client must not have the headers dropped by which both sides know where a message ends.
     dropped = (_ONE_HOP | named) - {b"content-length", b"transfer-encoding"} | {b"host"}
+    # With both, a server that goes by the length would take the rest of the body for another request.
     if any(name.lower() == b"transfer-encoding" for name, _ in fields):
         dropped |= {b"content-length"}
     return [
@@ -134,6 +195,8 @@ async def exchange(
     sending = asyncio.ensure_future(send_body(client, server))
     answering = asyncio.ensure_future(pass_answer(client, server, SecretMask(credential), last=last))
     try:
+        # A client that leaves ends the exchange at once; otherwise
+        # a server that answers slowly would be waited for in vain.
         await asyncio.wait([sending, answering], return_when=asyncio.FIRST_COMPLETED)
         if not sending.done() or not isinstance(sending.exception(), ClientGone):
             await asyncio.wait([answering])  # a server that reads no more may still have answered
@@ -144,6 +207,7 @@ async def exchange(
     if not sending.cancelled() and isinstance(sending.exception(), ClientGone):
         raise ClientGone("the client went away")
     answering.result()
+    # A body that was cut off leaves the connection in the middle of a message: no other request can follow on it.
     whole = not sending.cancelled() and sending.result()
     return bool(whole and client.http.our_state is h11.DONE and server.http.our_state is h11.DONE)
 
@@ -171,7 +235,7 @@ class AnswerFilter(Protocol):
     """What becomes of an answer on its way; each call comes before the client gets what it is about."""
 
     def begin(self, answer: h11.Response) -> None:
-        """The answer begins; those that only announce it are not told of."""
+        """The final answer begins; informational answers before it are not reported."""
 
     def text(self, data: bytes) -> bytes:
         """The value of a header."""
@@ -239,6 +303,8 @@ class SecretMask:
         if not self._secret:
             return data
         data = self.text(self._held + data)
+        # Not a fixed number of bytes: text that cannot be the secret
+        # reaches the client without delay, as a stream needs.
         keep = self._beginning_at_the_end(data)
         self._held = data[len(data) - keep :]
         return data[: len(data) - keep]

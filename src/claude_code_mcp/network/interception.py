@@ -1,8 +1,10 @@
-"""Certificates for the hosts whose requests the proxy must see, to put a credential in: an authority for each run of
-the server, whose key is in this process alone.
+"""Certificates for the hosts whose requests the proxy must see, to put a credential in.
 
-A sandbox is handed the certificate of that authority together with the system's, and trusts hosts as before; hosts
+To see the requests for a host with a credential, the proxy has a certificate authority of its own. A sandbox is handed
+its certificate together with the system's, and trusts hosts as before; hosts
 without a credential are never intercepted.
+
+Only who has such a host imports this: cryptography takes a while to load.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ..model.addresses import read_address
+from ..model.network import read_address
 
 _DAYS = 3650
 _MOST_HOSTS = 256
@@ -55,7 +57,7 @@ class RunAuthority:
 
     @property
     def certificate(self) -> bytes:
-        """As PEM."""
+        """The certificate of the authority, as PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def bundle(self) -> bytes:
@@ -66,6 +68,7 @@ class RunAuthority:
         """With what the proxy speaks to a client that believes it is at this host."""
         context = self._made.get(host)
         if context is None:
+            # Two connections at once may each make one for the same host. Both are good; the later one is kept.
             context = await asyncio.to_thread(self._make, host)
             if len(self._made) >= _MOST_HOSTS:
                 self._made.clear()
@@ -112,7 +115,8 @@ def _signs_certificates() -> x509.KeyUsage:
 
 
 def _load(context: ssl.SSLContext, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-    """OpenSSL takes a key from a file only: one that nobody else can open, for this moment."""
+    """Loads certificate and key. OpenSSL takes a key from a file only, so there is one for this moment that nobody else
+    can open."""
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -122,6 +126,7 @@ def _load(context: ssl.SSLContext, certificate: x509.Certificate, key: ec.Ellipt
             file.write(certificate.public_bytes(serialization.Encoding.PEM) + private)
         context.load_cert_chain(path)
     finally:
+        # Also when it cannot be loaded: a private key must not stay on the disk.
         os.unlink(path)
 
 

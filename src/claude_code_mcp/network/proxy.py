@@ -1,4 +1,11 @@
-"""The way out of a sandbox that may reach listed hosts only: an HTTP proxy of the server, one for each process.
+"""The way out of a sandbox that may reach listed hosts only: an HTTP proxy of the server.
+
+Names are looked up by the server, outside of the sandbox, in threads of their own: a name server that is dead keeps
+nobody else waiting.
+
+Refusals and uses of a credential are in the audit trail: the first of a kind at once, those that are just like it
+counted and together after a while and at the end. A session that asks ten thousand times must not push everything else
+out of the trail.
 
 What holds:
 
@@ -15,31 +22,142 @@ What holds:
 import asyncio
 import contextlib
 import logging
+import socket
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import urlsplit
 
 import h11
 
 from ..errors import InvalidArgument
-from ..model.addresses import Address
-from ..model.credential_rules import CredentialRule
-from ..model.host_rules import HostRule, host_name, rule_for, split_port
-from .credential_values import Credential, read_credential, same_host
+from ..model.events import AuditEvent, AuditKind
+from ..model.network import (
+    Address,
+    Audit,
+    CredentialRule,
+    HostRule,
+    NetworkRules,
+    host_name,
+    is_public,
+    may_lead_to,
+    read_address,
+    rule_for,
+    split_port,
+)
 from .http_exchange import (
     IDLE,
     PIECE,
+    Credential,
     ExchangeFailed,
     HttpPeer,
     exchange,
     forwarded,
     is_reflecting,
+    read_credential,
     readable_target,
+    same_host,
 )
 from .interception import RunAuthority
-from .network_rules import NetworkRules
-from .notes import ProxyNotes
-from .resolver import AddressRefused, Lookup, checked_addresses, look_up
+
+_lookups = ThreadPoolExecutor(8, "proxy-lookup")
+_MOST_ADDRESSES = 8
+
+Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+class AddressRefused(Exception):
+    """A host leads to no address that may be connected to; the text says why."""
+
+
+async def look_up(host: str, port: int) -> Sequence[str]:
+    """The addresses of a host, as texts. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.run_in_executor(_lookups, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    return [str(entry[4][0]) for entry in found]
+
+
+async def checked_addresses(
+    rules: Sequence[HostRule], rule: HostRule, host: str, port: int, lookup: Lookup = look_up
+) -> list[Address]:
+    """The addresses that a host may be connected at: public ones, and others that the list names. AddressRefused if
+    there are none; OSError if the host is not known."""
+    literal = read_address(host)
+    texts = [host] if literal is not None else await lookup(host, port)
+    addresses = [address for address in map(read_address, texts) if address is not None]
+    allowed = [address for address in addresses if is_public(address) or may_lead_to(rules, rule, address, port)]
+    if not allowed:
+        raise AddressRefused("it leads to no public address, and the list does not name the one that it leads to")
+    # Each is tried in turn, and a name server that a stranger runs may return any number.
+    return list(dict.fromkeys(allowed))[:_MOST_ADDRESSES]
+
+
+# -- notes ------------------------------------------------------------------------------------------------------------
+
+
+_TOGETHER = 10.0
+"""Seconds for which equal ones are counted before they are written."""
+_MOST_KINDS = 200
+"""Different ones within that time; all others count as one."""
+_OTHERS = "(others)"
+
+Kind = tuple[AuditKind, tuple[tuple[str, str], ...]]
+
+
+class ProxyNotes:
+    """The notes of one session's proxy."""
+
+    def __init__(self, audit: Audit, who: str, session_id: str | None) -> None:
+        self._audit = audit
+        self._who = who
+        self._session_id = session_id
+        self._counted: dict[Kind, int] = {}
+        """By kind, how many there were since the last was written."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def refused(self, host: str, port: int, why: str) -> None:
+        self._note(AuditKind.NETWORK_REFUSED, host=f"{host}:{port}", why=why)
+
+    def used(self, host: str, port: int, header: str, source: str) -> None:
+        """A credential was put into a request. What it is from is said, not what it is."""
+        self._note(AuditKind.CREDENTIAL_USED, host=f"{host}:{port}", header=header, source=source)
+
+    def _note(self, kind: AuditKind, **details: str) -> None:
+        key: Kind = kind, tuple(details.items())
+        if key not in self._counted and len(self._counted) >= _MOST_KINDS:
+            # What a sandbox asks for is its own choice: an unlimited
+            # number of names must neither fill memory nor the trail.
+            key = kind, (("host", _OTHERS),)
+        if key in self._counted:
+            self._counted[key] += 1
+            return
+        self._counted[key] = 0
+        self._write(key, 1)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_TOGETHER, self._write_counted)
+
+    def _write_counted(self) -> None:
+        self._timer = None
+        counted, self._counted = self._counted, {}
+        for key, count in counted.items():
+            if count:
+                self._write(key, count)
+
+    def _write(self, key: Kind, count: int) -> None:
+        kind, fields = key
+        details: dict[str, Any] = {**dict(fields), "count": count}
+        self._audit(AuditEvent(kind, self._who, self._session_id, details))
+
+    def close(self) -> None:
+        """Writes what was counted."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._write_counted()
+
+
+# -- proxy ------------------------------------------------------------------------------------------------------------
+
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +280,7 @@ class SandboxProxy:
     async def _tunnel(self, client: HttpPeer, request: h11.Request) -> None:
         host, port = _authority(request.target, None)
         rule, credential = self._rule(host, port), self._rules.credential_for(host, port)
+        # What has come already is in h11's buffer, and would be missing from the tunnel.
         if client.http.trailing_data[0]:
             raise _Refused(400, "Nothing may be sent before the tunnel is open.")
         if credential is not None:
@@ -224,6 +343,7 @@ class SandboxProxy:
             raise _Refused(403, f"{request.method.decode('latin-1')} is not for a host with a credential.")
         credential = await self._credential(rule)
         usual = _HTTP if last else _HTTPS
+        # Before it is sent: no use may be missing from the trail, whatever happens on the way.
         self._notes.used(host, port, rule.header, rule.source)
         return forwarded(request, target, _written(host, port, usual), credential, last=last), credential
 
@@ -259,6 +379,8 @@ async def _first_open(
         try:
             name = host if context is not None else None
             opened = await asyncio.open_connection(str(address), port, ssl=context, server_hostname=name, limit=PIECE)
+        # Before OSError, which it is a kind of: a wrong certificate
+        # must be reported, and not be hidden by the next address.
         except ssl.SSLError:
             raise
         except OSError as error:
@@ -291,11 +413,14 @@ async def _join(client: HttpPeer, reader: asyncio.StreamReader, writer: asyncio.
     moved = asyncio.Event()
 
     async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        # One direction that breaks does not end the other: a server may still send its answer.
         with contextlib.suppress(OSError):
             while data := await source.read(PIECE):
                 moved.set()
                 target.write(data)
                 await target.drain()
+            # Half of a connection may end before the other. TLS has
+            # no such end, and there the close at the end must do.
             if target.can_write_eof():
                 target.write_eof()
 

@@ -12,13 +12,12 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..model.network import CERTIFICATES, SOCKET, STARTER, Audit, NetworkRules
 from ..private_files import bind_below
 from . import start_in_sandbox
 from .http_exchange import PIECE
 from .interception import RunAuthority
-from .network_rules import CERTIFICATES, SOCKET, STARTER, Audit, NetworkRules
-from .notes import ProxyNotes
-from .proxy import SandboxProxy
+from .proxy import ProxyNotes, SandboxProxy
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +70,7 @@ class WayOut:
 
     def close(self) -> None:
         """Ends every connection; nothing is accepted any more."""
+        # First: `_listen` may be about to finish, and must not report a port as open that is being closed.
         self._closed = True
         self._close_door()
         self._close_channel()
@@ -83,7 +83,7 @@ class WayOut:
     # -- the port of the sandbox ----------------------------------------------------------------------------------
 
     def _arrived(self) -> None:
-        """The sandbox has connected; nobody else may."""
+        """Accepts the connection of the sandbox, and closes the door: no second connection is accepted."""
         assert self._door is not None
         try:
             channel, _ = self._door.accept()
@@ -93,6 +93,7 @@ class WayOut:
             log.warning("the proxy of a sandbox cannot be opened: %s", error)
             self._close_door()
             return
+        # At once: commands of the session reach the same path, and only the first connection is from before them.
         self._close_door()
         channel.setblocking(False)
         self._channel = channel

@@ -2,8 +2,9 @@
 
 Everything is redacted as a whole before long texts are shortened. The file is append-only with rotation, written by a
 thread of its own: `write` never waits; the queue is bounded; an entry that finds no room, or cannot be written, is
-counted as lost, and the count is written as soon as the file takes something again. `close` writes everything that was
-accepted.
+counted as lost, and the count is written as soon as the file takes something again. A line that was cut off stays, and
+the next entry begins a line of its own. `close` writes everything that was accepted. Lines are chained by their hashes
+(`audit_chain.py`), and go to other places too if the settings name some (`audit_sinks.py`).
 """
 
 import contextlib
@@ -12,11 +13,12 @@ import json
 import logging
 import os
 import queue
+import stat
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import json_text
 from ..model.events import (
@@ -34,24 +36,39 @@ from ..model.text import cut, iso
 from ..private_files import open_private, private_directory
 from ..questions.presentation import describe
 from ..redaction import Redactor
+from .audit_chain import BEGIN, last_chain, linked
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+    from .audit_sinks import AuditSink
 
 log = logging.getLogger(__name__)
 _FILES_KEPT = 5
 _BATCH = 500
+_LINK_LENGTH = 78
+"""Characters that the chain adds to a line."""
 
 
 class RotatingJsonl:
     """Several servers may write to one file. When it is full it becomes `name.1`, and so on up to `name.5`."""
 
-    def __init__(self, path: Path, max_bytes: int, capacity: int = 10_000) -> None:
-        """OSError if the file cannot be written."""
+    def __init__(self, path: Path, max_bytes: int, capacity: int = 10_000, sinks: "Sequence[AuditSink]" = ()) -> None:
+        """What is in the file goes to the `sinks` too. OSError if the file cannot be written."""
         self.path = path
+        self._sinks = sinks
+        self._chained: tuple[object, str] | None = None
+        """The chain of the last line, and what the file was like when that was written."""
         self._max_bytes = max_bytes
         self._queue: queue.Queue[Mapping[str, Any] | None] = queue.Queue(capacity)
         self._lock = threading.Lock()
+        self._lock_file: FileLock | None = None
+        self._lockable = True
         self._lost = 0
         self._failing = False
         private_directory(path.parent)
+        self._unfinished = _ends_within_line(path)
+        """Whether the next entry must first end a line that a failure or a crash has cut off."""
         self._file = self._open()
         self._thread = threading.Thread(target=self._write_batches, name="audit", daemon=True)
         self._thread.start()
@@ -67,6 +84,8 @@ class RotatingJsonl:
         """Blocks until everything that was accepted is on the disk."""
         self._queue.put(None)
         self._thread.join()
+        for sink in self._sinks:
+            sink.close()
 
     # -- the thread -------------------------------------------------------------------------------------------
 
@@ -86,38 +105,111 @@ class RotatingJsonl:
 
     def _write_batch(self, entries: list[Mapping[str, Any]]) -> None:
         with self._lock:
+            # Taken away before the writing: entries that find no room meanwhile are counted for the next batch.
             lost, self._lost = self._lost, 0
         if lost:
             entries = [{"at": timestamp(), "act": "audit_lost", "entries": lost}, *entries]
-        text = "".join(map(_line, entries))
         try:
-            self._rotate_if_full(len(text))
-            _write_all(self._file, text.encode("utf-8", "replace"))
+            # Several servers may write to one file, and each line goes on from the last one, whoever wrote that.
+            with self._alone():
+                self._append(entries, lost)
+        except OSError as error:
+            self._lose(len(entries) + (lost - 1 if lost else 0))
+            self._note_failure(error)
+
+    def _append(self, entries: list[Mapping[str, Any]], lost: int) -> None:
+        texts = [_line(entry) for entry in entries]
+        self._rotate_if_full(sum(map(len, texts)) + _LINK_LENGTH * len(texts))
+        chains, texts = self._link(texts)
+        lines = "".join(texts).encode("utf-8", "replace")
+        data, end, whole = lines, 0, len(entries)
+        try:
+            if self._unfinished:
+                data = b"\n" + lines
+            while end < len(data):
+                end += os.write(self._file, data[end:])
             self._failing = False
         except OSError as error:
-            self._lose(lost + len(entries) - bool(lost))
-            if not self._failing:
-                log.error("the audit trail cannot be written: %s", error)
-            self._failing = True
+            whole = lines[: max(0, end - (len(data) - len(lines)))].count(b"\n")
+            # What is not there as a whole line is lost; the note on the earlier ones is no entry of its own.
+            self._lose(len(entries) - whole + (lost - 1 if lost and not whole else 0))
+            self._note_failure(error)
+        if end:
+            self._unfinished = data[end - 1 : end] != b"\n"
+        if whole:
+            self._chained = self._file_facts(), chains[whole - 1]
+        for text in texts[:whole]:
+            for sink in self._sinks:
+                sink.put(text)
+
+    def _link(self, texts: list[str]) -> tuple[list[str], list[str]]:
+        """The chain of each line, and the lines with it."""
+        chain = self._last_chain()
+        chains, found = [], []
+        for text in texts:
+            line, chain = linked(text, chain)
+            chains.append(chain)
+            found.append(line)
+        return chains, found
+
+    def _last_chain(self) -> str:
+        """That of the last whole line, of the file that was put aside if this one has none yet."""
+        if self._chained is not None and (self._chained[0] == self._file_facts() or not self._is_file()):
+            return self._chained[1]
+        if not self._is_file():
+            return BEGIN
+        return last_chain(self.path) or last_chain(self._numbered(1)) or BEGIN
+
+    def _file_facts(self) -> object:
+        found = os.fstat(self._file)
+        return found.st_dev, found.st_ino, found.st_size
+
+    def _is_file(self) -> bool:
+        """A pipe has no lines to look at."""
+        return stat.S_ISREG(os.fstat(self._file).st_mode)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Within this context no other server writes to the file; but for one that cannot be locked, where others that
+        write at the same time would break the chain, and nothing is lost."""
+        if self._lock_file is None and self._lockable and self._is_file():
+            from filelock import FileLock  # noqa: PLC0415 - a server without an audit trail does not pay for it
+
+            self._lock_file = FileLock(f"{self.path}.lock", mode=0o600)
+        try:
+            if self._lock_file is not None:
+                self._lock_file.acquire()
+        except (OSError, NotImplementedError) as error:
+            log.error("the audit trail cannot be locked, and is written by one server only: %s", error)
+            self._lock_file, self._lockable = None, False
+            yield
+            return
+        try:
+            yield
+        finally:
+            if self._lock_file is not None:
+                self._lock_file.release()
+
+    def _note_failure(self, error: OSError) -> None:
+        if not self._failing:
+            log.error("the audit trail cannot be written: %s", error)
+        self._failing = True
 
     def _lose(self, entries: int) -> None:
         with self._lock:
             self._lost += entries
 
     def _rotate_if_full(self, length: int) -> None:
-        """Makes room for so many characters. Follows a rotation that another server has done; the lock keeps two
-        servers from rotating the same file twice."""
+        """Makes room for so many characters. Follows a rotation that another server has done; nobody else writes
+        meanwhile."""
         if self._is_moved():
             self._reopen()
         if os.fstat(self._file).st_size + length > self._max_bytes and os.fstat(self._file).st_size:
-            from filelock import FileLock  # noqa: PLC0415 - a server without an audit trail does not pay for it
-
-            with FileLock(f"{self.path}.lock", mode=0o600):
-                if not self._is_moved():
-                    self._rotate()
+            self._rotate()
             self._reopen()
 
     def _rotate(self) -> None:
+        # The oldest first: each name must be free, or the one to be dropped, when it is given.
         for number in range(_FILES_KEPT - 1, 0, -1):
             older = self._numbered(number)
             if older.exists():
@@ -135,9 +227,10 @@ class RotatingJsonl:
         return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
 
     def _reopen(self) -> None:
+        # Before the old one is closed: if it cannot be opened, there is still a file to write to.
         opened = self._open()
         os.close(self._file)
-        self._file = opened
+        self._file, self._unfinished = opened, False
 
     def _open(self) -> int:
         return open_private(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -152,9 +245,15 @@ def _line(entry: Mapping[str, Any]) -> str:
         return json.dumps(json_text.sound(note), ensure_ascii=False) + "\n"
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
+def _ends_within_line(path: Path) -> bool:
+    """Whether a file ends with a line that was never finished. OSError if that cannot be told."""
+    if not path.is_file():  # a pipe has no end to look at
+        return False
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def timestamp() -> str:
@@ -166,12 +265,16 @@ _LONGEST_TEXT = 2000
 
 
 class Audit:
-    """An observer that writes the trail. Of a prompt it has the hash, and with `prompts` the whole text."""
+    """An observer that writes the trail. Of a prompt it has the hash, and with `prompts` the whole text; the arguments
+    of a call to an MCP server it has only with `arguments`."""
 
-    def __init__(self, trail: RotatingJsonl, redactor: Redactor, *, prompts: bool = False) -> None:
+    def __init__(
+        self, trail: RotatingJsonl, redactor: Redactor, *, prompts: bool = False, arguments: bool = False
+    ) -> None:
         self._trail = trail
         self._redactor = redactor
         self._prompts = prompts
+        self._arguments = arguments
 
     def close(self) -> None:
         """Blocks until everything is written."""
@@ -185,6 +288,8 @@ class Audit:
         if prompt is not None:
             digest = hashlib.sha256(str(prompt).encode("utf-8", "replace")).hexdigest()[:16]
             details |= {"prompt_sha256": digest, **({"prompt": str(prompt)} if self._prompts else {})}
+        if not self._arguments:
+            details.pop("arguments", None)
         self._write(str(act.kind), act.who, act.session_id, details)
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
@@ -217,7 +322,10 @@ class Audit:
     def _write(self, act: str, who: str, session_id: str | None, details: Mapping[str, Any]) -> None:
         entry = {"at": timestamp(), "act": act, "who": who, **({"session": session_id} if session_id else {})}
         entry |= {name: value for name, value in details.items() if value is not None}
+        # Before it is cut: half of a secret would not be recognised.
         clean = self._redactor.data(entry)
+        if "arguments" in clean:
+            clean["arguments"] = json.dumps(clean["arguments"], ensure_ascii=False, default=str)
         shortened = {
             name: cut(value, _LONGEST_TEXT) if isinstance(value, str) and name != "prompt" else value
             for name, value in clean.items()
@@ -226,7 +334,7 @@ class Audit:
 
 
 def _changed_to(question: Question, answer: Answer | None) -> str | None:
-    """What is run instead of what was asked, if the answer has another input."""
+    """A description of what is run instead of what was asked; None if the answer has not changed the input."""
     if answer is None or answer.updated_input is None or answer.updated_input == question.tool_input:
         return None
     return describe(question.tool_name, answer.updated_input)

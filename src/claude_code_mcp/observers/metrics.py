@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from ..model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled, Spent, TurnEnded, TurnStarted
-from ..model.states import State
+from ..model.outcome import State
 from ..model.usage import Usage
 
 _PREFIX = "claude_code_mcp"

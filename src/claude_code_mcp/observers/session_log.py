@@ -33,6 +33,7 @@ class RedactingFormatter(logging.Formatter):
         self._redactor = redactor
 
     def format(self, record: logging.LogRecord) -> str:
+        # The finished text: a secret may be in an argument, in an exception, or put together from two parts.
         return self._redactor.text(super().format(record))
 
 

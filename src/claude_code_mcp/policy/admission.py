@@ -1,10 +1,14 @@
-"""Checks the options of a session against the caller's profile. What is left open is filled with the ceiling.
+"""Checks the options and prompts of a session against the caller's profile.
+
+The reading is at least as generous as that of any supported version of Claude Code. What it finds and Claude Code does
+not is at worst refused; the time is linear in the length of the prompt.
 
 Refusals name the field: PermissionDenied where the policy says no, InvalidArgument where the request makes no sense.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -13,8 +17,57 @@ from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from ..model.options import SessionOptions, ToolPreset
 from ..model.paths import HERE, PathRules
 from .policy import AFTER_PLAN, MODE_LADDER, NEVER_SET, Profile
-from .prompt_reader import mentioned_paths, mentioned_servers, slash_command
 from .rules import LONGEST_PATH, Decision, Resolve, ToolCall, judge, names_tool
+
+_INVISIBLE = re.compile(
+    r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]*"
+)
+_COMMAND = re.compile(r"/([^\s/]+)(?=\s|$)")
+# At the beginning, or behind a space or something that is not ASCII: an address such as me@example.org is none.
+_QUOTED = re.compile(r'(?<![!-~])@"([^"]+)"')
+_MENTION = re.compile(r"(?<![!-~])@([^\s\"]\S*)")
+_OF_A_WORD = re.compile(r"[A-Za-z0-9_]")
+_SERVER = re.compile(r"([\w.-]+):.")
+
+
+def slash_command(prompt: str) -> str | None:
+    """The name of the command that a prompt begins with; None for one that begins otherwise, as with a path."""
+    beginning = _INVISIBLE.match(prompt)
+    found = _COMMAND.match(prompt, beginning.end() if beginning is not None else 0)
+    return None if found is None else found[1]
+
+
+def mentioned_paths(prompt: str) -> Iterator[str]:
+    """Everything behind an `@` that could be a path: as it stands, without what a sentence puts behind it, and without
+    a range of lines."""
+    for found in _QUOTED.finditer(prompt):
+        yield from _readings(found[1])
+    for word in _mentions(prompt):
+        yield from _readings(word)
+
+
+def mentioned_servers(prompt: str) -> Iterator[str]:
+    """The names in front of a colon, as in `@server:resource`."""
+    for word in _mentions(prompt):
+        found = _SERVER.match(word)
+        if found is not None:
+            yield found[1]
+
+
+def _mentions(prompt: str) -> Iterator[str]:
+    for found in _MENTION.finditer(prompt):
+        yield found[1]
+
+
+def _readings(written: str) -> Iterator[str]:
+    for reading in (written, written.partition("#")[0]):
+        yield reading
+        last = _OF_A_WORD.search(reading[::-1])
+        yield reading[: len(reading) - last.start()] if last is not None else ""
+
+
+# -- admission --------------------------------------------------------------------------------------------------------
+
 
 Number = TypeVar("Number", int, float)
 _SAME_MODE = {"manual": "default"}
@@ -47,8 +100,12 @@ class Admission:
 
     def admit(self, options: SessionOptions) -> SessionOptions:
         """The options to run with. Admitting what was admitted changes nothing."""
-        self._check_programs(options)
-        self._check_environment(options.env)
+        if options.executable is not None and not self.profile.executable:
+            raise _denied("executable", "you may not name an executable")
+        self._check_servers("mcp_servers", options.mcp_servers or {})
+        for name in options.env if self.profile.env is not None else ():
+            if not may_set(name, self.profile.env or ()):
+                raise _denied("env", f"you may not set {name[:100]!r}")
         self._check_agents(options.agents or {}, options.cwd or self.default_directory)
         changes: dict[str, Any] = {
             **self._directories(options),
@@ -74,14 +131,17 @@ class Admission:
         return {"cwd": cwd, "additional_directories": additional, "debug_file": debug_file}
 
     def inside(self, field: str, path: str, base: str) -> str:
-        """Where a path really leads; PermissionDenied if that is outside the roots."""
+        """The resolved path. PermissionDenied if it is outside the roots, InvalidArgument if it is no usable path."""
         if "\0" in path:
             raise InvalidArgument(f"{field}: a path cannot contain a NUL character.", field=field)
         if len(path) > LONGEST_PATH:
             raise InvalidArgument(f"{field}: a path has at most {LONGEST_PATH} characters.", field=field)
+        # Before it is resolved: on Windows a path may depend on the
+        # current directory of a drive, which is not the session's.
         joined = self.paths.joined(base, path)
         if joined is None:
             raise InvalidArgument(f"{field}: {path!r} does not say which directory it starts from.", field=field)
+        # Links are followed before the comparison: one inside of a root may lead out of it.
         resolved = self.resolve(joined)
         roots = [self.resolve(self.default_directory if root == "." else root) for root in self.profile.roots or ()]
         if self.profile.roots is not None and all(self.paths.below(resolved, root) is None for root in roots):
@@ -154,11 +214,6 @@ class Admission:
             if not any(names_tool(allowed, name) for allowed in self.profile.tools or ()):
                 raise _denied(field, f"the tool {name!r} is not among those that you may use")
 
-    def _check_programs(self, options: SessionOptions) -> None:
-        if options.executable is not None and not self.profile.executable:
-            raise _denied("executable", "you may not name an executable")
-        self._check_servers("mcp_servers", options.mcp_servers or {})
-
     def _check_servers(self, field: str, servers: Mapping[str, Any]) -> None:
         for name, server in servers.items():
             kind = str(server.get("type", "stdio")) if isinstance(server, Mapping) else "unreadable"
@@ -182,11 +237,6 @@ class Admission:
             self._check_tools(f"{field}.tools", (_tool_of(str(rule)) for rule in _as_sequence(agent.get("tools"))))
             for servers in _as_sequence(agent.get("mcpServers")):
                 self._check_servers(f"{field}.mcpServers", servers if isinstance(servers, Mapping) else {})
-
-    def _check_environment(self, variables: Mapping[str, str]) -> None:
-        for name in variables if self.profile.env is not None else ():
-            if not may_set(name, self.profile.env or ()):
-                raise _denied("env", f"you may not set {name[:100]!r}")
 
     def _sources(self, options: SessionOptions) -> dict[str, Any]:
         allowed = self.profile.sources
@@ -231,6 +281,7 @@ class Admission:
     def _check_mentioned_files(self, field: str, prompt: str, cwd: str) -> None:
         written = dict.fromkeys(mentioned_paths(prompt))
         mentioned = [path for path in written if path and len(self.paths.normal(path)) <= LONGEST_PATH]
+        # Before the first of them is looked up, so that a prompt cannot keep the disk busy.
         if len(mentioned) > _MOST_MENTIONED:
             raise _denied(field, f"it mentions more than {_MOST_MENTIONED} files with @")
         for path in mentioned:
@@ -255,12 +306,13 @@ class Admission:
             return True
         try:
             self.inside("prompt", path, cwd)
+        # Only that: an InvalidArgument says what is wrong with the path itself, and is for the caller to read.
         except PermissionDenied:
             return False
         return not self._is_refused("Read", {"file_path": path}, cwd)
 
     def readable(self, field: str, path: str, cwd: str) -> str:
-        """Where a path really leads; PermissionDenied if the caller's sessions may not read it."""
+        """The resolved path. PermissionDenied if it is outside the roots, or if a rule denies to read it."""
         resolved = self.inside(field, path, cwd)
         for name in (path, resolved):
             if self._is_refused("Read", {"file_path": name}, cwd):
@@ -269,7 +321,7 @@ class Admission:
 
     def _is_refused(self, tool: str, arguments: Mapping[str, Any], cwd: str) -> bool:
         call = ToolCall(tool, arguments, cwd, self.resolve, self.paths)
-        return judge(call, (), self.profile.deny, self.profile.tools).decision is Decision.DENY
+        return judge(call, (), self.profile.deny_rules, self.profile.tools).decision is Decision.DENY
 
     # -- limits ---------------------------------------------------------------------------------------------------
 
@@ -284,7 +336,8 @@ class Admission:
     # -- while it runs ------------------------------------------------------------------------------------------
 
     def suggestions(self, offered: Sequence[Mapping[str, Any]], cwd: str) -> list[Mapping[str, Any]]:
-        """What "allow for this session" may mean: nothing that lifts the mode or the roots above the ceiling."""
+        """What "allow for this session" may mean: more is allowed, and nothing lifts the mode or the roots above the
+        ceiling. A suggestion of another kind, such as the removal of a denial, is none of Claude Code's own."""
         return [
             suggestion
             for suggestion in offered
@@ -293,10 +346,18 @@ class Admission:
 
     def _within_ceiling(self, suggestion: Mapping[str, Any], cwd: str) -> bool:
         try:
-            if suggestion.get("type") == "setMode":
-                self.check_mode("suggestion", str(suggestion.get("mode")))
-            for directory in _as_sequence(suggestion.get("directories")):
-                self.inside("suggestion", str(directory), cwd)
+            match suggestion.get("type"):
+                case "addRules":
+                    return suggestion.get("behavior") == "allow"
+                case "setMode":
+                    self.check_mode("suggestion", str(suggestion.get("mode")))
+                case "addDirectories":
+                    for directory in _as_sequence(suggestion.get("directories")):
+                        self.inside("suggestion", str(directory), cwd)
+                # A suggestion comes in a frame that a command of the
+                # session may have written: only what is known is offered.
+                case _:
+                    return False
         except ClaudeCodeError:
             return False
         return True
@@ -306,6 +367,7 @@ def within(field: str, requested: Number | None, ceiling: Number | None) -> Numb
     """The requested amount, the ceiling if none was requested, or PermissionDenied if it is more."""
     if ceiling is None or requested is None:
         return ceiling if requested is None else requested
+    # Every comparison with NaN is false, so that it would pass as being no more than the ceiling.
     if requested > ceiling or (isinstance(requested, float) and math.isnan(requested)):
         raise _denied(field, f"{requested:g} is more than the {ceiling:g} that you may have")
     return requested
@@ -313,6 +375,7 @@ def within(field: str, requested: Number | None, ceiling: Number | None) -> Numb
 
 def may_set(name: str, patterns: Sequence[str]) -> bool:
     """Whether a caller may set a variable. Case is ignored: on some systems, and to some programs, it means nothing."""
+    # First: an operator who writes the exact name has meant it, also for what a pattern never covers.
     if name in patterns:
         return True
     upper = name.upper()
@@ -326,6 +389,7 @@ def _check_only_tightens(field: str, requested: Mapping[str, Any], allowed: Mapp
         path, permitted = f"{field}.{name}", allowed.get(name)
         if isinstance(permitted, Mapping) and isinstance(value, Mapping):
             _check_only_tightens(path, value, permitted)
+        # By identity: 1 and 0 are equal to true and false here, but not to Claude Code.
         elif permitted is not ... and (permitted is None or value is not permitted):
             raise _denied(path, "you may only make the sandbox tighter")
 

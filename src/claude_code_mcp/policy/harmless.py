@@ -15,8 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .option_list import ProgramArguments, read_arguments
-from .shell import FileGlob, Words
+from .shell import FileGlob, ProgramArguments, Words, read_arguments
 
 IsDenied = Callable[[str], bool]
 """Whether a rule denies some commands of the program with this name."""
@@ -33,7 +32,7 @@ class Program:
     """What is known to be harmless of one program."""
 
     options: str = ""
-    """See `option_list.py`."""
+    """Written as `shell.py` says."""
     operands: int | None = None
     """The most operands, if more of them would do more."""
     any_names: bool = False
@@ -46,6 +45,7 @@ class Program:
         arguments = read_arguments(words, self.options, any_names=self.any_names)
         if arguments is None:
             return False
+        # A pattern may stand for any number of files, and so for more operands than are allowed.
         globs = any(isinstance(word, FileGlob) for word in arguments.operands)
         if self.operands is not None and (globs or len(arguments.operands) > self.operands):
             return False
@@ -61,6 +61,7 @@ def doubt_about(commands: Sequence[Words], is_denied: IsDenied) -> str:
         doubt = _doubt(words, is_denied, moved)
         if doubt:
             return doubt
+        # Only for what follows: the commands before it still run in the directory that was judged.
         moved = moved or words[0] == "cd"
     return ""
 
@@ -74,6 +75,7 @@ def _doubt(words: Words, is_denied: IsDenied, moved: bool) -> str:
     elif name == "git" and moved:
         doubt = "git runs what a repository is configured with, and the line goes to another directory before"
     elif name in _WRAPPERS:
+        # One level only: the recursion must not become as deep as a line is long.
         inner = _WRAPPERS[name](words[1:])
         if inner is not None and inner[0] not in _WRAPPERS and not (name == "xargs" and is_denied(inner[0])):
             return _doubt(inner, is_denied, moved)
@@ -356,6 +358,7 @@ def git_variables(environment: Mapping[str, str]) -> dict[str, str]:
     Git then takes no directory for a repository that only looks like one (a session could write it, with a program in
     its configuration), and does not write the index when it is asked for a state, which would call a hook.
     """
+    # Behind those that are there: the operator's own settings stay, and ours come last and count.
     inherited = environment.get("GIT_CONFIG_COUNT", "")
     count = int(inherited) if inherited.isascii() and inherited.isdigit() and len(inherited) < 5 else 0
     variables = {"GIT_OPTIONAL_LOCKS": "0", "GIT_CONFIG_COUNT": str(count + len(_GIT_SETTINGS))}

@@ -7,15 +7,15 @@ wrong entry is refused with InvalidArgument, since an ignored one would allow mo
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ..errors import InvalidArgument
-from ..model.credential_rules import CredentialRule, parse_credential
-from ..model.host_rules import HostRule, parse_host_rule
+from ..model.network import CredentialRule, HostRule, parse_credential, parse_host_rule
 from .rules import SHELL_TOOLS, Rule, Shell, check_tool_name, concerns, names_tool, parse_rule
 
 MODE_LADDER = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
@@ -48,16 +48,27 @@ class _Frozen(BaseModel):
 class Limits(_Frozen):
     """How much one caller may use. Unset is unlimited; what a caller leaves open is filled with the ceiling."""
 
-    sessions: int | None = Field(None, gt=0)
+    sessions: int | None = Field(default=None, gt=0)
     """Sessions that may be working at the same time."""
-    turns: int | None = Field(None, gt=0)
+    turns: int | None = Field(default=None, gt=0)
     """Steps of the model within one turn."""
-    session_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
+    session_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """What one session may cost."""
-    daily_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
+    daily_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """What all sessions of one caller may cost per day (UTC)."""
-    turn_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
+    monthly_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The same per month (UTC)."""
+    requests_per_minute: int | None = Field(default=None, gt=0)
+    """Requests over HTTP of one caller, at `/mcp` and the console together; beyond that they are answered with 429."""
+    turn_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """How long one turn may take."""
+
+
+class GroupBudget(_Frozen):
+    """What all people of a group may cost together. Unset is unlimited."""
+
+    daily_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    monthly_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
 
 _SIZE = re.compile(r"(?P<amount>[1-9][0-9]{0,17})(?P<unit>[KMGT]?)(?:i?B)?")
@@ -77,15 +88,15 @@ Size = Annotated[int, BeforeValidator(_size)]
 class Resources(_Frozen):
     """How much of the machine one session may use, with everything that it starts. Unset is unlimited."""
 
-    memory: Size | None = Field(None, ge=256 << 20)
+    memory: Size | None = Field(default=None, ge=256 << 20)
     """Bytes in memory, all processes together."""
-    processes: int | None = Field(None, ge=32)
+    processes: int | None = Field(default=None, ge=32)
     """Processes and threads at the same time."""
-    cpus: float | None = Field(None, ge=0.1, allow_inf_nan=False)
+    cpus: float | None = Field(default=None, ge=0.1, allow_inf_nan=False)
     """Processors at the same time."""
-    cpu_seconds: int | None = Field(None, ge=60)
+    cpu_seconds: int | None = Field(default=None, ge=60)
     """Processor time of one process."""
-    file_size: Size | None = Field(None, ge=64 << 20)
+    file_size: Size | None = Field(default=None, ge=64 << 20)
     """Bytes in one file that is written."""
 
 
@@ -101,9 +112,9 @@ class Profile(_Frozen):
     """Whether permissions can be bypassed: never, once a person has switched it on, or whenever a caller asks."""
     tools: tuple[str, ...] | None = None
     """The tools there are, by name, `mcp__server__*` for those of a server. Unset: all; empty: none."""
-    allow: tuple[Rule, ...] = ()
+    allow: tuple[str | Rule, ...] = ()
     """Calls that need no asking, such as `Bash(git diff *)`."""
-    deny: tuple[Rule, ...] = ()
+    deny: tuple[str | Rule, ...] = ()
     """Calls that are refused whatever anybody answers, such as `Bash(rm *)`. Stronger than `allow`."""
     env: tuple[str, ...] | None = None
     """Variables that callers may set for a session. A pattern never reaches those that decide which program runs,
@@ -125,7 +136,7 @@ class Profile(_Frozen):
     """What keeps a session from the files and processes of the server's user: a `sandbox`; a `container` of Podman or
     Docker; `none`; or `auto`, a sandbox where there can be one. With several callers `auto` needs one too, and the
     server does not start without it."""
-    image: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")
+    image: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")
     """The image of a container; it must be there already."""
     network: Literal["host", "model"] | tuple[HostRule, ...] = "host"
     """What a sandbox can reach: what the `host` can, only the `model`, or the model and a list of hosts. Without a
@@ -159,6 +170,16 @@ class Profile(_Frozen):
     @classmethod
     def _rules(cls, value: object) -> object:
         return tuple(parse_rule(rule) if isinstance(rule, str) else rule for rule in _as_tuple(value))
+
+    @cached_property
+    def allow_rules(self) -> tuple[Rule, ...]:
+        """`allow`, read."""
+        return tuple(rule for rule in self.allow if isinstance(rule, Rule))
+
+    @cached_property
+    def deny_rules(self) -> tuple[Rule, ...]:
+        """`deny`, read."""
+        return tuple(rule for rule in self.deny if isinstance(rule, Rule))
 
     @field_validator(
         *("roots", "tools", "env", "mcp_servers", "setting_sources", "slash_commands", "readable", "writable"),
@@ -205,7 +226,7 @@ class Profile(_Frozen):
     def shell(self) -> Shell:
         """How far sessions may run commands of their own choice."""
         listed = self.tools is None or any(names_tool(name, tool) for name in self.tools for tool in SHELL_TOOLS)
-        denied = [rule for rule in self.deny if any(names_tool(rule.tool, tool) for tool in SHELL_TOOLS)]
+        denied = [rule for rule in self.deny_rules if any(names_tool(rule.tool, tool) for tool in SHELL_TOOLS)]
         if not listed or any(rule.specifier is None for rule in denied):
             return Shell.NONE
         return Shell.LIMITED if denied else Shell.FREE
@@ -213,7 +234,7 @@ class Profile(_Frozen):
     @property
     def judges_commands(self) -> bool:
         """Whether there are rules on what single commands do, which is another thing in another directory."""
-        named = (rule.specifier for rule in self.allow if any(concerns(rule, tool) for tool in SHELL_TOOLS))
+        named = (rule.specifier for rule in self.allow_rules if any(concerns(rule, tool) for tool in SHELL_TOOLS))
         return self.shell is Shell.LIMITED or any(named)
 
     @property
@@ -226,7 +247,7 @@ class Profile(_Frozen):
     def limits_reading(self) -> bool:
         """Whether there are files that a session may not read as it likes."""
         listed = self.tools is None or any(names_tool(name, "Read") for name in self.tools)
-        return self.roots is not None or not listed or any(concerns(rule, "Read") for rule in self.deny)
+        return self.roots is not None or not listed or any(concerns(rule, "Read") for rule in self.deny_rules)
 
 
 def _as_tuple(value: object) -> tuple[object, ...]:
@@ -259,13 +280,51 @@ BUILT_IN: Mapping[str, Profile] = {"local": LOCAL_PROFILE, "remote": REMOTE_PROF
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which profile applies to whom: `principals` by the name of the caller, `default` for all others."""
+    """Which profile applies to whom: `principals` by the name of the caller, `groups` by the first one in the order of
+    the file that the caller is in, `default` for all others."""
 
     default: Profile = OPEN_PROFILE
     principals: Mapping[str, Profile] = field(default_factory=dict)
+    groups: Mapping[str, Profile] = field(default_factory=dict)
+    budgets: Mapping[str, GroupBudget] = field(default_factory=dict)
+    """By the name of a group."""
+    _by_groups: dict[str, Profile] = field(default_factory=dict, compare=False, repr=False)
+    """By the name of a caller, what its groups give it."""
+    _groups_of: dict[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
+    """By the name of a caller, the groups that it is in, whether or not the policy names them."""
 
     def profile(self, principal: str) -> Profile:
-        return self.principals.get(principal, self.default)
+        return self.principals.get(principal) or self._by_groups.get(principal, self.default)
+
+    def groups_of(self, principal: str) -> frozenset[str]:
+        """The groups that a caller is in by the newest token that it has shown."""
+        return self._groups_of.get(principal, frozenset())
+
+    def counted_groups(self, principal: str) -> list[str]:
+        """The groups for which counts what a caller spends: those that the policy names, in its order."""
+        mine = self.groups_of(principal)
+        return [group for group in dict.fromkeys((*self.groups, *self.budgets)) if group in mine]
+
+    def profile_in(self, principal: str, groups: Collection[str]) -> Profile:
+        """The profile that a caller would have in these groups, whichever it is in now."""
+        return self.principals.get(principal) or self._of_groups(groups) or self.default
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Every profile that somebody can have."""
+        return (self.default, *self.principals.values(), *self.groups.values())
+
+    def assign(self, principal: str, groups: Collection[str]) -> None:
+        """From now on a caller is in these groups, and no others; what it may do changes at once."""
+        self._groups_of[principal] = frozenset(groups)
+        found = self._of_groups(groups)
+        if found is None:
+            self._by_groups.pop(principal, None)
+        else:
+            self._by_groups[principal] = found
+
+    def _of_groups(self, groups: Collection[str]) -> Profile | None:
+        return next((profile for group, profile in self.groups.items() if group in groups), None)
 
 
 def built_in(name: str) -> Policy:
@@ -283,17 +342,36 @@ def parse_policy(text: str, where: str, default: str | None = None, fallback: st
         raw = tomllib.loads(text)
     except ValueError as error:
         raise InvalidArgument(f"The policy file {where} is not valid TOML: {error}") from None
-    unknown = next((name for name in raw if name not in ("default", "profiles", "principals", "credentials")), None)
+    # Refused and not ignored: a misspelt limit would otherwise mean no limit.
+    unknown = next((name for name in raw if name not in _ENTRIES), None)
     if unknown is not None:
         raise _error(where, unknown, "unknown entry")
     profiles = _with_credentials(_profiles(_table(raw, "profiles", where), where), raw.get("credentials", []), where)
-    principals = {
-        name: _named(profile, profiles, f"The policy file {where}: principals.{name}")
-        for name, profile in _table(raw, "principals", where).items()
-    }
-    return Policy(
-        _named(default or raw.get("default", fallback), profiles, f"The policy file {where}: default"), principals
+    principals, groups = (
+        {
+            name: _named(profile, profiles, f"The policy file {where}: {table}.{name}")
+            for name, profile in _table(raw, table, where).items()
+        }
+        for table in ("principals", "groups")
     )
+    usual = _named(default or raw.get("default", fallback), profiles, f"The policy file {where}: default")
+    return Policy(usual, principals, groups, _budgets(_table(raw, "budgets", where), where))
+
+
+_ENTRIES = frozenset({"default", "profiles", "principals", "groups", "budgets", "credentials"})
+
+
+def _budgets(tables: Mapping[str, Any], where: str) -> dict[str, GroupBudget]:
+    found = {}
+    for group in tables:
+        entry = _table(tables, group, f"{where}: budgets")
+        try:
+            found[group] = GroupBudget.model_validate(entry)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            problem = "unknown entry" if first["type"] == "extra_forbidden" else first["msg"]
+            raise _error(where, ".".join(("budgets", group, *map(str, first["loc"]))), problem) from None
+    return found
 
 
 def _table(raw: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
@@ -304,6 +382,8 @@ def _table(raw: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
 
 
 def _profiles(tables: Mapping[str, Any], where: str) -> dict[str, Profile]:
+    # In the order of the file, on top of the built-in ones: a profile can
+    # be based on one that stands before it, so that there are no circles.
     profiles = dict(BUILT_IN)
     for name in tables:
         entry = _table(tables, name, f"{where}: profiles")
@@ -363,6 +443,7 @@ def _profile(base: Profile, entry: Mapping[str, Any], name: str, where: str) -> 
     fields = {key: value for key, value in entry.items() if key != "base"}
     if "credentials" in fields:
         raise _error(where, f"{name}.credentials", "belongs to the top of the file, as [[credentials]]")
+    # Validated as a whole, the inherited fields too: a field that fits by itself may not fit those of the base.
     inherited = {key: getattr(base, key) for key in Profile.model_fields}
     try:
         if isinstance(fields.get("limits"), dict):

@@ -16,11 +16,10 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..model.mcp_servers import prefix_of
 from ..model.paths import HERE, PathRules
+from ..model.tool_names import prefix_of
 from .harmless import TOO_LONG, UNREADABLE, doubt_about
-from .programs import read_loosely
-from .shell import LONGEST_COMMAND, FileGlob, Words, read_strictly
+from .shell import LONGEST_COMMAND, FileGlob, Words, read_loosely, read_strictly
 
 Resolve = Callable[[str], str]
 """A path → where it really is: absolute, `~` expanded, symlinks followed as far as they exist."""
@@ -36,6 +35,7 @@ def fits(path: str, pattern: str, cwd: str, rules: PathRules = HERE) -> bool:
     linear in the length of the path.
     """
     names: list[str] = rules.parts(path)
+    # What was not resolved may lead anywhere; the pattern says nothing about it.
     if ".." in names:
         return False
     absolute = rules.pattern_start(pattern, cwd)
@@ -170,7 +170,7 @@ def parse_rule(text: str) -> Rule:
 
 def check_tool_name(name: str) -> None:
     """ValueError unless it is the name of a tool, or a pattern for tools of MCP servers."""
-    if not re.fullmatch(r"\*|[A-Za-z][\w.-]*|mcp__[\w.-]+\*?", name):
+    if not re.fullmatch(r"\*|[A-Za-z][\w.-]*|mcp__[\w.-]*\*?", name):
         raise ValueError(f"{name!r} is not the name of a tool; patterns are for MCP tools only, as in mcp__server__*")
 
 
@@ -219,14 +219,17 @@ def judge(
     """
     if tools is not None and not any(names_tool(name, call.tool) for name in (*tools, *_NEVER_BY_WILDCARD)):
         return Verdict(Decision.DENY, "tools")
+    # Denials before everything else: no allowance, and nothing that a person answers, comes before them.
     refusing = next((rule for rule in deny if _denies(rule, call)), None)
     if refusing is not None:
         return Verdict(Decision.DENY, str(refusing))
+    # With a free shell it makes no difference: the session can write such a file by a command.
     names_programs = shell is not Shell.FREE and _names_programs(call)
     if shell is Shell.NONE and (names_programs or _writes_outside(call)):
         return Verdict(Decision.DENY, "no shell")
     allowing = [rule for rule in allow if concerns(rule, call.tool)]
     doubt = "the file may name programs to run" if names_programs else _doubt(call, allowing, deny)
+    # Not even looked for: where a denial cannot be ruled out, an allowance must not decide.
     granting = None if doubt else _granting(call, allowing)
     return Verdict(Decision.ALLOW, granting) if granting else Verdict(Decision.ASK, doubt=doubt)
 
@@ -267,8 +270,8 @@ def _doubt(call: ToolCall, allowing: Sequence[Rule], deny: Sequence[Rule]) -> st
 
 
 def _spells_out(rules: Sequence[Rule], words: Words) -> bool:
-    """Whether a rule names a command word by word: then its author has decided on it, and nothing is left to whoever
-    calls it. A `*` at the end may stand for no words."""
+    """Whether a rule names a command word by word: then its author has decided on exactly this command. A `*` at the
+    end of the rule may stand for no words."""
     if any(isinstance(word, FileGlob) for word in words):
         return False
     exact = (_expected(rule.specifier) for rule in rules if rule.specifier)
@@ -326,6 +329,7 @@ def _granting(call: ToolCall, rules: Sequence[Rule]) -> str | None:
 
 def _granting_command(command: str, rules: Sequence[Rule]) -> str | None:
     parts = read_strictly(command)
+    # The files that a pattern stands for are not known here, and their names may look like options.
     if not parts or any(isinstance(word, FileGlob) for part in parts for word in part):
         return None
     granting = [next((rule for rule in rules if fits_words(part, rule.specifier or "")), None) for part in parts]
@@ -396,7 +400,8 @@ def _expected(pattern: str) -> Words:
 
 
 def _may_fit_words(words: Words, pattern: str) -> bool:
-    """The same for refusals: case, the path of the program, options and their values make no difference."""
+    """Whether a command may be meant by the pattern of a denial: case, the path of the program, options and their
+    values make no difference."""
     pattern = _without_directory(pattern)
     # A long command may run thousands of programs, and hardly any is the one that is looked for.
     if not words[0].startswith("-") and not _word_fits(words[0].casefold(), _expected(pattern)[0]):

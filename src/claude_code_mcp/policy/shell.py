@@ -1,4 +1,4 @@
-"""Reads a shell command as far as can be done with certainty.
+"""Reads a shell command as far as can be done with certainty: its programs and their options.
 
 Two readings, for two uses. `read_strictly` takes a small part of the language in which bash, dash and zsh agree, and
 gives the simple commands of a line, or nothing: what an allowance rests on must be read like this. `fragments` cuts a
@@ -18,19 +18,30 @@ What is read strictly, with everything else left out on purpose:
 A command of more than `LONGEST_COMMAND` characters, which no person would read either, is unclear as a whole, and only
 its beginning is cut into fragments. So what a command costs to judge is bounded, and below that in proportion to its
 length.
+
+`read_loosely` lists everything in a text that might be run as a command, also behind programs that run others. It is
+for refusals only: a guess too many does no harm, and one too few is asked about, since `harmless.py` knows what runs
+nothing.
+
+The options that a program may have are a list in a text such as `-abc -kt: -u? -N --all --sort=`: short options; those
+with a value, attached or in the next word; those with a value that can only be attached; a number; long options; long
+options with a value. What is not in the list is not understood, an abbreviation of a long option included.
 """
 
 import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 LONGEST_COMMAND = 16 << 10
-_PLAIN = r"A-Za-z0-9_./,:=+@%^~#*?\-"
+_PLAIN = r"A-Za-z0-9_./,:=+@%^~*?\-"
 _PIECE = re.compile(
     rf"""(?P<plain>(?:[{_PLAIN}]|[^\W\x00-\x7f])+)|'(?P<single>[^']*)'(?!')"""
     r"""|"(?P<double>(?:[^"$`\\!]|\\[^!\n])*+)"|\\(?P<escaped>[!-/:-@\[-`{-~])"""
 )
 _UNESCAPED = re.compile(r"\\([\"$`\\])")
 _GLOB = re.compile(r"[*?]")
-_NO_START = frozenset("#~^=")
+_NO_START = frozenset("~^=")
 """Not at the beginning of a piece, behind quotes too: zsh takes `""~` for a directory."""
 _HOME = re.compile(r"[=:]~")
 _BLANKS = re.compile(r"[ \t]+")
@@ -79,6 +90,7 @@ class FileGlob(str):
 
 def read_strictly(text: str) -> list[Words] | None:
     """The simple commands in a text, none of them with variables set before it; None if anything is unclear."""
+    # Characters that do not show may be separators to one shell and letters to another.
     if len(text) > LONGEST_COMMAND or not text.replace("\n", "").replace("\t", "").isprintable():
         return None
     commands: list[Words] = []
@@ -103,6 +115,7 @@ def read_strictly(text: str) -> list[Words] | None:
             words, redirected = [], False
             position = found.end()
         else:
+            # A word behind a redirection is an argument to some shells and another command to others.
             word = None if redirected else _word(text, position)
             if word is None:
                 return None
@@ -146,5 +159,228 @@ def _is_simple(command: Words) -> bool:
 
 def fragments(text: str) -> list[Words]:
     """The beginning of a text cut at everything that could begin a command, quotes and escapes ignored."""
+    # A line that goes on in the next one is one command to the shell; cut there, its name could be in two pieces.
     pieces = _BREAKS.split(text[:LONGEST_COMMAND].replace("\\\n", ""))
     return [tuple(piece.translate(_WITHOUT_QUOTES).split()) for piece in pieces]
+
+
+# -- programs ---------------------------------------------------------------------------------------------------------
+
+
+_DEPTH = 3
+"""How many levels of quoted commands are read."""
+_LONGEST = 50
+"""Words of a command behind another program that are looked at."""
+
+_SHELLS = frozenset(
+    {
+        *("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "yash", "fish", "csh", "tcsh", "rbash", "rzsh"),
+        *("nu", "xonsh", "elvish", "posh", "oksh", "hush"),
+    }
+)
+_OPAQUE = frozenset(
+    {
+        *(
+            "su",
+            "runuser",
+            "sg",
+            "newgrp",
+            "login",
+            "script",
+            "at",
+            "batch",
+            "crontab",
+            "systemd-run",
+            "parallel",
+            "ssh",
+        ),
+        *("cmd", "powershell", "pwsh", "wsl"),
+        *("screen", "tmux", "xterm", "expect", "socat", "entr", "pee", "chroot", "unshare", "nsenter", "capsh"),
+        *("firejail", "bwrap", "proot", "fakeroot", "gdb", "ed", "ex", "vi", "vim", "nvim", "emacs", "m4", "dc"),
+        *("sqlite3", "psql", "mysql", "gnuplot", "octave", "irb", "iex", "erl", "ghci", "jshell"),
+        *("fc", "enable", "compgen", "complete", "bind", "mapfile", "readarray", "emulate", "sched", "zmodload"),
+    }
+)
+"""They run commands that they find in their input or in arguments of an order of their own."""
+_CODE = frozenset({"eval", "trap", "source", ".", "alias", "hash", "watch", "flock"})
+"""They take code for a shell as an argument, or remember it."""
+_WRAPPERS = frozenset(
+    {
+        *("sudo", "doas", "pkexec", "gosu", "env", "command", "builtin", "exec", "nohup", "nice", "ionice", "chrt"),
+        *("time", "timeout", "xargs", "stdbuf", "unbuffer", "setsid", "setpriv", "setarch", "taskset", "numactl"),
+        *("prlimit", "cpulimit", "busybox", "toybox", "strace", "ltrace", "valgrind", "perf", "find", "fd"),
+        *("caffeinate", "run-parts", "start-stop-daemon", "chronic", "ifne", "dbus-run-session", "xvfb-run"),
+        *("coproc", "do", "then", "else", "if", "elif", "while", "until", "!", "{", "repeat", "noglob", "nocorrect"),
+        "-",
+    }
+)
+"""They run the command that follows their own options."""
+_RUN_OTHERS = _SHELLS | _OPAQUE | _CODE | _WRAPPERS
+_READ_WORDS = _SHELLS | _OPAQUE | _CODE | {"env"}
+"""They may take one word for a whole command."""
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[^]]*\])?\+?=")
+_NO_WORD = re.compile(r"\W")
+
+
+def read_loosely(text: str, depth: int = _DEPTH) -> list[Words]:
+    """Everything in a text that might be run as a command: the program without its path, and what follows it.
+
+    Quoted commands are read a few levels deep; the time is linear in the length of the text.
+    """
+    commands = read_strictly(text)
+    if commands is None:
+        commands = fragments(text)
+    return [run for words in commands for run in _runs(words, depth)]
+
+
+def _runs(words: Words, depth: int) -> list[Words]:
+    start = next((number for number, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
+    runs = [_named(words[start:])] if words[start:] else []
+    if not runs or runs[0][0] not in _RUN_OTHERS:
+        return runs
+    # A program that runs another may have any options, with values, before the other's name.
+    begins = (number for number in range(start + 1, len(words)) if not words[number].startswith("-"))
+    runs += [_named(words[begin : begin + _LONGEST]) for begin in begins]
+    # Bounded: each level of quoting is read once more, and nobody writes many of them.
+    if depth > 0 and any(run[0] in _READ_WORDS for run in runs):
+        joined = next((" ".join(run[1:]) for run in runs if run[0] == "eval"), "")
+        quoted = [word for word in words if _NO_WORD.search(word)]
+        runs += [inner for text in (joined, *quoted) for inner in read_loosely(text, depth - 1)]
+    return runs
+
+
+def _named(words: Words) -> Words:
+    """With the program's bare name: `rm` for `/bin/rm`, `rm.exe` and, as some file systems have it, `RM`."""
+    name = words[0].rpartition("/")[2].casefold()
+    return (name.removesuffix(".exe"), *words[1:])
+
+
+# -- option list ------------------------------------------------------------------------------------------------------
+
+
+_NUMBER = re.compile(r"-\d+\Z")
+_ANY_NUMBER = "-N"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionList:
+    """The options that a program may have."""
+
+    short: frozenset[str]
+    valued: frozenset[str]
+    attached: frozenset[str]
+    long: frozenset[str]
+    long_valued: frozenset[str]
+    number: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramArguments:
+    """The words of a program: options by name with their values, and operands."""
+
+    options: tuple[tuple[str, str], ...]
+    operands: tuple[str, ...]
+    options_first: bool
+    """No option behind an operand: programs differ in whether they take that for an option."""
+
+    def values(self, *names: str) -> list[str]:
+        """The values of these options, in order."""
+        return [value for name, value in self.options if name in names]
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these options is there."""
+        return any(name in names for name, _ in self.options)
+
+
+@lru_cache(maxsize=200)
+def option_list(text: str) -> OptionList:
+    """The list that a text describes."""
+    entries = text.split()
+    long = [entry for entry in entries if entry.startswith("--")]
+    short = [entry for entry in entries if not entry.startswith("--") and entry != _ANY_NUMBER]
+    return OptionList(
+        short=_letters(entry for entry in short if entry[-1] not in ":?"),
+        valued=_letters(entry[:-1] for entry in short if entry[-1] == ":"),
+        attached=_letters(entry[:-1] for entry in short if entry[-1] == "?"),
+        long=frozenset(entry for entry in long if not entry.endswith("=")),
+        long_valued=frozenset(entry[:-1] for entry in long if entry.endswith("=")),
+        number=_ANY_NUMBER in entries,
+    )
+
+
+def _letters(entries: Iterable[str]) -> frozenset[str]:
+    return frozenset("".join(entry[1:] for entry in entries))
+
+
+def read_arguments(
+    words: Sequence[str], text: str, *, any_names: bool = False, leading: bool = False
+) -> ProgramArguments | None:
+    """The words behind the name of a program, read by the option list `text`; None if one is not understood.
+
+    A pattern of file names that could turn into an option is not understood, unless `any_names` says that no option
+    does harm. With `leading`, the first operand ends the options.
+    """
+    known = option_list(text)
+    options: list[tuple[str, str]] = []
+    operands: list[str] = []
+    options_first = True
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word == "--":
+            operands += words[at:]
+            break
+        if not word.startswith("-") or word == "-":
+            if isinstance(word, FileGlob) and word[0] in "*?" and not any_names:
+                return None
+            operands.append(word)
+            if leading:
+                operands += words[at:]
+                break
+            continue
+        options_first = options_first and not operands
+        found = _option(word, known)
+        if found is None or (isinstance(word, FileGlob) and not word.startswith("--")):
+            return None
+        names, value = found
+        if value is None:
+            # The next word is the value, whatever it looks like, and `--` too: one that looks like an option is not
+            # understood. Without a next word the program fails.
+            value = words[at] if at < len(words) else ""
+            at += 1
+            if isinstance(value, FileGlob) or not _is_value(value):
+                return None
+        elif isinstance(word, FileGlob):
+            value = FileGlob(value)  # all names that fit `--include=*.py` begin with that option
+        options += [*((name, "") for name in names[:-1]), (names[-1], value)]
+    return ProgramArguments(tuple(options), tuple(operands), options_first)
+
+
+def _is_value(word: str) -> bool:
+    return not word.startswith("-") or _NUMBER.match(word) is not None
+
+
+def _option(word: str, known: OptionList) -> tuple[list[str], str | None] | None:
+    """The names in a word of options, and the value of the last; None for a value if that is the next word."""
+    if word.startswith("--"):
+        name, equals, value = word.partition("=")
+        if name not in known.long and name not in known.long_valued:
+            return None
+        return [name], value if equals or name in known.long else None
+    if known.number and _NUMBER.match(word):
+        return [word], ""
+    return _short_options(word, known)
+
+
+def _short_options(word: str, known: OptionList) -> tuple[list[str], str | None] | None:
+    names: list[str] = []
+    for at, letter in enumerate(word[1:], 2):
+        names.append(f"-{letter}")
+        if letter in known.valued:
+            return names, word[at:] or None
+        if letter in known.attached:
+            return names, word[at:]
+        if letter not in known.short:
+            return None
+    return names, ""

@@ -1,4 +1,18 @@
-"""A sandbox for a child: bubblewrap around its command (Linux). It begins empty, and is given a `SandboxView`.
+"""A sandbox for a child (Linux): what it is given, the filter of its system calls, and bubblewrap around its command.
+
+A `SandboxView` says nothing of how it is enforced: `bubblewrap.py` and `container.py` each turn it into a command line.
+
+The processes of a sandbox run as one user, and each could take a descriptor of another one or write to its memory: a
+command of a session those of the program that started it, and so speak in its name. No program of the sandbox needs
+that. What is refused:
+
+- to take a descriptor from another process, or to compare its own with those of one;
+- to read or write the memory of another process. Debugging a program that is started for it still works, attaching to
+  one that runs does not;
+- the kernel's keys: they belong to the user and not to the sandbox.
+
+Calls in the way of another architecture have other numbers: a program for 32 bits is killed at its first one, and the
+calls of x32 do not exist. A filter exists for x86-64 and for ARM with 64 bits; elsewhere `filter_program` has none.
 
 What holds for a sandboxed child and everything that it starts:
 
@@ -6,7 +20,7 @@ What holds for a sandboxed child and everything that it starts:
   and outside. Directories that exist only because a mount lies below them cannot be written to, so that nothing can be
   put beside a mount, and a mount cannot be moved away.
 - It sees no other process: neither the server, whose memory and environment it could read otherwise, nor a sibling.
-- It cannot take a descriptor from another process, nor attach to one (`seccomp.py`).
+- It cannot take a descriptor from another process, nor attach to one (the filter below).
 - It has no capability, also where the server runs as root, and cannot change a setting of the kernel. It can write to
   nothing in /proc, the memory of its own processes included, unless the view is `nested`.
 - It ends when bubblewrap's own process ends, which the supervisor starts and ends like any other child.
@@ -17,18 +31,160 @@ SIGTERM is for the child alone: bubblewrap ignores it, and ends with the child. 
 `unavailable` says why; nothing here falls back to running without.
 """
 
+import contextlib
+import errno
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from .environment import DEPTH, MARK
-from .limits import process_limit_command
-from .sandbox_view import Isolated, Mount, SandboxView
-from .seccomp import filter_program
+from .limits import NO_LIMITS, ResourceLimits, process_limit_command
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One thing that a child sees."""
+
+    target: str
+    """Where it is found. All directories above it exist for the child too, with nothing else in them."""
+    source: str | int | None
+    """A path; a descriptor, which cannot be exchanged for another place after it was checked; or None for an empty
+    directory in memory that is gone with the child."""
+    writable: bool = False
+
+    @classmethod
+    def at(cls, path: str, *, writable: bool = False) -> "Mount":
+        """A path that is the same inside and outside."""
+        return cls(path, path, writable)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxView:
+    """All that a child sees beside the programs of the system."""
+
+    mounts: tuple[Mount, ...]
+    """Of two with one target the later one counts. A source that does not exist is left out."""
+    cwd: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    network: bool = True
+    """Whether it has the network of the host, or none at all."""
+    limits: ResourceLimits = NO_LIMITS
+    """How much of the machine it may use, as far as that is enforced from within."""
+    nested: bool = False
+    """Whether it may make sandboxes of its own. Then it can write to /proc, and so into the memory of its siblings."""
+
+    def in_order(self) -> Iterator[Mount]:
+        """The mounts that exist, each directory before everything inside of it."""
+        by_target = {mount.target: mount for mount in self.mounts if _exists(mount)}
+        # A directory that is mounted after something inside of it would hide that.
+        return iter(sorted(by_target.values(), key=lambda mount: len(Path(mount.target).parts)))
+
+
+def _exists(mount: Mount) -> bool:
+    return not isinstance(mount.source, str) or os.path.exists(mount.source)
+
+
+@dataclass(slots=True)
+class Isolated:
+    """A command that runs a child in its view, and what it must be started with."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    descriptors: tuple[int, ...] = ()
+    """Open ones that the command refers to by number. They are for the command alone: it closes them before the child
+    begins, to whom a directory's would open everything around that directory."""
+    removal: tuple[str, ...] = ()
+    """A command for what is left when the child has ended and its own end does not remove."""
+
+    def close(self) -> None:
+        """Closes our copies of the descriptors; to be called when the command was started, or will not be."""
+        for descriptor in self.descriptors:
+            # One that cannot be closed must not keep the others open.
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self.descriptors = ()
+
+
+# -- seccomp ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """How the kernel calls an architecture, and its numbers for system calls."""
+
+    name: int
+    calls: Mapping[str, int]
+    other_abi: int | None = None
+    """From which number on calls belong to another way of calling."""
+
+
+_PTRACE = "ptrace"
+REFUSED = ("pidfd_getfd", "kcmp", "process_vm_readv", "process_vm_writev", "add_key", "request_key", "keyctl")
+"""Refused whatever their arguments are."""
+
+
+def _numbers(ptrace: int, *refused: int) -> Mapping[str, int]:
+    return {_PTRACE: ptrace, **dict(zip(REFUSED, refused, strict=True))}
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "x86_64": Architecture(0xC000003E, _numbers(101, 438, 312, 310, 311, 248, 249, 250), other_abi=0x40000000),
+    "aarch64": Architecture(0xC00000B7, _numbers(117, 438, 272, 270, 271, 217, 218, 219)),
+}
+"""By the name that `uname` has for the machine."""
+_ATTACHING = (16, 0x4206)
+"""The requests of `ptrace` that begin with a program that runs: PTRACE_ATTACH and PTRACE_SEIZE."""
+
+# Instructions of the kernel's packet filter, and where they find what they judge.
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
+_REFUSED, _UNKNOWN = _ERROR | errno.EPERM, _ERROR | errno.ENOSYS
+
+
+def filter_program(machine: str) -> bytes | None:
+    """The filter for this kind of machine, as bubblewrap takes it; None if there is none."""
+    architecture = ARCHITECTURES.get(machine)
+    if architecture is None:
+        return None
+    # The architecture comes first: the same number is another call on another one.
+    instructions = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        *_otherwise(_JUMP_EQUAL, architecture.name, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+    ]
+    if architecture.other_abi is not None:
+        instructions += _if(_JUMP_AT_LEAST, architecture.other_abi, _UNKNOWN)
+    for name in REFUSED:
+        instructions += _if(_JUMP_EQUAL, architecture.calls[name], _REFUSED)
+    instructions += [
+        *_otherwise(_JUMP_EQUAL, architecture.calls[_PTRACE], _ALLOW),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT),  # its lower half: the machines are little-endian, and requests are small
+    ]
+    for request in _ATTACHING:
+        instructions += _if(_JUMP_EQUAL, request, _REFUSED)
+    instructions.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in instructions)
+
+
+def _if(jump: int, value: int, verdict: int) -> list[tuple[int, int, int, int]]:
+    """Ends with a verdict where the comparison holds."""
+    return [(jump, 0, 1, value), (_RETURN, 0, 0, verdict)]
+
+
+def _otherwise(jump: int, value: int, verdict: int) -> list[tuple[int, int, int, int]]:
+    """Ends with a verdict where the comparison does not hold."""
+    return [(jump, 1, 0, value), (_RETURN, 0, 0, verdict)]
+
+
+# -- bubblewrap -------------------------------------------------------------------------------------------------------
+
 
 _PROGRAM = "bwrap"
 _IGNORING_TERM = ("/bin/sh", "-c", 'trap "" TERM; exec "$@"', "sh")
@@ -54,11 +210,13 @@ _PROC_HIDDEN = ("acpi", "kcore", "keys", "scsi", "timer_list")
 
 
 def unavailable(environment: Mapping[str, str]) -> str | None:
-    """Why there can be no sandbox here, in one line; None if there can. Really runs one. Blocks."""
+    """The reason why there can be no sandbox here, in one line; None if there can be. Runs one to find out. Blocks."""
     program = _program(environment)
     if program is None:
         return "bubblewrap runs on Linux only" if sys.platform != "linux" else "bubblewrap (bwrap) is not installed"
     try:
+        # That the program is there says little: the kernel or a container
+        # around us may forbid namespaces, and only a run shows that.
         command = [program, *_arguments(SandboxView((Mount("/tmp", None),), "/"), program), "--", "/bin/sh", "-c", ":"]  # noqa: S108
         done = _run(command)
     except (OSError, subprocess.SubprocessError) as error:
@@ -134,6 +292,7 @@ def _arguments(view: SandboxView, program: str, temporary: str | None = None) ->
         arguments += _mounted(mount, size)
     for name, value in view.environment.items():
         arguments += ["--setenv", name, value]
+    # These two come last: the places of all mounts are made in the directories that they close.
     # What lies between the mounts was made for them alone.
     return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/"]
 

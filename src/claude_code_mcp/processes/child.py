@@ -1,10 +1,15 @@
-"""One child process on pipes or sockets: what it writes is handed over at once, and it is ended with all it started.
+"""One child process: started in the strongest containment, read line by line, ended with all that it started.
+
+| containment  | where | what holds |
+| ------------ | ----- | ---------- |
+| `supervisor` | Linux | everything that a child starts ends with it, whatever it does to its session, name or environment, also when this process is killed with SIGKILL |
+| `marks`      | elsewhere, and on Linux where the supervisor does not start | a child's process group is signalled; what has left the group is found by the mark in its environment, when the child ends or when the next server starts |
 
 Output reaches the listener by a plain call from the reader's callback, in order: no queue and no task stands between
 the pipe and the listener. Ordering of the end: all output, then `child_ended`; `cleaned` is set when the descendants
 are gone as well. A child that writes more than there is memory for is killed, and its end says so: its output would
 be incomplete, and what holds it is needed by everybody else.
-"""
+"""  # noqa: E501 - a table
 
 import asyncio
 import contextlib
@@ -19,13 +24,104 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
+from . import supervision
 from .leftovers import sweep
-from .spawn import kill, needs_sweep, spawn, terminate
 from .supervision import USUAL_OPTIONS, ChildOptions
 
 log = logging.getLogger(__name__)
+
+ProtocolT = TypeVar("ProtocolT", bound=asyncio.SubprocessProtocol)
+
+_fallback_logged = False
+
+
+def containment() -> str:
+    """The name of the containment that this platform has: `supervisor` or `marks`."""
+    return "supervisor" if supervision.available() else "marks"
+
+
+def needs_sweep(transport: asyncio.SubprocessTransport) -> bool:
+    """Whether what this child left behind, now that it has ended, must be looked for by its mark."""
+    return not isinstance(transport, supervision.SupervisedTransport) or transport.keeper_lost
+
+
+async def prepare() -> None:
+    """Does ahead of time what the first child would otherwise have to wait for. Never fails."""
+    if supervision.available():
+        with contextlib.suppress(OSError):
+            await supervision.prepare()
+
+
+async def spawn(
+    factory: Callable[[], ProtocolT],
+    argv: Sequence[str],
+    *,
+    cwd: str | None,
+    environment: Mapping[str, str],
+    options: ChildOptions = USUAL_OPTIONS,
+) -> tuple[asyncio.SubprocessTransport, ProtocolT]:
+    """Starts a program with three pipes, in a session of its own, so that a Ctrl-C meant for us does not reach it, and
+    at a lower priority than ours, so that children at work do not keep us from answering.
+
+    `argv[0]` is a path. Raises OSError or ValueError if it cannot be started; then nothing runs. If the supervisor
+    does not work, the child is started without it: the log says so once, and the next child tries it again.
+    """
+    global _fallback_logged  # noqa: PLW0603 - once per process is what is wanted
+    if supervision.available():
+        try:
+            return await supervision.spawn(factory, argv, cwd=cwd, environment=environment, options=options)
+        # Only this: a program that cannot be started under the supervisor cannot be started without it either.
+        except supervision.SupervisorFailed as error:
+            if not _fallback_logged:
+                _fallback_logged = True
+                log.warning(
+                    "the supervisor of child processes does not work (%s): children run without it, and what they "
+                    "leave behind is found only by its mark",
+                    error,
+                )
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.subprocess_exec(
+        factory, *argv, cwd=cwd, env=dict(environment), **_platform_options(options.descriptors)
+    )
+    if sys.platform != "win32":
+        # Set from here: code between fork and exec (`preexec_fn`) may deadlock where there are other threads.
+        with contextlib.suppress(OSError):  # it has ended already
+            os.setpriority(os.PRIO_PROCESS, transport.get_pid(), supervision.NICENESS)
+    return transport, protocol
+
+
+def _platform_options(descriptors: Sequence[int]) -> dict[str, Any]:
+    """What puts a child into a process group of its own; on Windows also what lowers its priority."""
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.BELOW_NORMAL_PRIORITY_CLASS}
+    return {"start_new_session": True, "pass_fds": tuple(descriptors)}
+
+
+def terminate(transport: asyncio.SubprocessTransport) -> None:
+    """Asks a child and its process group to end."""
+    _signal(transport, "SIGTERM")
+
+
+def kill(transport: asyncio.SubprocessTransport) -> None:
+    """Ends a child and its process group; under a supervisor, everything that it started."""
+    _signal(transport, "SIGKILL")
+
+
+def _signal(transport: asyncio.SubprocessTransport, name: str) -> None:
+    if transport.get_returncode() is not None:
+        return  # only its pipes are left, and its number may belong to another process by now
+    # It may end between the look above and the signal. On macOS a group with nothing but zombies gives PermissionError.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if sys.platform == "win32" or isinstance(transport, supervision.SupervisedTransport):
+            (transport.terminate if name == "SIGTERM" else transport.kill)()
+        else:
+            os.killpg(transport.get_pid(), getattr(signal, name))
+
+
+# -- child ------------------------------------------------------------------------------------------------------------
+
 
 _STDERR_KEPT = 32 << 10
 _NO_MEMORY = "the server has no memory left for what it wrote"
@@ -113,8 +209,8 @@ class ChildListener(Protocol):
         """The child is gone, and everything that it wrote was handed over."""
 
 
-class ChildProcess:
-    """One child. `start` it once; it is ended by `stop` or by itself."""
+class ChildProcess(asyncio.SubprocessProtocol):
+    """One child. `start` it once; it is ended by `stop` or by itself. The event loop tells it what its pipes do."""
 
     def __init__(self, listener: ChildListener, program: str, *, mark: str = "", scratch: Path | None = None) -> None:
         """`program` is its name for people, `mark` the one in its environment; `scratch` is removed at its end."""
@@ -151,7 +247,8 @@ class ChildProcess:
         """Starts it; OSError or ValueError if that fails. Nothing of it is left then, nor when this is cancelled."""
         self._removal = (options.removal, environment)
         try:
-            await spawn(lambda: _Pipes(self), argv, cwd=cwd, environment=environment, options=options)
+            await spawn(lambda: self, argv, cwd=cwd, environment=environment, options=options)
+        # Also when cancelled: the scratch directory was made before, and a container may have been.
         except BaseException:
             await self._remove_rest()
             raise
@@ -226,6 +323,8 @@ class ChildProcess:
         Cancelling the caller does not stop it half way. Returns None if the child survived even SIGKILL.
         """
         if self._ladder is None:
+            # Before the first step: the end of input that it brings
+            # about is ours and must not be reported as `input_closed`.
             self.stopping = True
             self._ladder = asyncio.get_running_loop().create_task(self._run_ladder(timeout, first))
         return await asyncio.shield(self._ladder)
@@ -238,6 +337,7 @@ class ChildProcess:
         await self._try_step(self.terminate, timeout)
         await self._try_step(self.kill, timeout)
         with contextlib.suppress(TimeoutError):
+            # A descendant that cannot be killed and a slow removal are no reason to hold up the caller for longer.
             await asyncio.wait_for(self.cleaned.wait(), 2 * timeout + _DRAIN)
         return self.exited.result() if self.exited.done() else None
 
@@ -260,11 +360,12 @@ class ChildProcess:
 
     # -- what the pipes report ----------------------------------------------------------------------------------
 
-    def connected(self, transport: asyncio.SubprocessTransport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The child runs. It may have ended again before `start` returns."""
+        assert isinstance(transport, asyncio.SubprocessTransport)
         self._transport = transport
 
-    def data_received(self, fd: int, data: bytes) -> None:
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 1:
             try:
                 self._listener.output_received(data)
@@ -289,31 +390,39 @@ class ChildProcess:
         if pipe is not None:
             pipe.close()
 
-    def pipe_closed(self, fd: int, error: Exception | None = None) -> None:
-        if isinstance(error, MemoryError):
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if isinstance(exc, MemoryError):
             self.end_for_memory()
         if fd == 0:
+            # Nothing will read any more: who waits in `drained` would wait for ever.
             self._writable.set()
             if not self.stopping:
                 self._notify(self._listener.input_closed)
         elif fd == 1:
             self._notify(self._listener.output_ended)
 
-    def writing_paused(self, paused: bool) -> None:
-        (self._writable.clear if paused else self._writable.set)()
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
 
     def process_exited(self) -> None:
         """The child is gone; its pipes may still hold output, or be held open by a descendant."""
         if self._cleanup is None:
             self._cleanup = asyncio.get_running_loop().create_task(self._clean_up())
 
-    def pipes_closed(self) -> None:
-        """Everything that it wrote has arrived."""
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Its pipes are closed: everything that it wrote has arrived."""
         self._pipes_lost.set()
         if not self.exited.done():
+            # Once only: asyncio reports this too when it comes late,
+            # after `_clean_up` has stopped waiting for the pipes.
             code = self.returncode
             assert code is not None
             exit_ = Exit(code, self.stderr, self._program, self.cause)
+            # Those who wait for `exited` go on in a later step of
+            # the loop: the listener knows of the end before they do.
             self.exited.set_result(exit_)
             self._notify(lambda: self._listener.child_ended(exit_))
 
@@ -331,8 +440,11 @@ class ChildProcess:
                 except Exception:
                     log.exception("what %s left behind could not be looked for", self._program)
             with contextlib.suppress(TimeoutError):
+                # Under a supervisor it is the keeper that ends the
+                # descendants, and until it has they may hold the pipes.
                 await asyncio.wait_for(self._pipes_lost.wait(), _DRAIN if swept else _DESCENDANTS)
-            self.pipes_closed()
+            self.connection_lost(None)
+            # After the wait: closing drops what is still in the pipes.
             self._transport.close()
             await self._remove_rest()
         finally:
@@ -350,32 +462,3 @@ class ChildProcess:
             call()
         except Exception:
             log.exception("a report on %s could not be handled", self._program)
-
-
-class _Pipes(asyncio.SubprocessProtocol):
-    """Passes what asyncio sees to the child."""
-
-    def __init__(self, child: ChildProcess) -> None:
-        self._child = child
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._child.connected(transport)
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        self._child.data_received(fd, data)
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self._child.pipe_closed(fd, exc)
-
-    def pause_writing(self) -> None:
-        self._child.writing_paused(True)
-
-    def resume_writing(self) -> None:
-        self._child.writing_paused(False)
-
-    def process_exited(self) -> None:
-        self._child.process_exited()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._child.pipes_closed()

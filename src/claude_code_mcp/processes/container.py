@@ -20,9 +20,9 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from .bubblewrap import Isolated, Mount, SandboxView
 from .environment import MARK
 from .limits import ResourceLimits
-from .sandbox_view import Isolated, Mount, SandboxView
 
 _PROGRAMS = ("podman", "docker")
 _PROBE_SECONDS = 60.0
@@ -31,7 +31,8 @@ _IN_MEMORY = 256 << 20
 
 
 def unavailable(environment: Mapping[str, str], image: str) -> str | None:
-    """Why there can be no container of this image here, in one line; None if there can. Asks the engine. Blocks."""
+    """The reason why there can be no container of this image here, in one line; None if there can be. Asks the engine.
+    Blocks."""
     program = _program(environment)
     if program is None:
         return "neither Podman nor Docker is installed"
@@ -65,11 +66,13 @@ def isolate(
         raise FileNotFoundError(2, "neither Podman nor Docker is installed", _PROGRAMS[0])
     temporary = scratch / "tmp"
     temporary.mkdir(mode=0o700)
+    # Chosen here and not by the engine, so that `removal` finds the container also when its client was killed at once.
     name = f"claude-code-mcp-{view.environment.get(MARK) or uuid.uuid4().hex}"
     mounts = [Mount("/tmp", str(temporary), writable=True), *view.in_order()]  # noqa: S108 - its own
     command = [
         *(program, "run", "--rm", "--interactive", "--init", "--name", name, "--pull", "never", "--read-only"),
         *("--network", "host" if view.network else "none", "--cap-drop", "all"),
+        # Without a label: SELinux would refuse the mounts, which keep the labels that they have on the host.
         *("--security-opt", "no-new-privileges", "--security-opt", "label=disable"),
         *_user(program),
         *_limits(view.limits),
@@ -77,9 +80,11 @@ def isolate(
         *("--env-file", str(_written(view.environment, scratch)), "--workdir", view.cwd),
         *("--entrypoint", argv[0], image, *argv[1:]),
     ]
+    # Only now: every step above may fail, and then the descriptors are still the caller's.
     for mount in view.mounts:
         if isinstance(mount.source, int):
             os.close(mount.source)
+    # With the mark, so that a client that outlives the server is found like any other child.
     outside = {**environment, **({MARK: view.environment[MARK]} if MARK in view.environment else {})}
     return Isolated(command, outside, removal=(program, "rm", "--force", "--volumes", name))
 
@@ -100,6 +105,7 @@ def _user(program: str) -> list[str]:
 
 def _limits(limits: ResourceLimits) -> Iterator[str]:
     if limits.memory is not None:
+        # The second figure counts memory and swap together: the same one means no swap.
         yield from ("--memory", str(limits.memory), "--memory-swap", str(limits.memory))
     if limits.processes is not None:
         yield from ("--pids-limit", str(limits.processes))
@@ -125,6 +131,7 @@ def _mounted(mount: Mount) -> str:
 def _written(variables: Mapping[str, str], scratch: Path) -> Path:
     """A private file with the variables, which must not be in the process list."""
     for name, value in variables.items():
+        # The file has one variable a line: the rest of this one would be read as another variable.
         if "\n" in value:
             raise OSError(22, "a variable with several lines cannot be given to a container", name)
     path = scratch / "environment"

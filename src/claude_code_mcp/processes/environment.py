@@ -23,6 +23,8 @@ STATE_DIR = f"{OWN_PREFIX}STATE_DIR"
 
 _INHERITED = frozenset({MARK, DEPTH})
 
+# Set by a Claude Code around us for its own children. With them a session would take itself for a part of that one, and
+# could use its token and its sockets.
 _OUTER_SESSION = frozenset(
     {
         "CLAUDECODE",
@@ -92,7 +94,8 @@ def expand_home(path: str, environment: "Mapping[str, str]") -> str:
 
 
 def build_environment(base: "Mapping[str, str]", extra: "Mapping[str, str]", mark: str) -> dict[str, str]:
-    """What any child may have of the base, plus the caller's own, plus the mark and the depth, which nobody can set."""
+    """The environment of a child: what any child may have of the base, then the caller's own variables, then the mark
+    and the depth, which no caller can replace."""
     clean = child_environment(base)
     return {**clean, **extra, MARK: mark, DEPTH: clean[DEPTH]}
 
@@ -122,4 +125,5 @@ def too_deep(environment: "Mapping[str, str]") -> bool:
 
 
 def _small_number(text: str, otherwise: int) -> int:
+    # Few digits: the text comes from outside, and `int` is slow with a long one and refuses thousands of digits.
     return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else otherwise

@@ -5,7 +5,7 @@ namespace in which these process ids count, and an id of the child. Descendants 
 carries the mark of an owner that no longer lives may be ended by any server in the same namespace.
 
 Where the supervisor contains children this is the second line: it finds what is left when supervisor and keeper were
-killed together. Elsewhere it is the only one; see `spawn.py`.
+killed together. Elsewhere it is the only one; see `child.py`.
 """
 
 import asyncio
@@ -52,6 +52,8 @@ def started_at(pid: int) -> int:
     """
     if sys.platform == "linux":
         with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name stands in brackets and may itself hold spaces
+            # and brackets: what counts begins behind the last one.
             return int(file.read().rpartition(b")")[2].split()[19])
     else:
         return int(psutil.Process(pid).create_time())
@@ -113,7 +115,7 @@ async def sweep_stale() -> int:
 
 
 async def sweep_quietly() -> None:
-    """The same for a server that starts: what it ended is in the log, and it never fails."""
+    """Does what `sweep_stale` does, for a server that starts: logs how many processes it ended, and never fails."""
     with contextlib.suppress(OSError):
         ended = await sweep_stale()
         if ended:
@@ -149,8 +151,11 @@ def _end_all(wanted: Callable[[str], bool]) -> int:
         found = [process for process, mark in marked if mark and wanted(mark)]
         for process in found:
             with contextlib.suppress(psutil.Error):
+                # A number that meanwhile belongs to another process is
+                # safe: psutil compares the start of the process first.
                 process.kill()
         ended.update(process.pid for process in found)
+        # A process in the middle of `exec` may turn out to be one of them, so it is looked at again.
         if not found and all(mark for _, mark in marked):
             break
         time.sleep(_PAUSE)
@@ -158,8 +163,9 @@ def _end_all(wanted: Callable[[str], bool]) -> int:
 
 
 def _mark_of(process: psutil.Process) -> str | None:
-    """The mark of a living process, None if it has none; empty if that cannot be told yet."""
+    """The mark of a living process; None if it has none or has ended, empty if it cannot be read yet."""
     try:
+        # In a server inside a session our own environment carries the mark of the outer one, which may be gone.
         if process.pid == os.getpid():
             return None
         environment = _environment(process)
@@ -199,6 +205,7 @@ def _unreadable_mark(process: psutil.Process) -> str | None:
 
 
 def _sweep_stale() -> int:
+    # Processes first: one that still runs could write into its directory while that is removed.
     ended = _end_all(owner_is_gone)
     for directory in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}*.*.*.*-*"):
         if owner_is_gone(directory.name.removeprefix(_SCRATCH_PREFIX)):
@@ -210,10 +217,13 @@ def owner_is_gone(mark: str) -> bool:
     """Whether the server that made this mark no longer lives. What is no mark has no owner that could be gone."""
     try:
         pid, start, namespace, _ = mark.split(".", 3)
+        # In another namespace the same number is another process,
+        # or none: nothing can be said about that owner from here.
         if int(namespace) != _namespace():
             return False
         return abs(started_at(int(pid)) - int(start)) > _START_TOLERANCE or has_ended(int(pid))
     except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
         return True
+    # What cannot be told counts as alive: something left over is better than the children of a running server killed.
     except (ValueError, OSError, psutil.Error):
         return False

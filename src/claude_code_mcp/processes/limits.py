@@ -1,6 +1,12 @@
-"""How much of the machine a child may use, with everything that it starts, and how that is enforced.
+"""How much of the machine a child may use and does use, and how that is enforced.
 
-| limit         | with a control group of its own (`cgroups.py`) | without |
+Control groups are those of version 2 where they are delegated to us: a service with `Delegate=yes`, a container with a group of its own, or root. The
+kernel lets no group have both processes and limited groups below it, so our own processes move into a group `server`
+first; where other programs are in our group that is not done. Version 1 where we may write to our groups, as root can.
+
+Groups that a killed server has left behind are removed when the next one looks.
+
+| limit         | with a control group of its own                |  without |
 | ------------- | ---------------------------------------------- | ------- |
 | `memory`      | all of it together: the kernel ends its largest process | for each process (`RLIMIT_DATA`, 1 GiB at least); its keeper looks once a second at all of it and ends the largest process |
 | `processes`   | all of it together: no more can be started     | in a sandbox, except for root, the same by `RLIMIT_NPROC`; else not at all |
@@ -10,13 +16,163 @@
 
 What the files of a child take up together is not limited. A child with limits writes no core dumps, and when the whole
 machine runs out of memory the kernel ends its processes before those of the server.
+
+How much memory there is, and how much a child uses, is read from /proc on Linux, a few small files for each process. What counts of a process is the memory that it
+shares with no other program: its anonymous pages. The executable and its libraries, which all processes of a kind
+share, do not count, so that figures of several processes can be added up. On other systems it is the resident memory;
+where that cannot be read, nothing is known (None). Functions block on the system and belong into a thread.
 """  # noqa: E501 - a table
 
+import contextlib
+import os
+import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
+from pathlib import Path
 
-from .cgroups import OPTIONAL_FILES, PREFIX, GroupParent
+from .leftovers import owner_is_gone
+
+PREFIX = "claude-code-mcp-"
+"""How the names of our groups begin; the mark of the child follows, see `leftovers.py`."""
+_CONTROLLERS = ("memory", "pids", "cpu")
+_PERIOD = 100_000
+"""Microseconds, over which the share of the processors is counted."""
+_OWN_GROUP = "server"
+_FIRST_VERSION_MEMORY = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+OPTIONAL_FILES = ("memory.swap.max", "memory.memsw.limit_in_bytes")
+"""Settings that a kernel without swap accounting does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupParent:
+    """A directory in which groups can be made, and what can be limited there."""
+
+    path: str
+    controllers: frozenset[str]
+    unified: bool = True
+    """Whether it is of version 2."""
+
+    def settings(self, memory: int | None, processes: int | None, cpus: float | None) -> dict[str, str]:
+        """The files of a group and what has to be in them, in this order, for these limits."""
+        settings: dict[str, str] = {}
+        if "memory" in self.controllers and memory is not None:
+            # Without swap: a child that is out of memory must not slow down all others instead.
+            ours = {"memory.max": str(memory), "memory.swap.max": "0"}
+            # Both names of version 1 in this order: the limit with swap may never be below the one without.
+            settings |= ours if self.unified else dict.fromkeys(_FIRST_VERSION_MEMORY, str(memory))
+        if "pids" in self.controllers and processes is not None:
+            settings["pids.max"] = str(processes)
+        if "cpu" in self.controllers and cpus is not None:
+            quota = int(cpus * _PERIOD)
+            settings |= {"cpu.max": f"{quota} {_PERIOD}"} if self.unified else {"cpu.cfs_quota_us": str(quota)}
+        return settings
+
+
+def find_parents() -> tuple[GroupParent, ...]:
+    """Where groups can be made for children of this process; none where that is not possible. May move this process and
+    its children into a group of their own. Blocks for a moment."""
+    if sys.platform != "linux":
+        return ()
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ()
+    found = []
+    for unified, controllers, path in own_groups(mounts, groups):
+        with contextlib.suppress(OSError):
+            # A hierarchy that we may not use is left out; the limits that others can enforce still hold.
+            usable = delegated(path) if unified else _writable(path, controllers)
+            if usable:
+                _remove_stale(path)
+                found.append(GroupParent(path, usable, unified))
+    return tuple(found)
+
+
+def own_groups(mounts: str, groups: str) -> Iterator[tuple[bool, frozenset[str], str]]:
+    """The groups that a process is in, from its `mountinfo` and `cgroup`: whether they are of version 2, controllers,
+    directory. Those whose directory is not mounted are left out. Pure."""
+    mounted = [*_mounted(mounts)]
+    for line in groups.splitlines():
+        _, names, path = line.split(":", 2)
+        wanted = frozenset(names.split(",")) & {*_CONTROLLERS} if names else frozenset()
+        if names and not wanted:
+            continue
+        for kind, options, root, target in mounted:
+            fits = wanted <= options and kind == "cgroup" if names else kind == "cgroup2"
+            if fits and (path == root or path.startswith(root.rstrip("/") + "/")):
+                yield not names, wanted, os.path.normpath(target + "/" + path[len(root.rstrip("/")) :])
+                break
+
+
+def _mounted(mounts: str) -> Iterator[tuple[str, frozenset[str], str, str]]:
+    """Kind, options, root and target of the mounts of control groups."""
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        place, kind = before.split(), after.split()
+        if len(place) > 4 and len(kind) > 2 and kind[0] in ("cgroup", "cgroup2"):
+            yield kind[0], frozenset(kind[2].split(",")), place[3], place[4]
+
+
+def _writable(path: str, controllers: frozenset[str]) -> frozenset[str]:
+    return controllers if os.access(path, os.W_OK) else frozenset()
+
+
+def delegated(path: str, controllers: Iterable[str] = _CONTROLLERS) -> frozenset[str]:
+    """Which of the controllers groups below this one of version 2 have, once it is prepared for that. OSError if that
+    cannot be done."""
+    group = Path(path)
+    available = {*controllers} & {*(group / "cgroup.controllers").read_text().split()}
+    enabled = {*(group / "cgroup.subtree_control").read_text().split()}
+    missing = available - enabled
+    # Only the root of all groups may have processes of its own.
+    if missing and (group / "cgroup.type").exists() and not _move_own(group):
+        return frozenset()
+    # One by one: the kernel refuses a line as a whole if one of its controllers cannot be enabled.
+    for name in sorted(missing):
+        with contextlib.suppress(OSError):
+            (group / "cgroup.subtree_control").write_text(f"+{name}")
+            enabled.add(name)
+    return frozenset(available & enabled) if os.access(path, os.W_OK) else frozenset()
+
+
+def _move_own(group: Path) -> bool:
+    """Moves the processes of a group into one below it; False if some of them are not ours."""
+    processes = [int(number) for number in (group / "cgroup.procs").read_text().split()]
+    if not all(_is_ours(pid) for pid in processes):
+        return False
+    own = group / _OWN_GROUP
+    own.mkdir(exist_ok=True)
+    for pid in processes:
+        # It has ended since the list was read, and is out of the group with that.
+        with contextlib.suppress(ProcessLookupError):
+            (own / "cgroup.procs").write_text(str(pid))
+    return True
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process is this one, or was started by it."""
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return False
+    return False
+
+
+def _remove_stale(path: str) -> None:
+    """Removes the groups of servers that no longer live; one with a process in it stays."""
+    for name in os.listdir(path):
+        if name.startswith(PREFIX) and owner_is_gone(name.removeprefix(PREFIX)):
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(path, name))
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
 
 _LEAST_DATA = 1 << 30
 """Claude Code reserves far more than it uses, and does not start with less."""
@@ -92,3 +248,97 @@ def process_limit_command(limit: int, argv: Sequence[str]) -> list[str]:
     """The command with a limit on the processes of its user, which in a user namespace are those of the namespace. Some
     shells call it -u, and others -p."""
     return ["/bin/sh", "-c", 'ulimit -u "$0" 2>/dev/null || ulimit -p "$0"; exec "$@"', str(limit), *argv]
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+_PROC = Path("/proc")
+_CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_MOST_PROCESSES = 10_000
+"""Descendants of one child that are looked at; a program that starts more is not measured to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineMemory:
+    """The memory of the machine, or of the container that this process runs in, in bytes."""
+
+    total: int
+    available: int
+
+
+def machine() -> MachineMemory | None:
+    """The memory of the machine now; None if the system does not report it."""
+    import psutil  # noqa: PLC0415 - takes a while, and the start does not need it
+
+    try:
+        memory = psutil.virtual_memory()
+    except (OSError, psutil.Error, RuntimeError):
+        return None
+    return MachineMemory(min(memory.total, _container_limit() or memory.total), memory.available)
+
+
+def _container_limit() -> int | None:
+    for file in _CONTAINER_LIMITS if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError, ValueError):
+            return int(file.read_text())  # without a limit it says `max`, or a number beyond every machine
+    return None
+
+
+def trees(children: Iterable[int]) -> dict[int, int | None]:
+    """For the number of each child of ours the bytes that it uses with all that it started; None where that is not
+    known."""
+    measure = _tree_in_proc if sys.platform == "linux" else _tree_elsewhere
+    return {pid: measure(pid) for pid in children}
+
+
+def _tree_in_proc(pid: int) -> int | None:
+    try:
+        own = _own_memory(pid)
+        below = _descendants(_keeper_of(pid) or pid)
+    except (OSError, ValueError, IndexError):
+        return None
+    total = own
+    for process in below:
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended
+            total += _own_memory(process) if process != pid else 0
+    return total
+
+
+def _own_memory(pid: int) -> int:
+    _, resident, shared, *_ = (_PROC / str(pid) / "statm").read_bytes().split()
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _keeper_of(pid: int) -> int | None:
+    """The parent of a child that was started by the supervisor: what the child has left running belongs to it."""
+    fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    parent = int(fields[1])
+    return parent if parent not in (0, 1, os.getpid()) else None
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    waiting, seen = [pid], 0
+    while waiting and seen < _MOST_PROCESSES:
+        parent = waiting.pop()
+        with contextlib.suppress(OSError):
+            for task in os.listdir(_PROC / str(parent) / "task"):
+                for child in (_PROC / str(parent) / "task" / task / "children").read_bytes().split():
+                    seen += 1
+                    waiting.append(int(child))
+                    yield int(child)
+
+
+def _tree_elsewhere(pid: int) -> int | None:
+    import psutil  # noqa: PLC0415
+
+    total = 0
+    try:
+        process = psutil.Process(pid)
+        total = process.memory_info().rss
+        for child in process.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                total += child.memory_info().rss
+    except (psutil.Error, OSError):
+        return None
+    return total

@@ -34,6 +34,7 @@ class LineSplitter:
             return []
         tail = rest.pop()
         lines = self._finish()
+        # Then no line that lies within this data can be too long, and none has to be counted.
         if len(data) <= self._limit:
             lines += filter(None, rest)
         else:
@@ -44,7 +45,7 @@ class LineSplitter:
         return lines
 
     def close(self) -> list[bytes | Oversized]:
-        """What is left when the stream ends without a newline."""
+        """The last line, if the stream has ended without a newline."""
         return self._finish()
 
     def _hold(self, piece: bytes) -> None:

@@ -59,6 +59,9 @@ class ChildOptions:
     /proc. Only with a supervisor."""
     limits: EnforcedLimits = UNLIMITED
     """How much of the machine it may use. Only with a supervisor."""
+    executables: tuple[str, ...] = ()
+    """The only files that it and all that it starts can execute, if there are any; see `executables.py`. Only with a
+    supervisor, and where the kernel can be told so."""
     removal: tuple[str, ...] = ()
     """A command that is run in its environment when it has ended, for what its own end does not remove."""
 
@@ -80,6 +83,7 @@ class _Supervisor:
     """The connection to the supervisor. All methods may be called from any thread."""
 
     def __init__(self) -> None:
+        # Requests come from several threads, and on the one socket their parts must not mix.
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._pid = 0
@@ -123,9 +127,12 @@ class _Supervisor:
         if self._socket is None:
             self._reap()
             ours, theirs = socket.socketpair()
+            # Our copy is closed in any case: with it open a request to a supervisor that has died would not fail.
             with theirs:
                 try:
                     os.set_inheritable(theirs.fileno(), True)
+                    # Isolated and without site packages: nothing that a user has
+                    # configured for Python runs in it, and it starts sooner.
                     argv = [sys.executable, "-I", "-S", _SCRIPT, str(theirs.fileno()), str(NICENESS)]
                     self._pid = os.posix_spawn(sys.executable, argv, _ENVIRONMENT, file_actions=_null_streams())
                 except OSError as error:
@@ -220,6 +227,7 @@ def _payload(argv: Sequence[str], cwd: str | None, environment: Mapping[str, str
     directory, numbers = os.path.abspath(cwd) if cwd else os.getcwd(), " ".join(map(str, options.descriptors))
     variables = [f"{name}={value}" for name, value in environment.items()]
     directives = options.limits.directives(environment.get(MARK, ""))
+    directives = [*directives, *(f"execute {path}" for path in options.executables)]
     fields = [directory, numbers, str(len(directives)), *directives, str(len(argv)), *argv, *variables]
     encoded = [os.fsencode(field) for field in fields]
     if any(b"\0" in field for field in encoded):
@@ -268,6 +276,8 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         kind, _, number = (await self._first_report()).partition(b" ")
         if kind == b"F":
             code = int(number)
+            # `exec` reports a missing directory and a missing program
+            # by the same number: a person must know which one it is.
             missing = cwd if cwd is not None and not await asyncio.to_thread(os.path.isdir, cwd) else request.program
             raise OSError(code, os.strerror(code), missing)
         if kind != b"S":
@@ -309,6 +319,7 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         # Each descriptor leaves the list as its owner takes it over: a cancelled caller must leave none open.
         writer = os.fdopen(self._descriptors.pop(0), "wb", buffering=0)
         self._pipes[0], _ = await self._loop.connect_write_pipe(lambda: _InputPipe(self), writer)
+        # Before the outputs are read: the protocol must know its transport before the first data arrives.
         protocol.connection_made(self)
         for number in (1, 2):
             self._pipes[number] = _OutputPipe(self, number, self._loop, self._descriptors.pop(0))
@@ -350,6 +361,7 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         if self._returncode is None:
             self._returncode = code
             assert self._protocol is not None
+            # In a later step of the loop, as asyncio does: `connect` may still be running, with the early reports.
             self._loop.call_soon(self._protocol.process_exited)
 
     def pipe_lost(self, number: int, error: Exception | None) -> None:
@@ -406,6 +418,7 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         raise NotImplementedError("only terminate and kill reach a supervised child")
 
     def _order(self, order: bytes) -> None:
+        # The keeper ends what is left without being asked once the child has ended.
         if self._control is not None and self._returncode is None:
             with contextlib.suppress(OSError):
                 self._control.send(order)
@@ -504,6 +517,7 @@ class _OutputPipe(asyncio.ReadTransport):
         try:
             return os.read(self._descriptor, _READ_AT_ONCE)
         except MemoryError:
+            # To read less would not help: the line that has taken the memory only gets longer.
             if self._unfinished >= _LONG_LINE:
                 raise
             return os.read(self._descriptor, _READ_AT_LEAST)

@@ -29,7 +29,8 @@ Directives say how much of the machine the child may use, see `limits.py`: `rlim
 PATH` (a control group to make, put the child into and remove), `set VALUE PATH` (a file in it), `try VALUE PATH` (the
 same where there is such a file) and `memory BYTES`. By the last one the keeper looks at what the child uses with all
 that it started, and ends the largest process as long as that is more; it then writes `M`, as it does at the end if the
-kernel has done so in the child's group.
+kernel has done so in the child's group. `execute PATH` names a file that may be executed: if there is any, no other
+one can be, where the kernel has Landlock (Linux 5.19 and later).
 """
 
 import contextlib
@@ -47,6 +48,10 @@ import time
 
 _SET_PARENT_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
+_SET_NO_NEW_PRIVILEGES = 38
+_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
+_MAY_EXECUTE, _MAY_MOVE = 1 << 0, 1 << 13
+_BENEATH_PATH = 1
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _GRACE = 1.0
 """Seconds that a child has between SIGTERM and SIGKILL when the server is gone."""
@@ -93,6 +98,7 @@ def _serve(requests: socket.socket) -> None:
         ready, _, _ = select.select([requests.fileno(), child_ended], [], [], None if orphans_until is None else _PAUSE)
         if child_ended in ready:
             os.read(child_ended, 4096)
+        # Only a killed keeper leaves something behind: one that ends by itself has ended all descendants before.
         if _reap_keepers(keepers):
             orphans_until = time.monotonic() + _LIMIT
         if orphans_until is not None and (not _kill_orphans(keepers) or time.monotonic() > orphans_until):
@@ -117,6 +123,7 @@ def _watch_children() -> int:
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
+    # A handler that does nothing is needed: a signal without one writes nothing to the wake-up descriptor.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     return reader
@@ -172,23 +179,28 @@ def _receive(requests: socket.socket) -> tuple[list[int], list[bytes]] | None:
 
 
 def _fork_keeper(requests: socket.socket, descriptors: list[int], fields: list[bytes]) -> int | None:
-    """The process id of a new keeper; None if there cannot be one, which the server is told in its place."""
+    """Forks a keeper and returns its process id. If that fails, reports the error to the server in its place and
+    returns None."""
     try:
         keeper = os.fork()
     except OSError as error:  # too many processes: those that run must not suffer from it
-        os.write(descriptors[_CHANNELS - 1], f"F {error.errno or errno.EIO}\n".encode())
+        with contextlib.suppress(OSError):  # whoever asked for it may have gone meanwhile
+            os.write(descriptors[_CHANNELS - 1], f"F {error.errno or errno.EIO}\n".encode())
         keeper = None
     if keeper != 0:
         for descriptor in descriptors:
             os.close(descriptor)
         return keeper
     try:
+        # Held open here, it would keep the server from noticing that
+        # the supervisor has died: its requests would lie unread.
         requests.close()
         with contextlib.suppress(OSError):
             os.setsid()
         _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # not inherited over a fork
         _keep(descriptors, fields)
     finally:
+        # In any case: this is a copy of the supervisor, and must not go on with its loop.
         os._exit(0)
 
 
@@ -214,6 +226,7 @@ def _keep(descriptors: list[int], fields: list[bytes]) -> None:
     _report(control, f"S {pid}")
     try:
         status = _wait_for(pid, control, child_ended, request.memory)
+        # Before the exit, so that the reason is in the stderr that the report of the exit quotes.
         if any(map(_has_killed, request.groups)):
             _report(control, "M")
         if status is not None:
@@ -262,7 +275,9 @@ def _start(pipes: list[int], others: list[int], request: _Request) -> int:
         except OSError as error:
             os.write(fail, str(error.errno or errno.EIO).encode())
         finally:
+            # In any case: this is a copy of the keeper, and must not go on as a second one.
             os._exit(127)
+    # Before the read below, which would never end while this process holds the other end itself.
     os.close(fail)
     code = os.read(failed, 16)  # ends at once when `exec` closes the other end
     os.close(failed)
@@ -281,19 +296,24 @@ def _become(descriptors: dict[int, int], request: _Request, keeper: int) -> None
     if os.getppid() != keeper:
         os._exit(127)  # the keeper ended before the kernel was told to watch it
     signal.set_wakeup_fd(-1)
+    # `exec` keeps signals ignored, and so would every program that the child starts.
     for number in (*_IGNORED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     beyond = max(descriptors) + 1
+    # In two steps: put into its place directly, a descriptor could overwrite another one that has not been moved yet.
     copies = {target: fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, beyond) for target, each in descriptors.items()}
     for target, copy in copies.items():
         os.dup2(copy, target)
+    # As late as possible, but before `exec`: nothing of the program itself may run without them.
     _take_limits(request)
     os.chdir(request.directory)
+    _execute_only([value for kind, value in request.directives if kind == b"execute"])
     os.execve(request.arguments[0], request.arguments, request.environment)  # noqa: S606 - becoming it is the purpose
 
 
 def _wait_for(pid: int, control: socket.socket, child_ended: int, memory: int | None) -> int | None:
-    """Carries out the server's orders until the child has ended; None if all is to be killed before that."""
+    """Carries out the server's orders until the child has ended, and returns its wait status; None if the server is
+    gone and the child has not ended within the grace."""
     deadline: float | None = None
     lowered, watch = _lower_group_priority(pid), _MemoryWatch(memory)
     while True:
@@ -301,6 +321,7 @@ def _wait_for(pid: int, control: socket.socket, child_ended: int, memory: int | 
             timeout: float | None = max(0.0, deadline - time.monotonic())
         else:
             timeout = watch.pause() if lowered else _GROUP_PRIORITY_PAUSE
+        # The socket of a server that is gone is always readable: to wait for it would be a busy loop.
         listening = [child_ended] if deadline is not None else [control.fileno(), child_ended]
         ready, _, _ = select.select(listening, [], [], timeout)
         if not lowered and not ready:
@@ -382,6 +403,28 @@ def _take_limits(request: _Request) -> None:
             hard = resource.getrlimit(limit)[1]
             most = int(number) if hard == resource.RLIM_INFINITY else min(int(number), hard)
             resource.setrlimit(limit, (most, most))
+
+
+def _execute_only(paths: list[bytes]) -> None:
+    """Has the kernel refuse to execute any other file than these, to this process and to all that it starts. Without
+    paths nothing is refused, nor where the kernel knows no such rules."""
+    # The second version is the first that can leave files free to be moved between directories.
+    if not paths or _libc.syscall(_LANDLOCK_CREATE, None, 0, 1) < 2:
+        return
+    handled = struct.pack("=Q", _MAY_EXECUTE | _MAY_MOVE)
+    rules = _libc.syscall(_LANDLOCK_CREATE, handled, len(handled), 0)
+    if rules < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    for path, allowed in (*((path, _MAY_EXECUTE) for path in paths), (b"/", _MAY_MOVE)):
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        rule = struct.pack("=Qi", allowed, descriptor)
+        if _libc.syscall(_LANDLOCK_ADD, rules, _BENEATH_PATH, rule, 0):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        os.close(descriptor)
+    _libc.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)  # otherwise the kernel takes no rules from a plain user
+    if _libc.syscall(_LANDLOCK_RESTRICT, rules, 0):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    os.close(rules)
 
 
 def _write(path: bytes, content: bytes) -> None:
@@ -500,6 +543,7 @@ def _children_of(parents: list[int]) -> list[int]:
     """The processes whose parent is one of these, by one look at /proc."""
     wanted = set(parents)
     found = []
+    # Not by the `children` files, which leave some out while processes come and go; here none may be missed.
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:

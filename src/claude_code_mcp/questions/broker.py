@@ -3,6 +3,9 @@
 The queue that a caller polls is `pending`; other channels (a dialog in the client, the terminal, a chat) register
 themselves. `answer` hands the reply to the process within the call, without awaiting anything; only the offer comes
 one step of the event loop after the opening, so that a channel may answer at once and still finds the session waiting.
+
+A question that nobody answers in time counts as denied. The time begins when it opens, or later, when a person is first
+shown it (`seen`): as long as some audience expects a person who has not seen it, it stays open, up to a day.
 """
 
 import asyncio
@@ -10,12 +13,12 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import QuestionClosed
-from ..model.question import Answer, Closure, Question, Resolution, kind_of, rules_of
+from ..model.question import Answer, Closure, FileChange, Question, Resolution, kind_of, rules_of
 from ..model.text import count_of, cut
 from .cli_reply import reply
 from .presentation import describe
@@ -24,6 +27,8 @@ log = logging.getLogger(__name__)
 
 _CLOSED_KEPT = 2000
 _LONGEST_DETAIL = 500
+_LONGEST_UNSEEN = 86_400.0
+"""Seconds after which a question that nobody has seen is denied, whoever is expected."""
 
 
 class Channel(Protocol):
@@ -48,6 +53,9 @@ class Follower(Protocol):
         """The session goes on under another id."""
 
 
+Audience = Callable[[Question], Awaitable[bool]]
+"""Whether a person who can answer the question may still come to see it."""
+
 Settle = Callable[[Question, Resolution, dict[str, Any] | None], None]
 """Called once when a question closes; the last argument is the reply for the CLI, None if it wants none."""
 
@@ -59,17 +67,25 @@ Check = Callable[[Question, Answer, dict[str, Any]], None]
 class _Pending:
     question: Question
     settle: Settle
-    timer: asyncio.TimerHandle
+    timer: asyncio.TimerHandle | None
+    """None for a question that waits as long as its session."""
     check: Check | None
     offered: bool = False
+    seen: bool = False
 
 
 class Broker:
     """All pending questions of a server."""
 
-    def __init__(self, timeout: float, redact: Callable[[Any], Any] = lambda data: data) -> None:
-        """`redact` takes secrets out of an input before it is put in one line."""
+    def __init__(
+        self, timeout: float, redact: Callable[[Any], Any] = lambda data: data, *, endless: bool = False
+    ) -> None:
+        """`redact` takes secrets out of an input before it is put in one line. With `endless` the questions of sessions
+        have no deadline."""
         self._timeout = timeout
+        self._endless = endless
+        self._audiences: tuple[Audience, ...] = ()
+        self._waiting_for_audiences: set[asyncio.Task[None]] = set()
         self._redact = redact
         self._open: dict[str, _Pending] = {}
         # Session, reason, channel and detail of the latest closed questions: no inputs, no answers.
@@ -87,6 +103,27 @@ class Broker:
         """The channel gets nothing more; questions that it was offered stay open for the others."""
         self._channels = tuple(other for other in self._channels if other is not channel)
 
+    def add_audience(self, audience: Audience) -> None:
+        """From now on a question does not expire while this expects somebody who has not seen it."""
+        self._audiences = (*self._audiences, audience)
+
+    def seen(self, *question_ids: str) -> None:
+        """A person is shown these questions: the time of each begins now, the first time that this happens."""
+        for question_id in question_ids:
+            pending = self._open.get(question_id)
+            if pending is None or pending.seen:
+                continue
+            pending.seen = True
+            if pending.timer is not None:
+                pending.timer.cancel()
+                self._begin_time(pending)
+
+    def _begin_time(self, pending: _Pending) -> None:
+        """The question has the whole time from now on."""
+        question = replace(pending.question, deadline=time.time() + self._timeout)
+        pending.question = question
+        pending.timer = asyncio.get_running_loop().call_later(self._timeout, self._expire, question.id)
+
     def open(
         self,
         session_id: str,
@@ -99,6 +136,7 @@ class Broker:
         suggestions: Sequence[Mapping[str, Any]] = (),
         reason: str | None = None,
         blocked_path: str | None = None,
+        change: FileChange | None = None,
         modes: Sequence[str] = (),
         mode_after: str | None = None,
         form: Mapping[str, str] | None = None,
@@ -108,6 +146,7 @@ class Broker:
         """Opens a question, to be offered to every channel; `settle` is called once, when it closes. An answer that
         `check` refuses leaves it open."""
         now = time.time()
+        endless = self._endless and not of_client
         question = Question(
             id=f"q-{secrets.token_hex(8)}",
             session_id=session_id,
@@ -120,15 +159,17 @@ class Broker:
             session_rules=tuple(rules_of(self._redact([*suggestions]))) if suggestions else (),
             reason=reason,
             blocked_path=blocked_path,
+            change=change,
             modes=modes,
             mode_after=mode_after,
             form=form,
             of_client=of_client,
             opened_at=now,
-            deadline=now + self._timeout,
+            deadline=None if endless else now + self._timeout,
         )
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._timeout, self._expire, question.id)
+        timer = None if endless else loop.call_later(self._timeout, self._expire, question.id)
+        # Before the offer: a channel that answers at once must find it open.
         self._open[question.id] = _Pending(question, settle, timer, check)
         loop.call_soon(self._offer, question.id)
         return question
@@ -136,6 +177,8 @@ class Broker:
     def _offer(self, question_id: str) -> None:
         pending = self._open.get(question_id)
         if pending is not None:
+            # Before the channels are called: one that is added by another
+            # is offered it by `add_channel`, which looks at this.
             pending.offered = True
             for channel in self._channels:
                 self._offer_to(channel, pending.question)
@@ -161,6 +204,7 @@ class Broker:
         found = self._open.get(question_id)
         if found is None or found.question.session_id != session_id:
             raise self.why_closed(session_id, question_id)
+        # Everything that may refuse the answer comes before `_close`: a refused answer leaves the question open.
         body = reply(found.question, answer)
         if found.check is not None and answer.allow:
             found.check(found.question, answer, body)
@@ -178,6 +222,29 @@ class Broker:
             self.withdraw(question.id, detail)
 
     def _expire(self, question_id: str) -> None:
+        pending = self._open[question_id]
+        late = time.time() - pending.question.opened_at > _LONGEST_UNSEEN
+        if pending.seen or late or not self._audiences:
+            self._deny(question_id)
+            return
+        task = asyncio.ensure_future(self._ask_audiences(question_id))
+        self._waiting_for_audiences.add(task)
+        task.add_done_callback(self._waiting_for_audiences.discard)
+
+    async def _ask_audiences(self, question_id: str) -> None:
+        """Denies an unseen question that nobody is expected to see; else looks again after as long as before."""
+        question = self._open[question_id].question
+        expected = [await _expects(audience, question) for audience in self._audiences]
+        # It may have been answered or seen meanwhile.
+        pending = self._open.get(question_id)
+        if pending is None or pending.seen:
+            return
+        if not any(expected):
+            self._deny(question_id)
+            return
+        self._begin_time(pending)
+
+    def _deny(self, question_id: str) -> None:
         question = self._open[question_id].question
         number, unit = (self._timeout / 60, "minute") if self._timeout >= 60 else (self._timeout, "second")
         waited = count_of(number, unit, "g")
@@ -188,7 +255,8 @@ class Broker:
     def _close(self, question_id: str, resolution: Resolution, body: dict[str, Any] | None) -> None:
         # Removed before anybody is called, so that a second answer from within `settle` finds the question closed.
         pending = self._open.pop(question_id)
-        pending.timer.cancel()
+        if pending.timer is not None:
+            pending.timer.cancel()
         by, detail = cut(resolution.whose, _LONGEST_DETAIL), cut(resolution.detail, _LONGEST_DETAIL)
         self._closed[question_id] = (pending.question.session_id, resolution.closure, by, detail)
         if len(self._closed) > _CLOSED_KEPT:
@@ -196,6 +264,7 @@ class Broker:
         try:
             pending.settle(pending.question, resolution, body)
         finally:
+            # Also if `settle` fails: a dialog that stayed open would ask for an answer that nobody can give any more.
             for channel in self._channels if pending.offered else ():
                 _notify(channel.withdraw, pending.question, resolution)
 
@@ -210,6 +279,14 @@ class Broker:
             Closure.WITHDRAWN: f"was withdrawn: {detail}",
         }[closure]
         return QuestionClosed(f"Question {question_id!r} {reason}.", closed=str(closure), by=by)
+
+
+async def _expects(audience: Audience, question: Question) -> bool:
+    try:
+        return await audience(question)
+    except Exception:
+        log.exception("an audience failed")
+        return False
 
 
 def _notify(callback: Callable[..., None], *arguments: object) -> None:

@@ -3,6 +3,8 @@
 An answer that does not fit its question is refused with InvalidArgument, and nothing is sent.
 """
 
+import json
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,7 +100,7 @@ def answers_by_text(question: Question, answers: object) -> dict[str, str]:
 
 
 def labels_by_text(question: Question, answers: object) -> dict[str, str | Sequence[str]]:
-    """The same, with several labels still apart from one another."""
+    """Answers keyed by question text like `answers_by_text`, but with several labels still in a list."""
     if question.kind is not QuestionKind.USER_QUESTION:
         raise _misfit(f"Answers fit a user question; this is a {question.kind}.")
     if isinstance(answers, Mapping):
@@ -155,26 +157,47 @@ def _misfit(why: str) -> InvalidArgument:
 def put_back(updated: Any, shown: Any, original: Any, mark: str) -> Any:
     """The input that a caller edited on the basis of a redacted one, with the secrets back in it.
 
-    Every part that is still as it was `shown` becomes the `original` again. InvalidArgument if the caller changed a
-    text and left the `mark` of a secret in it: what belongs there is not known, and the tool would be run with the
-    mark itself.
+    Every part that is still as it was `shown` becomes the `original` again; the items of a list that got longer or
+    shorter are found by what they are. InvalidArgument if the caller changed or added a text and left the `mark` of a
+    secret in it: what belongs there is not known, and the tool would be run with the mark itself.
     """
+    # Compared as a whole first: a part that was not touched becomes the original with its secrets.
     if updated == shown:
         return original
     if isinstance(updated, Mapping) and isinstance(shown, Mapping) and isinstance(original, Mapping):
         return {
-            key: put_back(value, shown[key], original[key], mark) if key in shown and key in original else value
+            key: put_back(value, shown[key], original[key], mark)
+            if key in shown and key in original
+            else _without_mark(value, mark, hidden=shown != original)
             for key, value in updated.items()
         }
     if isinstance(updated, list) and isinstance(shown, list) and isinstance(original, list | tuple):
-        known = min(len(shown), len(original))
-        return [
-            put_back(item, shown[at], original[at], mark) if at < known else item for at, item in enumerate(updated)
-        ]
-    if isinstance(updated, str) and mark in updated and shown != original:
+        if len(updated) == len(shown) == len(original):
+            return [put_back(*items, mark) for items in zip(updated, shown, original, strict=True)]
+        return _items_put_back(updated, shown, original, mark)
+    return _without_mark(updated, mark, hidden=shown != original)
+
+
+def _items_put_back(updated: list[Any], shown: list[Any], original: Sequence[Any], mark: str) -> list[Any]:
+    """Of a list with more or fewer items, where the places say nothing any more."""
+    places: defaultdict[str, deque[int]] = defaultdict(deque)
+    for at, item in enumerate(shown[: len(original)]):
+        places[json.dumps(item, sort_keys=True)].append(at)
+    hidden = shown != list(original)
+    found = []
+    for item in updated:
+        same = places.get(json.dumps(item, sort_keys=True))
+        found.append(original[same.popleft()] if same else _without_mark(item, mark, hidden=hidden))
+    return found
+
+
+def _without_mark(value: Any, mark: str, *, hidden: bool) -> Any:
+    """The value, unless the mark of a secret is in it where one was hidden: InvalidArgument then."""
+    # The mark has nothing in it that JSON would escape.
+    if hidden and mark in json.dumps(value, ensure_ascii=False):
         raise InvalidArgument(
             f"updatedInput changes a text in which {mark} stands for a secret that was not shown. "
             "Leave that text as it is, or write it whole.",
             field="updatedInput",
         )
-    return updated
+    return value

@@ -4,7 +4,7 @@ One model for both directions: a question of a session that is put to a client a
 and `entered_text`), and a form of an MCP server that is put to a person as a question (`read_fields`, `labels`,
 `value_of` and `misfit`). `questions_of`, `check_answers` and `filled_in` put a server's whole form as a user question,
 and its answers back into the form. How a question of a session reads as a form is decided in
-`server/elicitation/forms.py`.
+`server/dialogs.py`.
 """
 
 import math
@@ -68,16 +68,17 @@ class FormField:
         return schema
 
     def entered(self, content: Mapping[str, Any]) -> str | list[str] | None:
-        """What a person entered into this field of a form; None if that is nothing."""
+        """The text or texts that a person entered into this field of a form; None if the field is empty."""
         value = content.get(self.name)
         return [str(item) for item in value] if isinstance(value, list) and value else self.entered_text(content)
 
     def entered_text(self, content: Mapping[str, Any]) -> str | None:
-        """The same as one text."""
+        """The entry of a person in this field as one text; None if the field is empty."""
         return str(content.get(self.name) or "") or None
 
     def facts(self) -> dict[str, Any]:
-        """What whoever shows the field needs to know beside its options; the default as a person would answer it."""
+        """The facts that a frontend shows beside the options of the field; the default is given as a person would
+        answer it."""
         facts: dict[str, Any] = {"title": self.title or self.name, "type": str(self.kind), "required": self.required}
         more = {"description": self.description, "format": self.format, "default": self._default(), **self.limits}
         return {**facts, **{name: value for name, value in more.items() if value not in ("", None)}}
@@ -111,6 +112,8 @@ class FormField:
     def _chosen(self, answer: str) -> list[str]:
         """The labels in an answer that joins several with commas; a label may have commas in it itself. What is no
         label is taken from one comma to the next."""
+        # A label may begin with another one: the shorter would be
+        # taken for it, and the rest for something that is no label.
         longest_first = sorted(self.options, key=len, reverse=True)
         chosen = []
         rest = answer.strip()
@@ -134,6 +137,7 @@ class FormField:
                 return None if known else f"must be {YES} or {NO}"
             case FieldKind.INTEGER | FieldKind.NUMBER:
                 wanted = int if self.kind is FieldKind.INTEGER else int | float
+                # `True` is a whole number to Python, and `nan` a number to `float`; neither is one to a form.
                 if not isinstance(value, wanted) or isinstance(value, bool) or not math.isfinite(value):
                     return f"must be {'a whole number' if wanted is int else 'a number'}"
                 return self._misfit_option([value]) or self._out_of_range(value, "imum", "")
@@ -219,6 +223,7 @@ def _labelled(options: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
 
 
 def _number(text: str) -> Any:
+    # In this order: a large whole number would lose its last digits as a float.
     for read in (int, float):
         try:
             return read(text)
@@ -282,8 +287,9 @@ def _asked_fields(server: str, form: Mapping[str, Any]) -> list[tuple[str, FormF
 
 
 def _texts(message: str, fields: list[FormField]) -> list[str]:
-    """What is asked for each field: answers go by it, so that no two may be the same."""
+    """The text of the question for each field. All of them differ, since answers go by it."""
     texts = [": ".join(filter(None, (field.title, field.description))) or field.name for field in fields]
+    # Answers go by the text: of two fields with the same one the second answer would replace the first.
     counts = Counter(texts)
     named = (f"{text} ({field.name})" if counts[text] > 1 else text for text, field in zip(texts, fields, strict=True))
     return [f"{message} [{text}]" for text in named]

@@ -9,15 +9,16 @@ answer to it into an answer to the question itself.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from ..errors import InvalidArgument
 from ..model.paths import HERE, PathRules
-from ..model.question import Answer, Choice, Question, QuestionKind
+from ..model.question import Answer, Choice, FileChange, Question, QuestionKind
 from ..model.text import as_json, count_of, cut_data, gaps, has_mark, hidden_in, json_parts, one_line, visible
-from ..secret_shapes import hide_shapes
+from ..redaction import hide_shapes
 
 _LONGEST = 200
 _LONGEST_ARGUMENT = 60
@@ -49,6 +50,7 @@ def is_described(tool_name: str, field: str, value: object, description: str) ->
     """Whether the description of a call has this value of its input, all of it and unchanged."""
     if _DESCRIBED_FIELDS.get(tool_name) != field or not isinstance(value, str):
         return False
+    # Only where the line shows it unchanged: a value that was shortened there must be shown in full.
     return description.removesuffix(_BACKGROUND).endswith(f" {value}") and one_line(value, _LONGEST) == value
 
 
@@ -160,7 +162,7 @@ _TEXTS_OF_FORM = ("title", "description", "enumNames")
 _SCHEMAS_IN_FORM = ("properties", "items", "oneOf", "anyOf")
 
 
-class Redacts(Protocol):
+class Redaction(Protocol):
     """Takes secrets out."""
 
     def text(self, text: str) -> str: ...
@@ -181,7 +183,7 @@ def input_size(question: Question) -> int:
 
 def is_whole(question: Question) -> bool:
     """Whether it is small enough to be shown whole."""
-    return input_size(question) <= WHOLE
+    return input_size(question) + (len(question.change.diff) if question.change else 0) <= WHOLE
 
 
 def shown_input(question: Question, *, room: int = WHOLE) -> tuple[dict[str, Any], bool]:
@@ -195,6 +197,7 @@ def shown_input(question: Question, *, room: int = WHOLE) -> tuple[dict[str, Any
 def refuse_cut(updated: Mapping[str, Any], original: Mapping[str, Any]) -> None:
     """InvalidArgument for an input with a cut mark in it: what was left out there would be lost. A text that the
     original has as well, mark and all, is whole."""
+    # A text of the original may itself contain what looks like a mark, and was shown whole.
     whole = {part for part in json_parts(original) if isinstance(part, str)}
     if any(isinstance(part, str) and part not in whole and has_mark(part) for part in json_parts(updated)):
         raise InvalidArgument(
@@ -223,9 +226,48 @@ def _permission_lines(question: Question) -> Iterator[str]:
         yield f"Path: {visible(question.blocked_path)}"
     if question.session_rules:
         yield f"For this session it would allow: {visible(', '.join(question.session_rules))}"
+    change, in_change = question.change, fields_in_change(question)
     for name, value in question.tool_input.items():
-        if not is_described(question.tool_name, name, value, question.description):
+        if name not in in_change and not is_described(question.tool_name, name, value, question.description):
             yield from _field_lines(name, value, question.id)
+    if change is not None and change.note:
+        yield change.note
+    if change is not None and change.diff:
+        yield f"--- change to the file {question.id[:6]} ---"
+        yield from (line for _, line in change_lines(change.diff))
+        yield f"--- end of the change {question.id[:6]} ---"
+
+
+_CHANGED_FIELDS = {
+    "Edit": ("old_string", "new_string", "replace_all"),
+    "MultiEdit": ("edits",),
+    "Write": ("content",),
+    "NotebookEdit": ("new_source",),
+}
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)")
+
+
+def fields_in_change(question: Question) -> Sequence[str]:
+    """The fields of the input that are shown as a change to the file; none where there is no diff."""
+    has_diff = question.change is not None and question.change.diff
+    return _CHANGED_FIELDS.get(question.tool_name, ()) if has_diff else ()
+
+
+def change_lines(diff: str) -> Iterator[tuple[str, str]]:
+    """The lines of a diff for people, each with its sign (`@`, `+`, `-`, a space or a backslash) and its number: of a
+    line that goes in the file as it is, of every other in the file as it will be. Nothing in them is invisible."""
+    before = after = 0
+    for line in diff.split("\n"):
+        sign, text = line[:1], visible(line[1:].replace("\r", "\\r"))
+        if sign == "@":
+            found = _HUNK.match(line)
+            before, after = (int(found[1]), int(found[2])) if found else (0, 0)
+            yield sign, "…"
+        elif sign == "\\":
+            yield sign, f"{'':>6}  {text.strip()}"
+        else:
+            yield sign, f"{before if sign == '-' else after:>6} {sign} {text}"
+            before, after = before + (sign != "+"), after + (sign != "-")
 
 
 def _field_lines(name: str, value: Any, question_id: str) -> Iterator[str]:
@@ -270,9 +312,10 @@ def _choice_text(choice: Choice) -> str:
     return visible(choice.question) + options
 
 
-def without_secrets(question: Question, redactor: Redacts) -> Question:
+def without_secrets(question: Question, redactor: Redaction) -> Question:
     """The question with every text of it redacted. Labels and texts that would then be the same are numbered."""
     tool_input = redactor.data(question.tool_input)
+    # Redaction can make two options equal, and then the answer would not say which one was meant.
     if question.kind is QuestionKind.USER_QUESTION and tool_input != question.tool_input:
         tool_input = _numbered(tool_input)
     return replace(
@@ -282,8 +325,22 @@ def without_secrets(question: Question, redactor: Redacts) -> Question:
         session_rules=tuple(map(redactor.text, question.session_rules)),
         reason=question.reason and redactor.text(question.reason),
         blocked_path=question.blocked_path and redactor.text(question.blocked_path),
+        change=_change_without_secrets(question, tool_input, redactor),
         form=question.form and redactor.data(question.form),
     )
+
+
+def _change_without_secrets(question: Question, tool_input: Any, redactor: Redaction) -> FileChange | None:
+    """The change, unless there is a secret in it or in the input: an old and a new one would look the same, so that
+    the lines which differ would not be seen. What is left of the input is shown then."""
+    change = question.change
+    if change is None or not change.diff:
+        return change
+    # Without the signs, which would hide a secret of several lines.
+    lines = "\n".join(line[1:] for line in change.diff.split("\n"))
+    if tool_input != question.tool_input or redactor.text(lines) != lines:
+        return FileChange(note="The file exists; it has secrets, so the change is not shown in it.")
+    return change
 
 
 def as_offered(question: Question, shown: Question, answer: Answer) -> Answer:
@@ -299,6 +356,7 @@ def as_offered(question: Question, shown: Question, answer: Answer) -> Answer:
     }
     answers: dict[str, str | Sequence[str]] = {}
     for text, value in answer.answers.items():
+        # Something else than the texts that were shown: `reply` decides whether it fits, and refuses it if not.
         if text not in originals:
             answers[text] = value
         elif isinstance(value, str):
@@ -308,7 +366,7 @@ def as_offered(question: Question, shown: Question, answer: Answer) -> Answer:
     return replace(answer, answers=answers)
 
 
-def form_without_secrets(schema: Mapping[str, Any], redactor: Redacts) -> dict[str, Any]:
+def form_without_secrets(schema: Mapping[str, Any], redactor: Redaction) -> dict[str, Any]:
     """The schema of a server's form with titles and descriptions redacted. Values stay: the server compares them."""
 
     def redact(part: Any) -> Any:

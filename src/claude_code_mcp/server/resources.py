@@ -4,7 +4,7 @@
     claude-sessions:///costs{?by,since}                           what they cost
     claude-session:///{id}{?part,offset}                          status and result, as `claude_get_status` has them
     claude-session:///{id}/transcript{?cursor,full,thinking,agent}    the conversation, in pages
-    claude-session:///{id}/turns{?before}                         the same as JSON items, from the end backwards
+    claude-session:///{id}/turns{?before,agent}                   the same as JSON items, from the end backwards
     claude-session:///{id}/events{?cursor,full,wait}              what happened, from a cursor on
     claude-session:///{id}/questions{?offset}                     what waits for an answer
 
@@ -14,7 +14,7 @@ in pages: the content names the cursor or offset of the next page. Secrets are t
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, urlencode
@@ -23,6 +23,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from ..errors import ClaudeCodeError, InvalidArgument, SessionNotFound
+from ..model.caller import Caller
 from ..model.events import (
     Event,
     Gap,
@@ -37,19 +38,16 @@ from ..model.events import (
     TurnEnded,
     TurnStarted,
 )
-from ..model.origin import ClientOrigin
-from ..model.session_ids import is_session_id
+from ..model.options import is_session_id
 from ..model.text import clip_line, cut, iso, visible
 from ..service import Service
-from ..sessions.session import Session
-from ..store.catalogue import Entry
-from ..store.cost_report import Grouping
-from ..store.transcript_text import Detail
-from . import app_view
+from ..sessions.session_view import SessionView
+from ..store.cost_table import Grouping
+from ..store.transcript_export import Detail
 from .session_feed import ITEMS, feed_page, item_rows
-from .tools.base import dump
+from .tools import base
+from .tools.base import ResultParts, dump, read_part
 from .tools.library import cost_report
-from .tools.paging import ResultParts, read_part
 from .tools.sessions import session_list
 from .tools.status import pending_inputs, report
 
@@ -61,7 +59,7 @@ _ADDRESS = re.compile(r"claude-session:///([^/?#]{36})(?:/(transcript|turns|even
 _QUERY: Mapping[View, frozenset[str]] = {
     "status": frozenset({"part", "offset"}),
     "transcript": frozenset({"cursor", "full", "thinking", "agent"}),
-    "turns": frozenset({"before"}),
+    "turns": frozenset({"before", "agent"}),
     "events": frozenset({"cursor", "full", "wait"}),
     "questions": frozenset({"offset"}),
     "list": frozenset({"offset", "text"}),
@@ -87,8 +85,8 @@ _TEMPLATES = (
     ),
     (
         "claude-session-turns",
-        f"{_SESSION}{{id}}/turns{{?before}}",
-        "The conversation as JSON, from its end backwards",
+        f"{_SESSION}{{id}}/turns{{?before,agent}}",
+        "The conversation as JSON, from its end backwards; with agent, that of a subagent",
         _JSON,
     ),
     (
@@ -130,7 +128,7 @@ class ResourceAddress:
 
 def is_own(uri: str) -> bool:
     """Whether an address, or the template of one, is of this server itself and of no server of the hub."""
-    return uri.startswith((_SESSION, LIST)) or uri == app_view.URI
+    return uri.startswith((_SESSION, LIST)) or uri == base.URI
 
 
 def parse(uri: str) -> ResourceAddress | None:
@@ -164,22 +162,32 @@ class SessionResources:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def listing(self, owner: str, origin: ClientOrigin | None) -> list[types.Resource]:
+    async def listing(self, caller: Caller) -> list[types.Resource]:
         """The list, the costs, the sessions that run and the newest of the others."""
-        live = [session for session in self._service.sessions(owner=owner) if session.live][:_MOST_LISTED]
-        newest = await self._service.catalogue(owner=owner, origin=origin, limit=_NEWEST)
+        in_memory = self._service.sessions(principal=caller.principal)
+        live = [session for session in in_memory if session.live][:_MOST_LISTED]
+        newest = await self._service.catalogue(caller=caller, limit=_NEWEST)
         known = {entry.session_id for entry in newest}
         fixed = [
             _resource(LIST, "Claude Code sessions", "Sessions on this machine, newest first"),
             _resource(_COSTS, "Claude Code costs", "What the sessions on this machine have cost, by day"),
         ]
         redact = self._service.redaction.text
-        running = [self._of_live(session) for session in live if session.id not in known]
-        return [*fixed, *running, *(_of_entry(entry, redact) for entry in newest)]
-
-    def _of_live(self, session: Session) -> types.Resource:
-        title = self._service.redaction.text(session.first_prompt or "")
-        return _of_session(session.id, title, session.cwd, session.used_at)
+        running = [
+            _of_session(session.id, redact(session.first_prompt or ""), session.cwd, session.used_at)
+            for session in live
+            if session.id not in known
+        ]
+        others = [
+            _of_session(
+                entry.session_id,
+                redact(entry.title or entry.first_prompt or ""),
+                redact(entry.project),
+                entry.last_used,
+            )
+            for entry in newest
+        ]
+        return [*fixed, *running, *others]
 
     def templates(self) -> list[types.ResourceTemplate]:
         return [
@@ -187,28 +195,28 @@ class SessionResources:
             for name, uri, description, mime_type in _TEMPLATES
         ]
 
-    async def check(self, uri: str, owner: str, origin: ClientOrigin | None) -> ResourceAddress:
+    async def check(self, uri: str, caller: Caller) -> ResourceAddress:
         """The address of something that can be followed; the error for an unknown one if there is no such thing."""
         address = parse(uri)
         if address is None or address.query:
             raise unknown(uri)
         if address.session_id:
             try:
-                await self._service.find(address.session_id, owner=owner, origin=origin)
+                await self._service.find(address.session_id, caller=caller)
             except ClaudeCodeError as error:
                 raise self._refusal(error, uri) from None
         return address
 
-    async def read(self, uri: str, owner: str, origin: ClientOrigin | None) -> types.ReadResourceResult:
-        if uri == app_view.URI:
-            return app_view.contents()
+    async def read(self, uri: str, caller: Caller) -> types.ReadResourceResult:
+        if uri == base.URI:
+            return base.contents()
         address = parse(uri)
         if address is None:
             raise unknown(uri)
         try:
             if address.view == "transcript":
-                return await self._transcript(uri, address, owner, origin)
-            data = await self._data(address, owner, origin)
+                return await self._transcript(uri, address, caller)
+            data = await self._data(address, caller)
         except ClaudeCodeError as error:
             raise self._refusal(error, uri) from None
         text = json.dumps(self._service.redaction.data(data), ensure_ascii=False)
@@ -222,14 +230,11 @@ class SessionResources:
 
     # -- views --------------------------------------------------------------------------------------------------
 
-    async def _transcript(
-        self, uri: str, address: ResourceAddress, owner: str, origin: ClientOrigin | None
-    ) -> types.ReadResourceResult:
+    async def _transcript(self, uri: str, address: ResourceAddress, caller: Caller) -> types.ReadResourceResult:
         query = address.query
         page = await self._service.stored.read(
             address.session_id,
-            owner=owner,
-            origin=origin,
+            caller=caller,
             cursor=query.get("cursor", "1"),
             size=_PAGE,
             detail=Detail(full=_is_on(query, "full"), thinking=_is_on(query, "thinking")),
@@ -241,19 +246,19 @@ class SessionResources:
         text = f"{page.text}\n\n[more: {following}]"
         return _contents(uri, text, _MARKDOWN, turns=page.turns, nextCursor=page.next_cursor, next=following)
 
-    async def _data(self, address: ResourceAddress, owner: str, origin: ClientOrigin | None) -> dict[str, Any]:
+    async def _data(self, address: ResourceAddress, caller: Caller) -> dict[str, Any]:
         query = address.query
         if address.view == "list":
             offset, text = _number(query), query.get("text") or None
-            return dump(await session_list(self._service, owner, origin, offset=offset, text=text))
+            return dump(await session_list(self._service, caller, offset=offset, text=text))
         if address.view == "costs":
-            return dump(await cost_report(self._service, owner, origin, _grouping(query), since=_day(query)))
+            return dump(await cost_report(self._service, caller, _grouping(query), since=_day(query)))
         if address.view == "turns":
             found = await self._service.stored.page_before(
-                address.session_id, query.get("before"), ITEMS, owner=owner, origin=origin
+                address.session_id, query.get("before"), ITEMS, caller=caller, agent=query.get("agent")
             )
             return {"sessionId": address.session_id, "items": item_rows(found.page), "previous": found.page.previous}
-        session = await self._service.find(address.session_id, owner=owner, origin=origin)
+        session = await self._service.find(address.session_id, caller=caller)
         if address.view == "events":
             return await self._events(session, query)
         if address.view == "questions":
@@ -262,13 +267,13 @@ class SessionResources:
             return {"sessionId": session.id, "pendingInputs": inputs, "truncated": parts.truncated or []}
         return self._status(session, address)
 
-    async def _events(self, session: Session, query: Mapping[str, str]) -> dict[str, Any]:
+    async def _events(self, session: SessionView, query: Mapping[str, str]) -> dict[str, Any]:
         cursor = query.get("cursor")
         if not _is_on(query, "full"):
             return event_page(session, cursor)
         return await feed_page(session, cursor, _number(query, "wait"), self._service.redaction, _fields)
 
-    def _status(self, session: Session, address: ResourceAddress) -> dict[str, Any]:
+    def _status(self, session: SessionView, address: ResourceAddress) -> dict[str, Any]:
         redactor = self._service.redaction
         if "part" in address.query:
             page = read_part(session, address.query["part"], _number(address.query), redactor)
@@ -281,7 +286,7 @@ class SessionResources:
 # -- events -------------------------------------------------------------------------------------------------------
 
 
-def event_page(session: Session, cursor: str | None) -> dict[str, Any]:
+def event_page(session: SessionView, cursor: str | None) -> dict[str, Any]:
     """What happened behind a cursor, or all that is kept, as far as it fits on a page. After a cursor from before the
     session was last loaded all that is kept comes again, and `restarted` says so."""
     log = session.events
@@ -292,9 +297,10 @@ def event_page(session: Session, cursor: str | None) -> dict[str, Any]:
     shown: list[dict[str, Any]] = []
     left, reached, more = _PAGE, log.last_seq, False
     for event in log.after(start or 0):
-        entry = _entry(event)
-        if entry is None:
+        fields = _fields(event)
+        if fields is None:
             continue
+        entry = {"seq": event.seq, "at": iso(event.at), **fields}
         left -= len(json.dumps(entry, ensure_ascii=False))
         if left < 0 and shown:
             reached, more = shown[-1]["seq"], True
@@ -304,13 +310,8 @@ def event_page(session: Session, cursor: str | None) -> dict[str, Any]:
     return {"sessionId": session.id, "events": shown, "nextCursor": log.cursor(reached), **ending}
 
 
-def _entry(event: Event) -> dict[str, Any] | None:
-    """An event as it is shown; None for fragments and for what other events say in readable lines."""
-    fields = _fields(event)
-    return None if fields is None else {"seq": event.seq, "at": iso(event.at), **fields}
-
-
 def _fields(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911 - one line for each kind
+    """What is shown of an event; None for fragments and for what other events say in readable lines."""
     match event:
         case Output():
             return {"type": "output", "line": cut(event.line, _LONGEST_TEXT)}
@@ -355,12 +356,6 @@ def _contents(uri: str, text: str, mime_type: str, **meta: Any) -> types.ReadRes
 
 def _resource(uri: str, name: str, description: str) -> types.Resource:
     return types.Resource(uri=uri, name=name, description=description, mime_type=_JSON)
-
-
-def _of_entry(entry: Entry, redact: Callable[[str], str]) -> types.Resource:
-    return _of_session(
-        entry.session_id, redact(entry.title or entry.first_prompt or ""), entry.project, entry.last_used
-    )
 
 
 def _of_session(session_id: str, title: str, project: str, used_at: float) -> types.Resource:

@@ -1,16 +1,23 @@
-"""Everything of the MCP SDK that is private to it and that this server uses: an upgrade of the SDK has one place to
-look. The hub, which is a client of the SDK, has its own such place in `hub/streams.py`.
+"""Everything of the MCP SDK that is private to it and that this server uses, and which revision of the protocol a
+request is of: an upgrade of the SDK has one place to look. The hub, which is a client of the SDK, has its own such
+place in `hub/streams.py`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
+import anyio.lowlevel
+from anyio import BrokenResourceError, ClosedResourceError
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream, create_context_streams
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from .transports.response_streams import response_stream_of
+from .transports.http_streams import response_stream_of
 from .transports.wire import log_pushed, notification_line, writable
 
 __all__ = [
@@ -18,19 +25,29 @@ __all__ = [
     "Context",
     "ContextReceiveStream",
     "ContextSendStream",
+    "DirectOutbox",
+    "NotificationLines",
+    "ask_client",
     "cancelled_by_client",
     "connection_id",
     "create_context_streams",
     "end_connections",
+    "is_modern",
+    "line_outbox",
+    "notify_client",
     "once_per_connection",
+    "send_all",
+    "send_lines",
     "send_many",
     "send_notification",
+    "takes_lines",
 ]
 
 Context = ServerRequestContext[Any, Any]
 StateT = TypeVar("StateT")
 
 _STATE_KEY = "claude-code-mcp"
+_SENDS_IN_A_ROW = 16
 
 
 class ChangingServer(Server[Any]):
@@ -51,6 +68,11 @@ class ChangingServer(Server[Any]):
         return super().create_initialization_options(changing, experimental_capabilities, extensions)
 
 
+def is_modern(protocol_version: str) -> bool:
+    """Whether this is a revision in which the server may not send requests."""
+    return protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
 async def send_notification(context: Context, method: str, params: Mapping[str, Any]) -> None:
     """Sends a notification of our own kind on the stream of this call, without building an SDK model for it.
 
@@ -62,14 +84,107 @@ async def send_notification(context: Context, method: str, params: Mapping[str, 
 
 async def send_many(context: Context, method: str, params: Iterable[Mapping[str, Any]]) -> None:
     """Sends notifications in order, as `send_notification` does, but over HTTP in one piece where that is possible."""
-    stream = response_stream_of(context.request)
-    if stream is None:
-        for each in params:
-            await send_notification(context, method, each)
+    await send_all(context, ((method, each) for each in params))
+
+
+async def send_all(context: Context, notifications: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """As `send_many`, of any methods."""
+    known = list(notifications)
+    if not takes_lines(context):
+        for method, params in known:
+            await send_notification(context, method, params)
     else:
-        lines = [notification_line(method, each) for each in params]
-        log_pushed(f"{len(lines)} notifications", method)
+        await send_lines(context, [notification_line(method, params) for method, params in known])
+
+
+def takes_lines(context: Context) -> bool:
+    """Whether `send_lines` can be used for this call."""
+    if context.request is not None:
+        return response_stream_of(context.request) is not None
+    return _line_outbox(context) is not None
+
+
+async def send_lines(context: Context, lines: Sequence[bytes]) -> None:
+    """Sends notifications that are encoded already, in order and in one piece, on the stream of this call. The SDK
+    would pass each through several queues, which costs more than everything else that is done with it."""
+    log_pushed("notifications", str(len(lines)))
+    stream = response_stream_of(context.request) if context.request is not None else None
+    if stream is not None:
         await stream.write(lines)
+    elif (outbox := _line_outbox(context)) is not None:
+        related = ServerMessageMetadata(related_request_id=context.request_id)
+        with suppress(BrokenResourceError, ClosedResourceError):  # the client has left
+            await outbox.send(NotificationLines(cast("Any", None), related, lines))
+
+
+@dataclass
+class NotificationLines(SessionMessage):
+    """Notifications that are encoded already, among the messages of the SDK."""
+
+    lines: Sequence[bytes] = ()
+
+
+class LineOutbox(ContextSendStream[SessionMessage]):
+    """The outbox of a transport of ours that speaks in lines: it takes `NotificationLines` too."""
+
+    __slots__ = ()
+
+
+def line_outbox() -> tuple[LineOutbox, ContextReceiveStream[SessionMessage]]:
+    """An outbox whose messages are taken at its other end."""
+    sending, receiving = create_context_streams[SessionMessage](0)
+    return LineOutbox(sending._inner), receiving
+
+
+class DirectOutbox(LineOutbox):
+    """An outbox that hands each message to `write` in the task that sends it, without a queue in between."""
+
+    __slots__ = ("_closed", "_sent", "_write")
+
+    def __init__(self, write: Callable[[SessionMessage], Awaitable[None]]) -> None:
+        self._write = write
+        self._sent = 0
+        self._closed = False
+
+    async def send(self, item: SessionMessage) -> None:
+        if self._closed:
+            raise ClosedResourceError
+        await self._write(item)
+        self._sent += 1
+        # A write that need not wait would never let others run.
+        if self._sent % _SENDS_IN_A_ROW == 0:
+            await anyio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        self._closed = True
+
+    async def aclose(self) -> None:
+        self._closed = True
+
+
+def _line_outbox(context: Context) -> LineOutbox | None:
+    """The outbox of the transport behind this call, if it takes lines and the call has not ended."""
+    outbound: Any = context.session._request_outbound
+    outbound = getattr(outbound, "_inner", outbound)  # requests of 2026-07-28 have one around it
+    outbox = getattr(getattr(outbound, "_dispatcher", None), "_write_stream", None)
+    return outbox if isinstance(outbox, LineOutbox) and not outbound._closed else None
+
+
+async def ask_client(
+    context: Context, method: str, params: Mapping[str, Any], *, in_call: bool = True
+) -> Mapping[str, Any]:
+    """Sends a request of any method to the client, on the stream of this call or, if not `in_call`, on that of its
+    connection; the result as the client gave it. Raises MCPError with its error, or where it takes no requests."""
+    log_pushed("request", method)
+    session = context.session
+    outbound = session._request_outbound if in_call else session._connection.outbound
+    return await outbound.send_raw_request(method, params)
+
+
+async def notify_client(context: Context, method: str, params: Mapping[str, Any]) -> None:
+    """Sends a notification outside of any call, on the connection of this one."""
+    log_pushed("notification", method)
+    await context.session._connection.outbound.notify(method, writable(params))
 
 
 def once_per_connection(context: Context, make: Callable[[], StateT], close: Callable[[StateT], None]) -> StateT:

@@ -22,37 +22,46 @@ from mcp.shared.exceptions import MCPError
 
 from .. import __version__
 from ..config import Settings
-from ..errors import ClaudeCodeError, TurnTimeout
+from ..errors import ClaudeCodeError, InvalidArgument, TurnTimeout
+from ..model.caller import LOCAL, Caller, ClientEnvironment
 from ..model.events import AuditEvent, AuditKind
-from ..model.origin import ClientOrigin
 from ..model.text import cut, one_line, visible
+from ..model.tool_names import PREFIX
 from ..questions.presentation import form_without_secrets
-from ..service import LOCAL, Service
+from ..service import Service
 from ..shared.hello import PERSON
-from . import app_view, sdk
+from . import sdk
+from .changes import Subscriptions
 from .contents import Asker, Contents, refusing_handlers
-from .elicitation.dialogs import Dialogs, is_modern
+from .dialogs import Dialogs
 from .sdk import Context
-from .subscriptions import Subscriptions
-from .tasks import Tasks, declares_tasks
-from .tools.answering import instructions, point_to_remedy
+from .tasks import Tasks
+from .tools import base
 from .tools.base import Tool, ToolOutput
 from .tools.code import code_tools
-from .tools.context import Call, Switches, can_be_asked, read_state
+from .tools.context import (
+    Call,
+    HeldEvents,
+    Switches,
+    can_be_asked,
+    declares_tasks,
+    instructions,
+    point_to_remedy,
+    read_state,
+)
 from .tools.library import CARE_TOOLS
 from .tools.query import query_tools
-from .tools.query_buffer import HeldEvents
 from .tools.sessions import TOOLS as SESSION_TOOLS
 from .tools.waiting import end_turns
-from .transports.open_streams import OpenStreams
+from .transports.http_streams import OpenStreams
 from .transports.wire import checked_results
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
     from .tools.hub_contents import HubContents
     from .tools.hub_proxy import HubProxy
+    from .transports.running_calls import RunningCalls
     from .transports.stdio import Inbox, Outbox
-from ..errors import InvalidArgument
 
 log = logging.getLogger(__name__)
 ToolRunner = Callable[
@@ -66,9 +75,10 @@ _LONGEST_CLIENT_NAME = 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Connected:
-    """A client while it is connected: where it is from, and its hub. Clients without an origin have those of here."""
+    """A client while it is connected: its environment, and its hub. Clients without an environment have those of
+    this process."""
 
-    origin: ClientOrigin | None
+    environment: ClientEnvironment | None
     hub: "Hub | None"
     proxy: "HubProxy | None" = None
     """The hub's tools, where they are offered to clients, listed or on demand."""
@@ -87,8 +97,8 @@ class McpServer:
         tools: Mapping[str, Tool[Any]] | None = None,
     ) -> None:
         """`on_disconnect` says what becomes of the sessions that a connection has used when it ends; `tools` are those
-        of the chosen toolsets unless given. `hub` is for clients without an origin; the others have the one that the
-        service finds for them."""
+        of the chosen toolsets unless given. `hub` is for clients without an environment; the others have the one that
+        the service finds for them."""
         self.streams = OpenStreams(self._stream_opened)
         self.running_tool: Callable[[], AbstractContextManager[object]] = nullcontext
         """Around each call of a tool; a transport may end the call by leaving it."""
@@ -97,21 +107,21 @@ class McpServer:
         self._offers_hub_tools = has_hub and "hub-tools" in toolsets
         self._uses_proxy = has_hub and bool({"hub-tools", "hub-search"} & {*toolsets})
         self._clients: list[Connected] = []
-        """Those with an origin."""
-        self._subscriptions = Subscriptions(principal)
-        self._tasks = Tasks(service, principal, self._subscriptions.task_changed)
+        """Those with an environment."""
+        self.subscriptions = Subscriptions(principal)
+        self._tasks = Tasks(service, principal, self.subscriptions.task_changed)
         self._on_disconnect = on_disconnect
         self._connections: set[Dialogs] = set()
         self._tools = tools_of(service.settings) if tools is None else tools
-        self._shared: dict[tuple[str, ClientOrigin | None], Dialogs] = {}
-        """The dialogs of the callers of 2026-07-28: of each connection that has an origin, else of each principal."""
+        self._shared: dict[Caller, Dialogs] = {}
+        """The dialogs of clients of 2026-07-28: of each connection that has an environment, else of each principal."""
         # A person may take as long as a question stays open to answer the form that a call returned.
         self._security = RequestStateSecurity.ephemeral(ttl=service.settings.permission_timeout + 600)
         self._held_events = HeldEvents()
         self._offers_sessions = offers_sessions(service.settings)
         self._contents = Contents(
             service,
-            self._subscriptions,
+            self.subscriptions,
             lambda: self._connections,
             self._asker,
             self._dialogs,
@@ -126,79 +136,113 @@ class McpServer:
         """Made when it is asked for: on stdio the greeting has answered that as a rule."""
         return types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
 
-    async def serve(self, inbox: "Inbox", outbox: "Outbox", origin: ClientOrigin | None = None) -> None:
-        """Serves one connection until the client ends it. Its sessions run in the environment of its `origin`, and are
+    async def serve(self, inbox: "Inbox", outbox: "Outbox", environment: ClientEnvironment | None = None) -> None:
+        """Serves one connection until the client ends it. Its sessions run in its `environment`, and are
         treated as `on_disconnect` says afterwards."""
-        server = self.server(origin)
+        server = self.server(environment)
         await server.run(inbox, outbox, server.create_initialization_options())
 
-    def server(self, origin: ClientOrigin | None = None) -> Server[Any]:
-        """A lowlevel server of the SDK with our handlers; with an `origin`, for the one connection from there."""
+    def server(self, environment: ClientEnvironment | None = None) -> Server[Any]:
+        """A lowlevel server of the SDK with our handlers; with an `environment`, for the one connection that has it."""
         server = sdk.ChangingServer(
             NAME,
             version=__version__,
             title="Claude Code",
             instructions=instructions(self.service.settings),
-            lifespan=partial(self._lifespan, origin),
+            lifespan=partial(self._lifespan, environment),
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             **self._content_handlers(),
         )
         server.tools_change = self._offers_hub_tools
+        if self._offers_hub_tools:
+            server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self._set_log_level)
         self._tasks.register(server)
         if self._offers_sessions:
-            server.extensions[app_view.EXTENSION] = {}
-        server.middleware[:] = [checked_results, RequestStateBoundary(self._security, default_audience=NAME)]
+            server.extensions[base.EXTENSION] = {}
+        # The SDK's own has a span for each request, which costs something also where nobody is sent any.
+        tracing = server.middleware if self.service.settings.otel else ()
+        server.middleware[:] = [
+            *tracing,
+            checked_results,
+            RequestStateBoundary(self._security, default_audience=NAME),
+        ]
         return server
 
+    def join_calls(self, running: "RunningCalls") -> None:
+        """Has the transport's account of running calls keep to the policy, and end them when a share is taken back."""
+        from .transports.rate_limits import RequestLimit  # noqa: PLC0415 - on stdio there is nothing to limit
+
+        service, access = self.service, self.service.access
+        running.requests = RequestLimit(lambda name: service.policy_for(Caller(name)).requests_per_minute)
+        running.noting_borrowed = access.noting_borrowed
+        access.on_taken_back(lambda session: running.end_borrowed(session, partial(access.is_shared, session)))
+        self.running_tool = running.running_tool
+        self.subscriptions.stand = running.stand
+
     @asynccontextmanager
-    async def _lifespan(self, origin: ClientOrigin | None, _: Server[Any]) -> "AsyncIterator[Connected]":
-        if origin is None:
+    async def _lifespan(self, environment: ClientEnvironment | None, _: Server[Any]) -> "AsyncIterator[Connected]":
+        if environment is None:
             yield self._here
             return
-        async with self.service.hosted(origin) as host:
+        async with self.service.hosted(environment) as host:
             hub = cast("Hub | None", host)
-            client = self._connected_to(origin, hub)
+            client = self._connected_to(environment, hub)
             self._clients.append(client)
             try:
-                with self.service.connected(origin):
+                with self.service.connected(environment):
                     yield client
             finally:
                 self._clients.remove(client)
-                ended = [key for key in self._shared if key[1] is origin]
+                if client.proxy is not None:
+                    client.proxy.client_left(Caller(principal(), environment))
+                # Callers of 2026-07-28 have no connection of the protocol that would end: theirs end with this one.
+                ended = [key for key in self._shared if key.environment is environment]
                 for key in ended:
                     self._disconnected(self._shared.pop(key))
 
-    def _connected_to(self, origin: ClientOrigin | None, hub: "Hub | None") -> Connected:
+    def _connected_to(self, environment: ClientEnvironment | None, hub: "Hub | None") -> Connected:
         """A client of this hub, with what the hub offers to clients: one proxy for all clients of a hub."""
         if hub is None or not self._uses_proxy:
-            return Connected(origin, hub)
-        known = [self._here, *self._clients] if origin is not None else []
+            return Connected(environment, hub)
+        # Without an environment there is nobody to share with: `_here` is just being made.
+        known = [self._here, *self._clients] if environment is not None else []
         sharing = next((other for other in known if other.hub is hub), None)
         if sharing is not None:
-            return Connected(origin, hub, sharing.proxy, sharing.contents)
+            return Connected(environment, hub, sharing.proxy, sharing.contents)
         from .tools.hub_proxy import HubProxy  # noqa: PLC0415 - a server without a hub does not pay for one
 
         proxy = HubProxy(hub, self.service)
         if not self._offers_hub_tools:
-            return Connected(origin, hub, proxy)
+            return Connected(environment, hub, proxy)
         from .tools.hub_contents import HubContents  # noqa: PLC0415
 
         hub.watch_all(self._contents.hub_changed)
-        return Connected(origin, hub, proxy, HubContents(hub, self.service))
+        return Connected(environment, hub, proxy, HubContents(hub, self.service))
 
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        proxy = self._client(context).proxy
+        client = self._client(context)
+        proxy = client.proxy
         if proxy is None or not self._offers_hub_tools:
             return self._listing
         self._dialogs(context)  # from now on this connection is notified of changes
-        return types.ListToolsResult(tools=[*self._listing.tools, *await proxy.listing(principal())])
+        return types.ListToolsResult(
+            tools=[*self._listing.tools, *await proxy.listing(Caller(principal(), client.environment))]
+        )
+
+    async def _set_log_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        """A client of the 2025 protocol says from which level on it wants to hear what servers log during its calls."""
+        self._dialogs(context).log_level = params.level
+        hub = self._client(context).hub
+        if hub is not None:
+            await hub.set_log_level(params.level)
+        return types.EmptyResult()
 
     def _content_handlers(self) -> dict[str, Any]:
         """The handlers for what there is besides tools; where there is nothing, only of changes can be heard."""
         if self._offers_sessions or self._offers_hub_tools:
             return self._contents.handlers()
-        return {"on_subscriptions_listen": self._subscriptions.listen}
+        return {"on_subscriptions_listen": self.subscriptions.listen}
 
     def _client(self, context: Context) -> Connected:
         """Who this request is from."""
@@ -207,23 +251,23 @@ class McpServer:
 
     def _asker(self, context: Context) -> Asker:
         client = self._client(context)
-        return Asker(principal(), client.origin, client.contents)
+        return Asker(Caller(principal(), client.environment), client.contents)
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         client = self._client(context)
-        run = await self._runner(params.name, client.proxy) or self._for_person(params.name, context)
+        run = self._runner(params.name, client.proxy) or self._for_person(params.name, context)
         if run is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
+        caller = Caller(principal(), client.environment)
         call = Call(
             self.service,
             self._dialogs(context),
-            principal(),
+            caller,
             context,
-            Switches(self.service, principal(), client.origin),
+            Switches(self.service, caller),
             self._held_events,
-            client.origin,
             client.hub,
             client.proxy,
             params.input_responses or {},
@@ -234,7 +278,8 @@ class McpServer:
         with self.running_tool():
             # The SDK passes on a result of an extension's own kind; its types do not say so.
             return await (self._tasks.start(call, params.name, round_) if declares_tasks(context) else round_(call))  # type: ignore[return-value]
-        raise MCPError(types.INVALID_REQUEST, "The caller's token is no longer valid.")
+        # Reached only if the transport has ended the call, which the context leaves quietly.
+        raise MCPError(types.INVALID_REQUEST, "The caller is no longer let in, or not to this session.")
 
     async def _run_round(
         self, params: types.CallToolRequestParams, run: "ToolRunner", call: Call
@@ -259,12 +304,12 @@ class McpServer:
     def _audit_failure(self, tool: str, code: str) -> None:
         self.service.audit(AuditEvent(AuditKind.FAILED, principal(), details={"tool": tool, "code": code}))
 
-    async def _runner(self, name: str, proxy: "HubProxy | None") -> "ToolRunner | None":
-        """What runs a tool: one of ours or, through the proxy, one of the hub's; None if there is no such tool."""
+    def _runner(self, name: str, proxy: "HubProxy | None") -> "ToolRunner | None":
+        """What runs a tool: one of ours or, through the proxy, one that may be the hub's; None if it is neither."""
         tool = self._tools.get(name)
         if tool is not None:
             return tool.call
-        if proxy is not None and self._offers_hub_tools and await proxy.knows(name):
+        if proxy is not None and self._offers_hub_tools and name.startswith(PREFIX):
             return partial(proxy.call, name)
         return None
 
@@ -297,12 +342,12 @@ class McpServer:
 
     def _dialogs(self, context: Context) -> Dialogs:
         """The dialogs of this request's connection. Requests of 2026-07-28 belong to no connection of the protocol:
-        all that come from one origin share one, or all of a caller, which never pushes. A call that becomes a task is
-        the caller's, from whatever connection it is looked after."""
-        if is_modern(context.protocol_version):
-            key = principal(), None if declares_tasks(context) else _connected(context).origin
+        all of one `Caller` share one, which never pushes. A call that becomes a task is the principal's, from whatever
+        connection it is looked after."""
+        if sdk.is_modern(context.protocol_version):
+            key = Caller(principal(), None if declares_tasks(context) else _connected(context).environment)
             if key not in self._shared:
-                client = client_name(context) if key[1] is not None else ""
+                client = client_name(context) if key.environment is not None else ""
                 self._shared[key] = self._new_dialogs(context, client, pushes=False)
             return self._shared[key]
         return sdk.once_per_connection(
@@ -325,6 +370,7 @@ class McpServer:
             pushes=pushes,
             connection=connection,
             client=client,
+            principal=principal(),
             can_push=lambda: context.request is None or self.streams.is_open(connection),
         )
         self._connections.add(dialogs)
@@ -338,16 +384,17 @@ class McpServer:
         for client in (self._here, *self._here_as.values(), *self._clients):
             if client.proxy is not None:
                 client.proxy.end_of(name)
-        for key in [key for key in self._shared if key[0] == name]:
+        for key in [key for key in self._shared if key.principal == name]:
             self._disconnected(self._shared.pop(key))
-        if self.service.bypass_on(name):
-            self.service.set_bypass(name, False, by="removed")
+        policy = self.service.policy_for(Caller(name))
+        if policy.bypass_on:
+            policy.set_bypass(False, by="removed")
         await self._end_sessions(name)
         await calls_over()
         await self._end_sessions(name)
 
-    async def _end_sessions(self, owner: str) -> None:
-        own = {session.id for session in self.service.sessions(owner=owner)}
+    async def _end_sessions(self, principal: str) -> None:
+        own = {session.id for session in self.service.sessions(principal=principal) if session.owner == principal}
         await end_turns(self.service, own, stop=True)
 
     def _disconnected(self, dialogs: Dialogs) -> None:
@@ -357,6 +404,7 @@ class McpServer:
         self._connections.discard(dialogs)
         self._contents.disconnected(dialogs)
         if self._on_disconnect != "keep":
+            # Of those that are left: sessions that no other connection uses.
             unshared = dialogs.followed.difference(*(other.followed for other in self._connections))
             stop = self._on_disconnect == "stop"
             self.service.start_task(end_turns(self.service, unshared, stop=stop))
@@ -388,7 +436,7 @@ def _hub_tools() -> Mapping[str, Tool[Any]]:
 
 
 def _search_tools() -> Mapping[str, Tool[Any]]:
-    from .tools.hub_search import search_tools  # noqa: PLC0415
+    from .tools.hub_admin import search_tools  # noqa: PLC0415
 
     return search_tools()
 
@@ -404,6 +452,13 @@ def _has_person(context: Context) -> bool:
     """Whether the client says that a person is before it, and no model."""
     capabilities = context.session.client_capabilities
     return capabilities is not None and PERSON in (capabilities.experimental or {})
+
+
+def without_person(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """A client over HTTP cannot say that it is the person at the machine, who may do more."""
+    experimental = {key: value for key, value in (capabilities.get("experimental") or {}).items() if key != PERSON}
+    rest = {key: value for key, value in capabilities.items() if key != "experimental"}
+    return {**rest, **({"experimental": experimental} if experimental else {})}
 
 
 def client_name(context: Context) -> str:

@@ -15,11 +15,11 @@ from typing import Any
 from ..errors import InvalidArgument
 from ..model.events import Event, Message, MessageJoined, Output, Partial, PartialRun, TurnStarted
 from ..model.text import cut, iso
-from ..questions.presentation import Redacts
-from ..sessions.session import Session
+from ..questions.presentation import Redaction
+from ..sessions.session_view import SessionView
 from ..store.conversation import Item
-from ..store.conversation_pages import ConversationPage, Extent
 from ..store.event_log import EventReader
+from ..store.transcript_reader import ConversationPage, Extent
 from .tools.status import retrying_line, silent_seconds, status_of
 
 LONGEST_WAIT = 55.0
@@ -33,7 +33,7 @@ FieldsOf = Callable[[Event], dict[str, Any] | None]
 
 
 async def feed_page(
-    session: Session, cursor: str | None, wait: float, redactor: Redacts, fields_of: FieldsOf
+    session: SessionView, cursor: str | None, wait: float, redactor: Redaction, fields_of: FieldsOf
 ) -> dict[str, Any]:
     """All that happened behind a cursor, as far as it fits; without one, since the last turn began. If there is
     nothing, waits for something, at most so many seconds. After a cursor of another log it begins anew, and
@@ -44,6 +44,7 @@ async def feed_page(
     start, known = _start(session, cursor)
     page = _page(session, start, redactor, fields_of)
     if wait and not page["events"] and known:
+        # Nothing is awaited between the page and the subscription: no event is missed.
         with contextlib.suppress(TimeoutError), session.events.subscribe() as happening:
             async with asyncio.timeout(min(wait, LONGEST_WAIT)):
                 async for event in happening:
@@ -54,7 +55,7 @@ async def feed_page(
     return page | ({} if known else {"restarted": True})
 
 
-def _start(session: Session, cursor: str | None) -> tuple[int, bool]:
+def _start(session: SessionView, cursor: str | None) -> tuple[int, bool]:
     """Behind which event a page begins, and whether the cursor is of this log."""
     log = session.events
     try:
@@ -67,7 +68,7 @@ def _start(session: Session, cursor: str | None) -> tuple[int, bool]:
     return (turns[0].seq - 1 if turns else log.restored_seq), cursor is None
 
 
-def _page(session: Session, start: int, redactor: Redacts, fields_of: FieldsOf) -> dict[str, Any]:
+def _page(session: SessionView, start: int, redactor: Redaction, fields_of: FieldsOf) -> dict[str, Any]:
     log = session.events
     shown: list[dict[str, Any]] = []
     left, reached, more = _PAGE, start, False
@@ -90,7 +91,9 @@ def _page(session: Session, start: int, redactor: Redacts, fields_of: FieldsOf) 
     }
 
 
-def _shown(event: Event, log: EventReader, redactor: Redacts, fields_of: FieldsOf) -> tuple[dict[str, Any] | None, int]:
+def _shown(
+    event: Event, log: EventReader, redactor: Redaction, fields_of: FieldsOf
+) -> tuple[dict[str, Any] | None, int]:
     """The fields of an event, None if it is not shown, and the number that a reader has reached with it."""
     match event:
         case PartialRun():
@@ -109,7 +112,7 @@ def _shown(event: Event, log: EventReader, redactor: Redacts, fields_of: FieldsO
     return fields_of(event), event.seq
 
 
-def _fragment(run: PartialRun, log: EventReader, redactor: Redacts) -> tuple[dict[str, Any] | None, int]:
+def _fragment(run: PartialRun, log: EventReader, redactor: Redaction) -> tuple[dict[str, Any] | None, int]:
     """What is being written. The end of it is held back while it may be the beginning of a secret; of the input of a
     tool, which is nothing to read before it is whole, only the length is told."""
     parts, end = run.parts, run.seq
@@ -125,7 +128,7 @@ def _fragment(run: PartialRun, log: EventReader, redactor: Redacts) -> tuple[dic
     return {"type": "fragment", "kind": run.kind, **shown}, end
 
 
-def _summary(session: Session) -> dict[str, Any]:
+def _summary(session: SessionView) -> dict[str, Any]:
     """What a status line shows of a session."""
     usage = session.usage.total
     fields = {
@@ -149,7 +152,7 @@ def _summary(session: Session) -> dict[str, Any]:
 
 
 def item_rows(page: ConversationPage) -> list[dict[str, Any]]:
-    """What was said and done, oldest first, each with the id that messages have too."""
+    """The rows of a page: what was said and done, oldest first, each with the id that messages have too."""
     return [*_item_rows(page)]
 
 

@@ -26,17 +26,16 @@ from mcp.shared.inbound import MCP_NAME_HEADER
 from mcp_types.jsonrpc import HEADER_MISMATCH, MISSING_REQUIRED_CLIENT_CAPABILITY
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ..errors import ClaudeCodeError
+from ..errors import SessionNotFound
+from ..model.caller import Caller
 from ..model.text import iso
 from ..service import Service
-from ..state.task_records import ENDED, TaskRecord, TaskRecords
-from .elicitation.dialogs import is_modern
+from ..state.documents import ENDED, TaskRecord, TaskRecords
 from .sdk import Context
-from .tools.context import Call
+from .tools.context import TASKS_EXTENSION, Call, declares_tasks
 
 log = logging.getLogger(__name__)
 
-EXTENSION = "io.modelcontextprotocol/tasks"
 NOTIFICATION = "notifications/tasks"
 CallReply = types.CallToolResult | types.InputRequiredResult
 Round = Callable[[Call], Awaitable[CallReply]]
@@ -55,19 +54,12 @@ class UpdateParams(TaskParams):
     input_responses: dict[str, Any]
 
 
-def declares_tasks(context: Context) -> bool:
-    """Whether this request's client takes tasks. Only requests of 2026-07-28 can say so."""
-    capabilities = context.session.client_capabilities
-    extensions = capabilities.extensions if capabilities is not None else None
-    return is_modern(context.protocol_version) and EXTENSION in (extensions or {})
-
-
 def missing_capability() -> MCPError:
     """The error for a client that asks for tasks without having declared them."""
     return MCPError(
         MISSING_REQUIRED_CLIENT_CAPABILITY,
         "The client does not declare the tasks extension.",
-        {"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
+        {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}},
     )
 
 
@@ -105,6 +97,7 @@ class Task:
             log.warning("a call does not become a task: its record cannot be written: %s", error)
             return
         self.record = record
+        # In the table before the client is answered: it may ask for the task at once.
         self.tasks.add(self)
         self.begun.set()
 
@@ -137,6 +130,7 @@ class Task:
 
     async def next_responses(self, change: Coroutine[Any, Any, Any] | None) -> Mapping[str, types.ElicitResult]:
         """Waits for answers of the client, or for a `change` of the questions elsewhere."""
+        # Both are cancelled below: the one that loses would wait for ever.
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._answered.wait())]
         if change is not None:
             waits.append(asyncio.ensure_future(change))
@@ -176,7 +170,7 @@ class Tasks:
 
     def register(self, server: Server[Any]) -> None:
         """Offers tasks on a server of the SDK."""
-        server.extensions[EXTENSION] = {}
+        server.extensions[TASKS_EXTENSION] = {}
         server.add_request_handler("tasks/get", TaskParams, self._get)
         server.add_request_handler("tasks/update", UpdateParams, self._update)
         server.add_request_handler("tasks/cancel", TaskParams, self._cancel)
@@ -209,6 +203,7 @@ class Tasks:
                 ttl_ms=self.service.settings.task_ttl_ms,
             ),
         )
+        # A task outlives its connection: its client has asked for that.
         call = replace(call, task=task, on_disconnect="keep")
         first = asyncio.ensure_future(round_(call))
         begun = asyncio.ensure_future(task.begun.wait())
@@ -219,6 +214,7 @@ class Tasks:
         finally:
             begun.cancel()
             if not task.is_begun:
+                # A call that has not become a task ends with the request of its client.
                 first.cancel()
         return {"resultType": "task", **brief(task.record)} if task.is_begun else first.result()
 
@@ -238,6 +234,7 @@ class Tasks:
         else:
             result = reply.model_dump(mode="json", by_alias=True, exclude_none=True)
             result.pop("resultType", None)
+            # A turn that was given up ends with a result too.
             end = {"status": "cancelled"} if task.cancelling else {"status": "completed", "result": result}
         task.input_requests = {}
         await self._end(task, **end)
@@ -271,10 +268,10 @@ class Tasks:
         task.record = ended
         self.publish(task)
 
-    def end_of(self, owner: str) -> None:
-        """Ends the tasks of an owner; those that wait for a turn end with it."""
+    def end_of(self, principal: str) -> None:
+        """Ends the tasks of a principal; those that wait for a turn end with it."""
         for task in self._tasks.values():
-            if task.record.owner == owner and task.record.status not in ENDED and not task.cancelling:
+            if task.record.owner == principal and task.record.status not in ENDED and not task.cancelling:
                 task.cancelling = True
                 if task.record.session_id is None and task.run is not None:
                     task.run.cancel()
@@ -297,6 +294,7 @@ class Tasks:
         """Interrupts the turn of the task; of one whose call has no turn, the call itself. One that has ended stays."""
         found = await self._find(context, params)
         if isinstance(found, Task) and found.record.status not in ENDED and not found.cancelling:
+            # Before anything is awaited: the turn may end, and with it the task, while it is being given up.
             found.cancelling = True
             if not await self._give_up_turn(found.record) and found.run is not None:
                 found.run.cancel()
@@ -306,7 +304,7 @@ class Tasks:
         """Ends the turn of a task; whether there was one. The task ends with it."""
         if record.session_id is None or record.message_id is None:
             return False
-        session = await self.service.find(record.session_id, owner=record.owner)
+        session = await self.service.find(record.session_id, caller=Caller(record.owner))
         message = session.delivery(record.message_id)
         if message is None or message.outcome.done():
             return False
@@ -318,23 +316,24 @@ class Tasks:
         if not declares_tasks(context):
             raise missing_capability()
         _check_header(context, params.task_id)
-        owner = self._principal()
+        principal = self._principal()
         task = self._tasks.get(params.task_id)
-        if task is not None and task.record.owner == owner:
+        if task is not None and task.record.owner == principal:
             return task
-        record = await asyncio.to_thread(self.records.read, params.task_id, owner)
+        record = await asyncio.to_thread(self.records.read, params.task_id, principal)
         if record is None:
             raise MCPError(types.INVALID_PARAMS, "There is no such task.")
         return record if record.status in ENDED else await self._after_restart(record)
 
     async def _after_restart(self, record: TaskRecord) -> TaskRecord:
         """What became of a task that no server has ended. It goes on if its session runs in another server; else that
-        was stopped in the middle of the turn, and the result says so and how to go on."""
+        was stopped in the middle of the turn, and the result says so and how to go on. Raises what keeps that from
+        being known: an error that passes must not be written down as the end of the task."""
         text = "The server was stopped while this task ran."
         if record.session_id is not None:
             try:
-                session = await self.service.find(record.session_id, owner=record.owner)
-            except ClaudeCodeError as error:
+                session = await self.service.find(record.session_id, caller=Caller(record.owner))
+            except SessionNotFound as error:
                 text += f" {error.message}"
             else:
                 if session.runs_elsewhere:

@@ -1,1 +1,1 @@
-"""Many sessions: their turns, their processes, their limits. The only user of `claude`."""
+"""Many sessions: their turns, their processes, their limits."""

@@ -1,73 +1,46 @@
-"""What a session uses of its service: parts that all sessions share and those of the environment that it runs in; and
-the tasks that belong to the service and to no caller."""
+"""What a session uses of its service and of the environment that it runs in.
 
-import asyncio
-import logging
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+A server may have clients with different environments: other credentials, another HOME, another PATH. A session runs in
+that of the client that began it, or that of the client whose message made it go on: as with a terminal that is newly
+opened. What follows from an environment is found by it, so that clients share what belongs to equal ones and nothing
+else: the Claude Code executable and the shared MCP servers by all that is significant in it, transcripts, records and
+leases by the CLI's configuration directory.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
-from ..config import Settings
+from ..config import Settings, client_settings
+from ..model.caller import Caller, ClientEnvironment
 from ..model.events import Event
+from ..processes.environment import for_nested_servers, significant
 from ..questions.broker import Broker
-from ..state.leases import Leases
+from ..redaction import Redactor
+from ..state.session_holders import Leases
 from ..state.session_records import MovedIds, SessionRecords
 from ..state.state_directory import database_in
 from ..store.catalogue import Catalogue
 from ..store.transcripts import ProjectFolders, Transcripts
+from .background import DiskThreads, StartTask
+from .homes import Home, Homes, default_directory
 from .launcher import Launcher
 from .mcp_bridge import McpServerHost
 from .neighbours import Neighbours
 from .policy_enforcer import PolicyEnforcer
-from .record_writer import RecordWriter, StartTask
+from .record_writer import RecordWriter
+from .replica import SessionReplica
 from .session_library import SessionLibrary
 from .slots import Slots
 
-log = logging.getLogger(__name__)
 Hosted = Callable[[], AbstractAsyncContextManager[McpServerHost | None]]
 """Within what it returns there are MCP servers, or there are none."""
-_GRACE = 1.0
-"""Seconds that tasks have to end by themselves when the service closes."""
-
-
-class BackgroundTasks:
-    """Keeps every task until it is done, so that none is garbage-collected half way, and logs its failure."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._endless: set[asyncio.Task[None]] = set()
-
-    def start(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
-        """`endless` is work that leaves nothing undone wherever it stops, such as a watch: nobody waits for its end."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        if endless:
-            self._endless.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def cancel_endless(self) -> None:
-        for task in self._endless:
-            task.cancel()
-
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        self._endless.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a task of the service failed", exc_info=task.exception())
-
-    async def close(self, timeout: float) -> None:
-        """Lets tasks that are about to end do so, such as a note about a cost; cancels those that wait for something
-        outside, such as a person who was sent to sign in, and waits up to `timeout` seconds for them to be gone."""
-        self.cancel_endless()
-        if not self._tasks:
-            return
-        _, waiting = await asyncio.wait(self._tasks, timeout=_GRACE)
-        for task in waiting:
-            task.cancel()
-        if waiting:
-            await asyncio.wait(waiting, timeout=timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +61,7 @@ class Stores:
         start_task: StartTask,
         redact: Callable[[Any], Any],
         projects: ProjectFolders,
+        replica: SessionReplica | None = None,
     ) -> "Stores":
         database = database_in(settings.state_dir)
         leases, records = Leases(database.directory, config_dir), SessionRecords(database, config_dir)
@@ -95,7 +69,7 @@ class Stores:
             leases,
             Transcripts(projects),
             MovedIds(database, config_dir),
-            RecordWriter(records, start_task),
+            RecordWriter(records, start_task, replica.record_written if replica is not None else None),
             SessionLibrary(config_dir, settings.state_dir, redact, records=records, leases=leases, projects=projects),
         )
 
@@ -103,17 +77,22 @@ class Stores:
     def catalogue(self) -> Catalogue:
         return self.library.catalogue
 
+    @property
+    def threads(self) -> DiskThreads:
+        """For everything that reads transcripts."""
+        return self.library.threads
+
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class SessionDeps:
-    """The parts of a service that the sessions of one environment use; see `workplaces.py`."""
+    """The parts of a service that the sessions of one environment use; see `ClientEnvironments`."""
 
     settings: Settings
     launcher: Launcher
     stores: Stores
     broker: Broker
     slots: Slots
-    gate: PolicyEnforcer
+    enforcer: PolicyEnforcer
     start_task: StartTask
     """Runs work that belongs to the service, never to a caller."""
     neighbours: Neighbours
@@ -127,5 +106,121 @@ class SessionDeps:
     """Called with the old and the new id when a session goes on under another one."""
     known: Callable[[str], bool]
     """Whether a session with this id is in memory, whoever's it is."""
+    replica: SessionReplica | None = None
+    """Where everything goes that another machine needs to go on with a session; None without a fleet."""
     directory: str | None = None
     """Where the client is, from which relative paths start; None: where this server is."""
+
+
+# -- workplaces -------------------------------------------------------------------------------------------------------
+
+
+HostOf = Callable[[ClientEnvironment], AbstractAsyncContextManager[McpServerHost | None]]
+"""The MCP servers that the sessions of a client share with those of clients that have the same ones."""
+
+
+def environment_key(environment: Mapping[str, str]) -> str:
+    """Equal for environments in which sessions are to behave the same. Never to be written to disk: it is made of
+    secrets, and short ones could be guessed from it."""
+    content = json.dumps(sorted(significant(environment).items()))
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class ClientEnvironments:
+    """Finds the parts that the sessions of a client use, and makes them where there are none for its environment."""
+
+    def __init__(
+        self,
+        own: SessionDeps,
+        redactor: Redactor,
+        own_addresses: list[str],
+        homes: Homes,
+        host_of: HostOf | None = None,
+        hosts: Mapping[str, McpServerHost] | None = None,
+    ) -> None:
+        """`own` is for callers without an environment of their own, who get that of this process. `redactor` learns
+        the secrets of every client, for as long as a session or a connection uses them. `homes` says which callers have
+        a Claude Code directory or a sandbox of their own. Without `host_of`, all sessions share the MCP servers of this
+        process; `hosts` are those of callers that share them with nobody."""
+        self._own = own
+        self._redactor = redactor
+        self._own_addresses = own_addresses
+        self._homes = homes
+        self._host_of = host_of
+        self._hosts = hosts or {}
+        self._stores = {_real(own.launcher.config_dir): own.stores}
+        # Weak: what belongs to an environment lives as long as a session or a connection uses it.
+        self._known: WeakValueDictionary[tuple[str, str, object], SessionDeps] = WeakValueDictionary()
+
+    @property
+    def all_stores(self) -> list[Stores]:
+        return list(self._stores.values())
+
+    def of(self, caller: Caller) -> SessionDeps:
+        """What the sessions of a caller use. PermissionDenied if they must run in a sandbox and there can be none."""
+        principal, client = caller.principal, caller.environment
+        is_plain = self._homes.is_plain(principal) and principal not in self._hosts
+        if client is None and is_plain:
+            return self._own
+        variables = self._own.launcher.environment if client is None else client.variables
+        directory = "" if client is None else client.directory
+        # With the profile: if that becomes another one, what is made from now on has its directories and its sandbox.
+        own_parts = None if is_plain else (principal, self._homes.profile_of(principal))
+        place = environment_key(variables), directory, own_parts
+        known = self._known.get(place)
+        if known is None:
+            known = self._known[place] = self._make(principal, client)
+        return known
+
+    def _make(self, principal: str, client: ClientEnvironment | None) -> SessionDeps:
+        own, settings, hosted = self._own, self._own.settings, self._own.hosted
+        variables, enforcer = own.launcher.environment, own.enforcer
+        if principal in self._hosts:
+            hosted = partial(nullcontext, self._hosts[principal])
+        if client is not None:
+            variables = client.variables
+            settings = client_settings(settings, variables, own.launcher.environment)
+            hosted = hosted if self._host_of is None else partial(self._host_of, client)
+        directory = default_directory(settings, client.directory if client is not None else None)
+        launcher = make_launcher(settings, self._homes.of(principal, variables, directory), self._own_addresses)
+        if client is not None:
+            enforcer = enforcer.for_client(directory, variables)
+        made = replace(
+            own,
+            settings=settings,
+            launcher=launcher,
+            stores=self._stores_below(launcher.config_dir, own=launcher.home.own),
+            enforcer=enforcer.guarding(launcher.config_dir, str(settings.state_dir)),
+            hosted=hosted,
+            directory=client.directory if client is not None else None,
+        )
+        self._redactor.learn(launcher.home.secrets, owner=made)
+        return made
+
+    def _stores_below(self, config_dir: str, *, own: bool) -> Stores:
+        """One set for each directory, whatever it is called: two would not know of each other's writes."""
+        real = _real(config_dir)
+        if real not in self._stores:
+            linked = self._own.stores.transcripts.projects.linked
+            projects = ProjectFolders.below(config_dir, own=own, linked=linked)
+            parts = self._own.settings, self._own.start_task, self._own.redact
+            self._stores[real] = Stores.below(config_dir, *parts, projects, self._own.replica)
+        return self._stores[real]
+
+
+def make_launcher(settings: Settings, home: Home, own_addresses: list[str]) -> Launcher:
+    """Makes the launcher of the sessions that live in this home."""
+    nested = for_nested_servers(home.environment, settings.max_depth, str(settings.state_dir))
+    return Launcher(
+        home,
+        environment_key(home.environment),
+        settings.claude_path,
+        settings.start_timeout,
+        # A server inside a sandbox could not see the state that all servers of one user share.
+        nested if home.enclosure is None else {},
+        own_addresses,
+    )
+
+
+def _real(directory: str) -> str:
+    return os.path.realpath(directory)

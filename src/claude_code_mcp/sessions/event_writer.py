@@ -6,14 +6,14 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..claude.frames import Conversation, Frame, Garbage, Lifecycle, Other, Raw, Result, StreamEvent, System
+from ..claude.protocol import Conversation, Frame, Garbage, Lifecycle, Other, Raw, Result, StreamEvent, System
 from ..model.events import Message, Noise, Output, Partial, Retrying
 from ..model.text import one_line
-from ..questions.presentation import describe
+from ..questions import presentation
 from ..store.event_log import EventLog
 
 _REPORT_DELAY = 5.0
@@ -25,6 +25,8 @@ _PLANS_KEPT = 4
 _EXCERPT_LENGTH = 160
 _EXCERPT_SOURCE = 4000
 """What is redacted for an excerpt is longer than the excerpt, so that a secret in it is there whole."""
+_CONTEXT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+_MOST_COMMANDS = 1000
 _OUTCOME_LABELS = {"completed": "ok", "failed": "failed", "denied": "denied"}
 
 
@@ -36,6 +38,12 @@ class EventWriter:
         self.readable_lines = ReadableLines(cwd, redact)
         self.retrying: Retrying | None = None
         """The last refusal of the API, until the model answers."""
+        self.commands: tuple[str, ...] = ()
+        """The slash commands that the process has told of."""
+        self.context_tokens = 0
+        """Tokens that the last answer of the model was based on, with that answer; 0 before the first."""
+        self.context_window = 0
+        """Tokens that the model takes, once a result has told; 0 before."""
         self.background_tasks = 0
         self._background_since = 0.0
         self._report_due = 0.0
@@ -56,37 +64,61 @@ class EventWriter:
 
     def write(self, frame: Frame) -> None:
         """Logs a frame. Control frames are left out: what they lead to is logged by those who act on them."""
-        if frame.__class__ is StreamEvent:
-            self._write_stream_event(frame)
-            return
         match frame:
+            case StreamEvent():
+                self.write_stream_event(frame)
             case Conversation():
                 self.retrying = None
+                self._count_context(frame.raw)
                 self._log.append(Message(frame.raw, size=frame.size))
                 for kind, line in self.readable_lines.conversation(frame):
                     self._log.append(Output(line, kind, size=len(line)))
             case System():
                 self._write_system(frame)
             case Result() | Lifecycle() | Other():
+                if isinstance(frame, Result):
+                    self._learn_window(frame.raw)
                 self._log.append(Message(frame.raw, size=frame.size))
             case Garbage():
                 self._log.append(Noise(frame.text, size=min(frame.size, _NOISE_BYTES)))
 
-    def _write_stream_event(self, frame: StreamEvent) -> None:
-        event = frame.raw.get("event") or {}
-        delta = event.get("delta") or {}
-        field = _DELTA_FIELDS.get(delta.get("type", ""))
-        if field is None:
-            self._log.append(Partial("", raw=frame.raw, size=frame.size))
+    def _count_context(self, raw: Raw) -> None:
+        message = raw.get("message")
+        usage = message.get("usage") if isinstance(message, Mapping) else None
+        if raw.get("type") == "assistant" and raw.get("parent_tool_use_id") is None and isinstance(usage, Mapping):
+            counts = (usage.get(name) for name in _CONTEXT)
+            self.context_tokens = sum(count for count in counts if isinstance(count, int)) or self.context_tokens
+
+    def _learn_window(self, raw: Raw) -> None:
+        models = raw.get("modelUsage")
+        for model in models.values() if isinstance(models, Mapping) else ():
+            window = model.get("contextWindow") if isinstance(model, Mapping) else None
+            if isinstance(window, int) and window > 0:
+                self.context_window = max(self.context_window, window)
+
+    def write_stream_event(self, frame: StreamEvent) -> bool:
+        """Logs an event of a model's stream; returns whether it was a fragment of text, of thinking or of an input.
+        Thousands may come in a second, so it does no more than it must."""
+        raw = frame.raw
+        try:
+            delta = raw["event"]["delta"]
+            field = _DELTA_FIELDS[delta["type"]]
+            text = delta[field]
+        except (KeyError, TypeError):
+            text = None
+        # Fragments are joined by whoever reads the log: what is no text, which only a forged frame has, is not one.
+        if text.__class__ is not str:
+            self._log.append(Partial("", raw=raw, size=frame.size))
             self.retrying = None
-            if event.get("type") == "content_block_start":
+            event = raw.get("event")
+            if isinstance(event, dict) and event.get("type") == "content_block_start":
                 self.readable_lines.start_block()
-            return
-        text = delta.get(field, "")
-        self._log.append(Partial(text, field, frame.raw, size=frame.size))
-        if field == "text" and frame.raw.get("parent_tool_use_id") is None:
+            return False
+        self._log.append(Partial(text, field, raw, size=frame.size))
+        if field == "text" and raw.get("parent_tool_use_id") is None:
             for line in self.readable_lines.fragment(text):
                 self._log.append(Output(line, size=len(line)))
+        return True
 
     def _write_system(self, frame: System) -> None:
         raw = frame.raw
@@ -101,10 +133,15 @@ class EventWriter:
             )
             self._log.append(self.retrying)
         elif frame.subtype == "init":
+            # The report that was waited for has begun its turn.
             self._report_due = 0.0
+            names = raw.get("slash_commands")
+            if isinstance(names, list):
+                self.commands = tuple(name for name in names[:_MOST_COMMANDS] if isinstance(name, str))
         elif frame.subtype == "background_tasks_changed":
             tasks = raw.get("tasks")
             before, self.background_tasks = self.background_tasks, len(tasks) if isinstance(tasks, list) else 0
+            # From the first task on: what counts is the time without a break.
             if not before:
                 self._background_since = time.monotonic()
             if self.background_tasks < before:
@@ -187,7 +224,7 @@ class ReadableLines:
     def _start_tool(self, block: Raw) -> str:
         name, tool_input = str(block.get("name")), block.get("input")
         tool_input = tool_input if isinstance(tool_input, dict) else {}
-        tool = ToolUse(str(block.get("id")), name, describe(name, self._redact(tool_input), self._cwd))
+        tool = ToolUse(str(block.get("id")), name, presentation.describe(name, self._redact(tool_input), self._cwd))
         self.tools[tool.id] = tool
         if len(self.tools) > _TOOLS_KEPT:
             self.tools.popitem(last=False)

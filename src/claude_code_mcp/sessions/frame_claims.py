@@ -15,6 +15,7 @@ whether a turn runs, what was reported before. One that cannot be true ends the 
 | `control_response` | the answer to a request that was sent | process ended; a second or late one is ignored |
 | `control_cancel_request` | any id | ignored where nothing waits under it |
 | call of an MCP tool | a use that was allowed: id, name, input | judged anew (`CallClaim`); process ended if denied |
+| `transcript_mirror` | entries of its own conversation (`replica.py`), nothing of others | ignored |
 | all others, also of unknown types | anything: nothing but what is shown depends on them | |
 """
 
@@ -26,11 +27,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from ..claude.frames import ControlRequest, ControlResponse, Conversation, Frame, Other, Result, System
-from ..model.mcp_servers import PREFIX
-from ..model.session_ids import is_session_id
+from ..claude.protocol import ControlRequest, ControlResponse, Conversation, Frame, Other, Result, System
+from ..model.options import is_session_id
+from ..model.tool_names import PREFIX
 from ..model.usage import Totals, Usage, impossible_amount
-from ..policy.prompt_reader import slash_command
+from ..policy.admission import slash_command
 
 _CLEARING = frozenset({"clear", "reset", "new"})
 """The commands with which Claude Code begins another conversation in the same process."""
@@ -142,6 +143,7 @@ class FrameClaims:
             case ControlRequest():
                 self._check_request(frame, context)
             case ControlResponse():
+                # Answers to requests that were sent, late and second ones too, are taken before they get here.
                 raise FalseClaim("an answer to a request that was never sent")
         return True
 
@@ -192,6 +194,7 @@ class FrameClaims:
         taken = context.why_taken(named)
         if taken is not None:
             raise FalseClaim(f"another session's id: {taken}")
+        # One new conversation for each `/clear` that was sent.
         self._clearings.pop(next(iter(self._clearings)))
         self._former.add(self.session_id)
         self.session_id = named

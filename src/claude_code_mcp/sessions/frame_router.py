@@ -4,11 +4,12 @@ Nothing is believed here: every frame is first compared with what this side know
 cannot be true ends the process.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from ..claude.frames import (
+from ..claude.protocol import (
     ControlCancel,
     ControlRequest,
     Conversation,
@@ -23,13 +24,21 @@ from ..claude.frames import (
 )
 from ..errors import PermissionDenied
 from ..model.events import Output
-from ..model.mcp_servers import plain_name
 from ..model.options import SessionOptions
+from ..model.question import FileChange
+from ..model.tool_names import plain_name
 from ..policy.rules import Decision
 from ..store.event_log import EventLog
+from .background import DiskThreads, StartTask
+from .file_before import changed_file, file_change
 from .frame_claims import CallClaim, FalseClaim, FrameClaims
+from .live_process import LiveProcess
 from .policy_enforcer import PolicyEnforcer, tool_behind
+from .replica import SessionReplica, is_mirror, mirrored_entries
 from .turn import SessionParts, TurnRunner
+
+_LONGEST_COMPARISON = 5.0
+"""Seconds after which a question is asked without a look at the file that it is about."""
 
 
 class FrameSession(Protocol):
@@ -53,8 +62,12 @@ class FrameRouter:
         parts: SessionParts,
         enforcer: PolicyEnforcer,
         move_to: Callable[[str], None],
+        start_task: StartTask,
+        threads: DiskThreads,
+        replica: SessionReplica | None = None,
     ) -> None:
-        """`move_to` has the session go on under another id."""
+        """`move_to` has the session go on under another id; `threads` read the files that questions are about;
+        `replica` gets what the process writes to its transcripts."""
         self._session = session
         self._turns = turns
         self._events = parts.events
@@ -64,6 +77,11 @@ class FrameRouter:
         self._process = parts.process
         self._enforcer = enforcer
         self._move_to = move_to
+        self._start_task = start_task
+        self._threads = threads
+        self._replica = replica
+        self._comparing: set[str] = set()
+        """Requests that are asked once the file is read that they would change."""
 
     # -- what this side knows, for the claims --------------------------------------------------------------------
 
@@ -89,8 +107,9 @@ class FrameRouter:
     def frame_received(self, frame: Frame) -> None:
         self._stall_timer.touch()
         if frame.__class__ is StreamEvent:  # by far the most frequent, and only for what is shown
-            self._events.write(frame)
-            self._costs.streamed(frame.raw)
+            # A fragment of text says nothing of costs, and all but a few of these frames are one.
+            if not self._events.write_stream_event(frame):
+                self._costs.streamed(frame.raw)
             return
         live = self._process.live
         assert live is not None
@@ -99,13 +118,23 @@ class FrameRouter:
         except FalseClaim as claim:
             self._refute(claim, frame)
             return
+        if self._replica is not None and is_mirror(frame):
+            # Not in the log, which has all of it already.
+            self._replicate(self._replica, frame, live.claims.session_id)
+            return
         self._events.write(frame)
+        # Also of frames that have no other effect: what the model has used is paid for.
         if isinstance(frame, Conversation):
             self._costs.answer_received(frame)
         if counts:
             self._act_on(frame, live.claims)
         elif isinstance(frame, Result):
             self._turns.late_result(frame)
+
+    def _replicate(self, replica: SessionReplica, frame: Other, session_id: str) -> None:
+        mirrored = mirrored_entries(frame, session_id)
+        if mirrored is not None:
+            replica.entries_written(session_id, *mirrored, frame.size)
 
     def _act_on(self, frame: Frame, claims: FrameClaims) -> None:
         match frame:
@@ -115,12 +144,14 @@ class FrameRouter:
                 self._turns.result_received(frame)
             case System() if frame.subtype == "init":
                 # After `/clear` the process writes another conversation, and this is the frame that names it.
+                # First the new id: the turn is reported under it.
                 if claims.session_id != self._session.id:
                     self._move_to(claims.session_id)
                 self._turns.process_began_turn()
             case ControlRequest():
                 self._request_received(frame, claims)
             case ControlCancel():
+                self._comparing.discard(frame.id)
                 self._questions.withdraw(frame.id)
             case Lifecycle():
                 self._turns.message_reported(frame)
@@ -132,7 +163,7 @@ class FrameRouter:
         self._turns.refute(f"{claim} ({describe(frame)})")
 
     def _request_received(self, frame: ControlRequest, claims: FrameClaims) -> None:
-        live, process, turn = self._process.live, self._process.process, self._turns.current
+        live, process = self._process.live, self._process.process
         assert live is not None
         assert process is not None
         if frame.subtype == "hook_callback":
@@ -141,12 +172,41 @@ class FrameRouter:
             self._mcp_message_received(frame, claims)
         elif frame.subtype != "can_use_tool":
             process.refuse(frame.id, f"{frame.subtype} is not supported by this host")
-        elif turn is not None and turn.ending_as is not None:
-            process.refuse(frame.id, "the turn is being ended")
         else:
-            self._begin_asking()
-            self._questions.open(frame)
-            self._turns.wait_for_answers()
+            path = changed_file(str(frame.request.get("tool_name")), frame.request.get("input"))
+            if path is None:
+                self._open_question(frame, None)
+            else:
+                self._comparing.add(frame.id)
+                self._start_task(self._compare_and_ask(live, frame, path))
+
+    async def _compare_and_ask(self, live: LiveProcess, frame: ControlRequest, path: str) -> None:
+        """Asks with the change to the file. For the session it is as if the request had come when the file was read."""
+        session = self._session
+        readable = partial(self._enforcer.admission(session.owner).readable, "file_path", cwd=session.cwd)
+        directories = (session.cwd, *session.options.additional_directories)
+        tool, tool_input = str(frame.request.get("tool_name")), frame.request["input"]
+        reading = self._threads.run(file_change, tool, tool_input, path, directories, readable)
+        try:
+            try:
+                change = await asyncio.wait_for(reading, _LONGEST_COMPARISON)
+            except TimeoutError:
+                change = None
+            # Nothing is awaited from here on. Meanwhile the request may have been withdrawn, or its process be gone.
+            if frame.id in self._comparing and self._process.live is live and self._process.process is not None:
+                self._open_question(frame, change)
+        finally:
+            self._comparing.discard(frame.id)
+
+    def _open_question(self, frame: ControlRequest, change: FileChange | None) -> None:
+        process, turn = self._process.process, self._turns.current
+        assert process is not None
+        if turn is not None and turn.ending_as is not None:
+            process.refuse(frame.id, "the turn is being ended")
+            return
+        self._begin_asking()
+        self._questions.open(frame, change)
+        self._turns.wait_for_answers()
 
     def _begin_asking(self) -> None:
         """Without a turn a question is that of work in the background."""
@@ -179,7 +239,8 @@ class FrameRouter:
     async def _permit_reading(self, server: str, method: str, params: Raw) -> None:
         """Raises PermissionDenied where the policy denies what the message would read."""
         behind = tool_behind(server, method, params)
-        if behind is not None and self._enforcer.denies(self._session.owner, self._session.cwd, *behind):
+        session = self._session
+        if behind is not None and self._enforcer.judge(session.owner, session.cwd, *behind).decision is Decision.DENY:
             await self._ask(*behind)  # which the policy answers, for everybody to see
 
     async def _permit_call(self, tool: str, params: Raw, claim: CallClaim) -> None:

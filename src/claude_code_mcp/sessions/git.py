@@ -1,4 +1,4 @@
-"""Git, run by the server for a session.
+"""Git, run by the server for a session, and where the repository of a directory is.
 
 It gets the environment of the session without any variable of git's own, asks nobody anything, and runs no program that
 a repository names: no hook, pager, editor or file monitor, no filter, merge driver or converter of a repository's own
@@ -6,35 +6,49 @@ configuration, nothing to fetch what a partial clone has left out. Filters that 
 run (`git lfs install`), as a checkout is wrong without them. In a sandbox a session writes the configuration of its
 user too, so that only the system's counts. For a caller whose sessions are in a sandbox, all of git is in that sandbox.
 
+What would run is looked up for the very repository and worktree that a command is run in. So no command may be used
+here that has another git look at files elsewhere, by a configuration that nobody has looked at: not `add` or `status`
+as they are, which look into submodules, not `diff --submodule=diff`, not `worktree add` with a checkout and not
+`worktree remove` without `--force`. And as a session may change a configuration right after the look, git that runs in
+no sandbox can execute nothing but itself, where the kernel can be told so and no trusted configuration has a program.
+
 Every run has a time. Why git failed is passed on only where that tells nothing: outside of a sandbox git says of files
 whether they exist, wherever they are.
+
+Git follows what a repository's files say, wherever that leads, and its answers would tell what there is. Here every
+place that a file names is permitted first, and opened then; no link is followed. What git does with the repository
+afterwards it does in the sandbox of the session, if there is one. Functions block on the disk.
 """
 
 import asyncio
+import functools
 import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ..errors import InvalidArgument, ProcessFailed
+from ..git_pointer import GIT_FILE, named_in
 from ..model.options import SessionOptions
+from ..processes.bubblewrap import Isolated
 from ..processes.child import ChildProcess, Exit
 from ..processes.environment import build_environment
+from ..processes.executables import needed_to_start
 from ..processes.leftovers import new_mark, scratch_path
-from ..processes.limits import EnforcedLimits
-from ..processes.sandbox_view import Isolated
 from ..processes.supervision import ChildOptions
 from .homes import Home
 
 log = logging.getLogger(__name__)
 
 _FILES_UNTOUCHED = frozenset(
-    {"check-ignore", "commit-tree", "config", "merge-base", "rev-list", "rev-parse", "symbolic-ref", "update-ref"}
+    {"check-ignore", "commit-tree", "config", "merge-base", "rev-list", "rev-parse", "symbolic-ref"}
 )
-"""Commands that read no file of a tree. All others may run a filter or a driver on each, also those that only write an
-index: they look again at files that changed in the same moment."""
+"""Commands that read no file of a tree, and have no hook. All others may run a filter or a driver on each, also those
+that only write an index: they look again at files that changed in the same moment."""
 _SECONDS, _LONG_SECONDS = 10.0, 60.0
 _GRACE = 2.0
 _MOST_OUTPUT = 16 << 20
@@ -46,10 +60,23 @@ _CONFIGURED = (
     "submodule.recurse=false",
     "commit.gpgSign=false",  # may ask for a passphrase
     "merge.verifySignatures=false",  # runs the program that checks them
+    "status.submoduleSummary=false",
     "gc.auto=0",
     "maintenance.auto=false",
+    # From git 2.55 on; those of the hooks' directory are off by its path, and for 2.54 see `_NEVER`.
+    "hook.reference-transaction.enabled=false",
+    "hook.post-index-change.enabled=false",
+    "hook.post-checkout.enabled=false",
+    "hook.post-merge.enabled=false",
 )
-_RUNS_PROGRAMS = re.compile(r"(filter|merge)\.(.+)\.(clean|smudge|process|required|driver)", re.DOTALL)
+_RUNS_PROGRAMS = re.compile(
+    r"(filter|merge)\.(.+)\.(clean|smudge|process|required|driver)|(hook)\.(.+)\.(command|event|enabled)"
+    r"|(branch)\.(.+)\.(mergeoptions)",
+    re.DOTALL,
+)
+_NEVER: Mapping[str, str] = {"hook": "enabled=false", "branch": "mergeOptions="}
+"""What is not wanted of anybody's configuration, with the setting that turns it off: hooks, which git 2.54 and later
+take from there too, and options of a merge, which have signatures checked or another merge made than was worked out."""
 _HARMLESS = (
     "detected dubious ownership in repository",
     "Your local changes to the following files would be overwritten",
@@ -67,13 +94,17 @@ _HARMLESS = (
     "No space left on device",
 )
 """Of git's reasons those that say nothing about files elsewhere. Below them, a line with a tab names a file."""
-_VARIABLES: Mapping[str, str] = {
+NON_INTERACTIVE: Mapping[str, str] = {
     "LC_ALL": "C.UTF-8",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "",
     "SSH_ASKPASS": "",
     "GCM_INTERACTIVE": "never",
     "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
+}
+"""The variables with which git asks for nothing at a terminal or in a window, and says things in English."""
+_VARIABLES: Mapping[str, str] = {
+    **NON_INTERACTIVE,
     "GIT_EDITOR": "false",
     "GIT_SEQUENCE_EDITOR": "false",
     "GIT_PAGER": "cat",
@@ -137,13 +168,17 @@ class Git:
         process behind.
         """
         overridden: Iterable[str] = ()
+        alone = True
         touches_files = arguments[0] not in _FILES_UNTOUCHED
         if touches_files:
-            # A session may change its configuration between this look and the run; what runs then runs where the
-            # session does, and no longer than any other.
-            overridden = _without_programs(await self._programs(cwd, git_dir))
+            # A session may change its configuration between this look and the run. In a sandbox what runs then runs
+            # where a session does, and no longer than any other. Without one git can execute nothing but itself, unless
+            # somebody who is trusted has configured a program.
+            programs = await self._programs(cwd, git_dir)
+            overridden = _without_programs(programs)
+            alone = not any(program.usual for program in programs.values())
         seconds = _LONG_SECONDS if touches_files else _SECONDS
-        return await self._git(arguments, cwd, git_dir, overridden, stdin, variables or {}, seconds)
+        return await self._git(arguments, cwd, git_dir, overridden, stdin, variables or {}, seconds, alone=alone)
 
     async def own_filters(self, cwd: str, git_dir: str | None = None) -> list[str]:
         """The filters of the repository's own configuration that apply to a file of it: they are not run, so that what
@@ -176,9 +211,11 @@ class Git:
             name, _, value = setting.partition("\n")
             found = _RUNS_PROGRAMS.fullmatch(name)
             if found is not None:
-                before = programs.get((found[1], found[2], found[3]), _Program())
-                own = scope not in trusted
-                programs[found[1], found[2], found[3]] = _Program(before.usual if own else value, not own)
+                kind, title, key = (part for part in found.groups() if part is not None)
+                before = programs.get((kind, title, key), _Program())
+                # Later scopes win, but what the repository itself says never becomes the usual value.
+                own = scope not in trusted or kind in _NEVER
+                programs[kind, title, key] = _Program(before.usual if own else value, not own)
         return programs
 
     async def _git(
@@ -190,34 +227,59 @@ class Git:
         stdin: bytes,
         variables: Mapping[str, str],
         seconds: float,
+        *,
+        alone: bool = True,
     ) -> Reply:
-        environment = self._environment(variables)
+        """With `alone`, neither git nor anything that it starts can execute another program than git, where the kernel
+        can be told so; in a sandbox that is not asked for."""
+        inherited = {name: value for name, value in self.home.environment.items() if not name.startswith("GIT_")}
+        environment = {**inherited, **_VARIABLES, **variables}
         place = [] if git_dir is None else [f"--git-dir={git_dir}", f"--work-tree={cwd}"]
         settings = [part for setting in (*_CONFIGURED, *overridden) for part in ("-c", setting)]
-        argv = [_program(environment), "--no-pager", *place, *settings, *arguments]
-        return await self._run(argv, cwd, environment, stdin, seconds)
-
-    def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        inherited = {name: value for name, value in self.home.environment.items() if not name.startswith("GIT_")}
-        return {**inherited, **_VARIABLES, **variables}
+        argv = [git_program(environment), "--no-pager", *place, *settings, *arguments]
+        executables = await asyncio.to_thread(_executables, argv[0]) if alone else ()
+        return await self._run(argv, cwd, environment, stdin, seconds, executables)
 
     async def _run(
-        self, argv: Sequence[str], cwd: str, environment: Mapping[str, str], stdin: bytes, seconds: float
+        self,
+        argv: Sequence[str],
+        cwd: str,
+        environment: Mapping[str, str],
+        stdin: bytes,
+        seconds: float,
+        executables: tuple[str, ...],
     ) -> Reply:
+        if self.home.enclosure is None:
+            options = ChildOptions(limits=self.home.limits, executables=executables)
+            return await run_program(argv, cwd, environment, stdin, seconds, options)
         mark = new_mark()
         environment = build_environment(environment, {}, mark)
         listener = _Listener()
-        if self.home.enclosure is None:
-            child = ChildProcess(listener, "git", mark=mark)
-            command = Isolated(argv, environment)
-            return await _finish(child, listener, command, cwd, stdin, self.home.limits, seconds)
         scratch = scratch_path(mark)
         child = ChildProcess(listener, "git", mark=mark, scratch=scratch)
-        options = SessionOptions(additional_directories=self.directories)
-        entered = self.home.enclosure.entered(argv, options, cwd, (), scratch, environment, connected=False)
+        session_options = SessionOptions(additional_directories=self.directories)
+        entered = self.home.enclosure.entered(argv, session_options, cwd, (), scratch, environment, connected=False)
         async with entered as (isolated, _):
-            reply = await _finish(child, listener, isolated, "/", stdin, self.home.limits, seconds)
+            options = ChildOptions(isolated.descriptors, limits=self.home.limits, removal=isolated.removal)
+            reply = await _finish(child, listener, isolated, "/", stdin, options, seconds)
         return replace(reply, enclosed=True)
+
+
+async def run_program(
+    argv: Sequence[str],
+    cwd: str,
+    environment: Mapping[str, str],
+    stdin: bytes,
+    seconds: float,
+    options: ChildOptions,
+) -> Reply:
+    """Runs a program in no sandbox to its end, as `Git.run` does; ProcessFailed if it cannot be run, takes too long or
+    prints too much."""
+    mark = new_mark()
+    listener = _Listener()
+    child = ChildProcess(listener, os.path.basename(argv[0]), mark=mark)
+    command = Isolated(argv, build_environment(environment, {}, mark))
+    return await _finish(child, listener, command, cwd, stdin, options, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,23 +291,43 @@ class _Program:
 
 
 def _without_programs(programs: "Mapping[tuple[str, str, str], _Program]") -> list[str]:
-    """Settings with which nothing of a repository's own configuration runs. A driver of its own makes a conflict: no
-    driver at all would take one side for the merge of both."""
+    """Settings with which nothing of a repository's own configuration runs, and no hook of any. A driver of its own
+    makes a conflict: no driver at all would take one side for the merge of both."""
     own = {place: program for place, program in programs.items() if not program.trusted}
     names = {place[:2] for place in own}
+    # A setting on the command line ends at its first `=`: such a name could not be overridden.
     if len(own) > _MOST_OVERRIDDEN or any("=" in name or "\n" in name for _, name in names):
         raise InvalidArgument("worktree: the repository's own configuration names too many programs.", field="worktree")
-    return [f"{kind}.{name}.{key}={program.usual or _NOTHING[key]}" for (kind, name, key), program in own.items()]
+    settings = [f"{kind}.{name}.{_NEVER[kind]}" for kind, name in names if kind in _NEVER]
+    for (kind, name, key), program in own.items():
+        if kind not in _NEVER:
+            settings.append(f"{kind}.{name}.{key}={program.usual or _NOTHING[key]}")
+    return settings
 
 
 _NOTHING = {"clean": "", "smudge": "", "process": "", "required": "false", "driver": "false"}
 
 
-def _program(environment: Mapping[str, str]) -> str:
+def git_program(environment: Mapping[str, str]) -> str:
     program = shutil.which("git", path=environment.get("PATH", os.defpath))
     if program is None:
         raise ProcessFailed("git is not installed, or not in the PATH of this server.")
     return os.path.abspath(program)
+
+
+@functools.lru_cache(maxsize=8)
+def _executables(program: str) -> tuple[str, ...]:
+    """What git needs to execute: itself, itself where it looks for its parts, and what stands for a merge driver (see
+    `_NOTHING`); empty if that is not known. Blocks on the disk."""
+    place = os.path.dirname(os.path.dirname(os.path.realpath(program)))
+    parts = [os.path.join(place, name, "git-core", "git") for name in ("lib", "libexec")]
+    needed = [needed_to_start(path) for path in (program, *filter(os.path.isfile, parts))]
+    if len(needed) < 2 or not all(needed):
+        return ()
+    false = os.path.realpath(shutil.which("false") or "")
+    # Where it is one program with the shell, as in BusyBox, it cannot be had alone: then such a merge fails.
+    needed += [needed_to_start(false)] if os.path.basename(false) == "false" else []
+    return tuple(dict.fromkeys(path for paths in needed for path in paths))
 
 
 class _Listener:
@@ -256,6 +338,7 @@ class _Listener:
 
     def output_received(self, data: bytes) -> None:
         if len(self.output) + len(data) > _MOST_OUTPUT:
+            # Ends the wait, and with it the process.
             self.too_much = True
             self.ended.set()
         else:
@@ -277,21 +360,21 @@ async def _finish(
     command: Isolated,
     cwd: str,
     stdin: bytes,
-    limits: EnforcedLimits,
+    options: ChildOptions,
     seconds: float,
 ) -> Reply:
-    options = ChildOptions(command.descriptors, limits=limits, removal=command.removal)
     starting = asyncio.ensure_future(
         child.start(command.argv, cwd=cwd, environment=command.environment, options=options)
     )
     try:
+        # Shielded: a child that is just being started when the caller is cancelled must be known to be ended.
         await asyncio.shield(starting)
         child.write(stdin)
         child.close_input()
         async with asyncio.timeout(seconds):
             await listener.ended.wait()
     except TimeoutError:
-        raise ProcessFailed(f"git took more than {seconds:g} s.") from None
+        raise ProcessFailed(f"{os.path.basename(command.argv[0])} took more than {seconds:g} s.") from None
     except (OSError, ValueError) as error:
         raise ProcessFailed(f"git could not be started: {error}") from None
     finally:
@@ -305,3 +388,59 @@ async def _end(starting: "asyncio.Future[None]", child: ChildProcess) -> None:
     await asyncio.wait([starting])
     if child.started:
         await child.stop(_GRACE)
+
+
+# -- repository -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """The checkout that a directory is in."""
+
+    top: str
+    git_dir: str
+    common_dir: str
+    """That of the main checkout, for one of several worktrees; else `git_dir`."""
+
+
+def find_repository(directory: str, permitted: Callable[[str], bool]) -> Repository | None:
+    """The repository of a directory, whose path has no links; None if there is none all of which is permitted."""
+    for place in (Path(directory), *Path(directory).parents):
+        kind = _kind(place / ".git")
+        if kind is None:
+            continue
+        git_dir = str(place / ".git") if kind == "directory" else named_in(place / ".git", GIT_FILE)
+        # The nearest `.git` decides, as it does for git: one that is not permitted is not passed over.
+        if git_dir is None or not permitted(str(place)) or not permitted(git_dir):
+            return None
+        common_dir = git_dir
+        if _kind(Path(git_dir, "commondir")) is not None:
+            named = named_in(Path(git_dir, "commondir"))
+            if named is None or not permitted(named):
+                return None
+            common_dir = named
+        parts = [Path(git_dir, "HEAD"), Path(common_dir, "objects"), Path(common_dir, "config")]
+        return Repository(str(place), git_dir, common_dir) if all(map(_kind, parts)) else None
+    return None
+
+
+def _kind(path: Path) -> str | None:
+    """`file` or `directory`; None for a link, anything else, and what is not there."""
+    try:
+        mode = path.lstat().st_mode
+    except (OSError, ValueError):
+        return None
+    return "file" if stat.S_ISREG(mode) else "directory" if stat.S_ISDIR(mode) else None
+
+
+def foreign_settings(configuration: str, repository: Repository) -> Iterator[str]:
+    """Settings of a repository's own configuration that lead out of it, by name; `configuration` is what
+    `git config --list -z --no-includes` prints. Git says of a file that it includes whether it is there."""
+    for setting in configuration.split("\0"):
+        name, _, value = setting.partition("\n")
+        if name == "include.path" or (name.startswith("includeif.") and name.endswith(".path")):
+            yield name
+        if name == "core.worktree":
+            place = os.path.realpath(os.path.join(repository.git_dir, value))
+            if place != repository.top:
+                yield name

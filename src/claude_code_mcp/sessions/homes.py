@@ -1,14 +1,15 @@
-"""Where the sessions of each caller live: their Claude Code directory, their credentials and what keeps them in.
+"""Where the sessions of each caller live: their Claude Code directory, credentials and working directory.
 
 With at most one principal (a caller with a token of its own) sessions use the Claude Code directory of the server's
 user, so that interactive sessions are found. With several, each principal has a directory of its own below the state
 directory: its transcripts, settings and list of running sessions, which is what the tools that reach other sessions go
 by. See `docs/security.md` for what each level of isolation promises.
 
-What a sandboxed session sees of all this is in `enclosure.py`.
+What a sandboxed session sees of all this is in `home_sandbox.py`.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -18,33 +19,64 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..claude.model_access import CREDENTIALS_FILE, PrincipalCredentials, sandbox_variables, withheld_proxies
-from ..claude.model_socket import ModelSocket, reachable_by_socket
-from ..claude.user_config import USER_SETTINGS
-from ..claude_home import config_directory
+from ..claude.user_config import (
+    CREDENTIALS_FILE,
+    USER_SETTINGS,
+    PrincipalCredentials,
+    sandbox_variables,
+    withheld_proxies,
+)
 from ..config import Settings
 from ..errors import InvalidArgument, PermissionDenied
+from ..model.caller import LOCAL
 from ..model.events import AuditEvent
+from ..model.network import NetworkRules
+from ..model.paths import config_directory
 from ..network.by_list import NetworkByList
-from ..network.network_rules import NetworkRules
 from ..policy.policy import Policy, Profile, Resources
 from ..private_files import private_directory, replace_file
 from ..processes import bubblewrap, container
-from ..processes.cgroups import GroupParent, find_parents
-from ..processes.limits import UNLIMITED, EnforcedLimits, ResourceLimits
-from ..state.session_records import LOCAL
-from .enclosure import Enclosure, ListedPaths
+from ..processes.limits import UNLIMITED, EnforcedLimits, GroupParent, ResourceLimits, find_parents
+from .home_sandbox import HomeSandbox, ListedPaths
 from .protected_paths import ProtectedPath, ProtectedPaths, protected_paths
-from .working_directory import default_directory
 
 if TYPE_CHECKING:
     from ..network.interception import RunAuthority
 
+
+def own_directory() -> str:
+    """The working directory of this server; InvalidArgument if that directory is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        raise InvalidArgument(
+            "cwd: the directory that this server was started in no longer exists. Name another one, or start the "
+            "server elsewhere.",
+            field="cwd",
+        ) from None
+
+
+def default_directory(settings: Settings, client: str | None = None) -> str:
+    """The working directory of sessions that name none; `client` is where the client is, if that is not here."""
+    configured = settings.default_cwd
+    if configured is not None and os.path.isabs(configured):
+        return os.path.abspath(configured)
+    return os.path.abspath(os.path.join(client or own_directory(), configured or ""))
+
+
+# -- homes ------------------------------------------------------------------------------------------------------------
+
+
 log = logging.getLogger(__name__)
 _NOT_LOOKED = "nobody has looked"
+_UNLIMITED = Resources()
 
 PRINCIPALS = "principals"
 """The directory below the state directory that has one for each principal."""
+_DIGITS, _DIGITS_BEFORE = 32, 12
+"""Digits of a hash in the name of a principal's directory, now and in earlier versions."""
+_OWNER = "owner"
+"""A file in a directory of an earlier version: the whole hash of whose it is."""
 _WAY_OUT = (
     "Give sessions the directories of projects alone: start the server in one, or set CLAUDE_CODE_DEFAULT_CWD, or list "
     'them as `roots` of a profile in the policy file; or move what is named here elsewhere. With isolation = "none" '
@@ -64,7 +96,7 @@ class Home:
     """Whether the directory is this caller's alone, and is to be made."""
     login: Path | None = None
     """The file of a login that is copied to the directory."""
-    enclosure: Enclosure | None = None
+    enclosure: HomeSandbox | None = None
     """The sandbox that its sessions run in; None where they are not isolated."""
     limits: EnforcedLimits = UNLIMITED
     """How much of the machine each of its processes may use."""
@@ -111,13 +143,22 @@ class Homes:
         policy: Policy,
         principals: Collection[str] = (),
         audit: Callable[[AuditEvent], None] = lambda _: None,
+        *,
+        others: bool = False,
+        owners: Callable[[str], Collection[str]] = lambda _: (),
     ) -> None:
-        """`audit` is told what the proxies of sandboxes refuse, and which credentials they use."""
+        """`others` than the principals may come while the server runs. `audit` is told what the proxies of sandboxes
+        refuse, and which credentials they use. `owners` says who has sessions below a Claude Code directory; it may
+        block on the disk."""
+        self._owners = owners
         self._audit = audit
         self._settings = settings
         self._environment = environment
         self._policy = policy
         self._principals = frozenset(principals)
+        self._others = others
+        self._admitted: dict[str, Profile] = {}
+        """Those of the others that could be served when they came, with the profile of which that is known."""
         self._credentials = PrincipalCredentials(settings.principal_credentials)
         self._unavailable: str | None = _NOT_LOOKED
         self._no_container: dict[str, str | None] = {}
@@ -127,7 +168,7 @@ class Homes:
     @property
     def separate(self) -> bool:
         """Whether each caller has a directory of its own."""
-        return len(self._principals) > 1
+        return self._others or len(self._principals) > 1
 
     # -- the start --------------------------------------------------------------------------------------------
 
@@ -135,19 +176,44 @@ class Homes:
         """Finds out whether there can be a sandbox; InvalidArgument if there must be one and cannot, or if the
         credentials of a principal cannot be read. Nothing is run for callers that need none."""
         await self._check(self._principals)
+        if self._others:
+            # Whoever comes has one of these: what cannot be had for one is told at the start.
+            await self._check_profiles([self._policy.default, *self._policy.groups.values()])
 
-    async def objection(self, principal: str) -> str | None:
-        """Why a caller that was not there at the start cannot be served before a restart; None if it can."""
+    async def admit(self, principal: str, groups: Collection[str]) -> str | None:
+        """Why a caller in these groups cannot be served before a restart; None if it can. Which groups it is in is not
+        changed by this: see `assign`."""
+        # What a profile needs, such as a sandbox, is looked for when somebody comes who has it.
+        profile = self._policy.profile_in(principal, groups)
+        if self._admitted.get(principal) == profile:
+            return None
+        reason = await self.objection(principal, profile)
+        if reason is None:
+            self._admitted[principal] = profile
+        return reason
+
+    def assign(self, principal: str, groups: Collection[str]) -> None:
+        """From now on a caller is in these groups, and no others."""
+        self._policy.assign(principal, groups)
+
+    async def objection(self, principal: str, profile: Profile | None = None) -> str | None:
+        """Why a caller that was not there at the start cannot be served before a restart, with this profile or the one
+        that it has; None if it can."""
         if not self.separate:
             return "this server was started for one caller, whose sessions share the directory of its user"
         try:
-            await self._check({principal})
+            await self._check({principal}, profile)
         except InvalidArgument as error:
             return error.message
         return None
 
-    async def _check(self, principals: Collection[str]) -> None:
-        profiles = [self._policy.profile(name) for name in sorted(principals)] or [self._policy.default]
+    async def _check(self, principals: Collection[str], profile: Profile | None = None) -> None:
+        profiles = [profile or self._policy.profile(name) for name in sorted(principals)] or [self._policy.default]
+        await self._check_profiles(profiles)
+        for name in filter(self._has_own, sorted(principals)):
+            await asyncio.to_thread(self._credentials.applied, self._environment, name)
+
+    async def _check_profiles(self, profiles: Collection[Profile]) -> None:
         # What there can be is found out once: what is true for the sessions that run must not change under them.
         for image in sorted({profile.image or "" for profile in profiles if profile.isolation == "container"}):
             if image not in self._no_container:
@@ -162,21 +228,20 @@ class Homes:
             self._unavailable = await asyncio.to_thread(bubblewrap.unavailable, self._environment)
         if self._unavailable is not None:
             self._refuse_without(profiles_of_sandboxes, self._unavailable)
-        if any(profile.network != "host" for profile in profiles) and not reachable_by_socket(self._environment):
+        if any(profile.network != "host" for profile in profiles) and not _reaches_by_socket(self._environment):
             raise InvalidArgument(
                 'network = "model", or a list, works with the API of Anthropic only, not with that of a cloud.',
                 field="network",
             )
         if any(profile.credentials for profile in profiles):
-            from ..network.credential_values import read_credential  # noqa: PLC0415 - few policies have any
+            from ..network.http_exchange import read_credential  # noqa: PLC0415 - few policies have any
 
+            # Read at the start, so that the operator is told of a missing one, and not a session.
             for credential in {credential for profile in profiles for credential in profile.credentials}:
                 await asyncio.to_thread(read_credential, credential, self._environment)
         if self.separate and any(profile.isolation == "none" for profile in profiles):
             log.warning("callers whose profile says isolation = none can read what this server's user can read")
-        for name in filter(self._has_own, sorted(principals)):
-            await asyncio.to_thread(self._credentials.applied, self._environment, name)
-        if any(profile.resources != Resources() for profile in profiles):
+        if any(profile.resources != _UNLIMITED for profile in profiles):
             self._groups = await asyncio.to_thread(find_parents)
             self._warn_of_unenforced(profiles)
         isolated = [profile for profile in profiles if self._is_isolated(profile)]
@@ -222,63 +287,69 @@ class Homes:
     def _protected(self, *environments: Mapping[str, str]) -> ProtectedPaths:
         """What is the operator's, the files with credentials that proxies use included. Blocks on the disk."""
         found = protected_paths(self._settings, *environments)
-        profiles = (self._policy.default, *self._policy.principals.values())
-        sources = {rule.source for profile in profiles for rule in profile.credentials}
+        sources = {rule.source for profile in self._policy.profiles for rule in profile.credentials}
         files = [source.removeprefix("file:") for source in sources if source.startswith("file:")]
         paths = [ProtectedPath(os.path.abspath(os.path.expanduser(file)), "a credential") for file in files]
         return replace(found, paths=(*found.paths, *paths))
 
     # -- one caller -------------------------------------------------------------------------------------------
 
-    def is_plain(self, owner: str) -> bool:
+    def profile_of(self, principal: str) -> Profile:
+        return self._policy.profile(principal)
+
+    def is_plain(self, principal: str) -> bool:
         """Whether the sessions of a caller live in the home of whoever's environment they run in, with nothing around
         them. PermissionDenied if its profile wants a sandbox that there cannot be."""
-        return not self._has_own(owner) and not self._isolated(owner) and not self._limits(owner).limits
+        if self._has_own(principal) or self._isolated(principal):
+            return False
+        return self._policy.profile(principal).resources == _UNLIMITED
 
-    def _has_own(self, owner: str) -> bool:
+    def _has_own(self, principal: str) -> bool:
         """Whether a caller has a directory of its own: of several, all but the user who runs this server."""
-        return self.separate and owner != LOCAL
+        return self.separate and principal != LOCAL
 
-    def of(self, owner: str, environment: Mapping[str, str], directory: str) -> Home:
+    def of(self, principal: str, environment: Mapping[str, str], directory: str) -> Home:
         """The home of a caller in this environment; `directory` is where its sessions work by default. Blocks on the
         disk for a moment."""
-        if self.is_plain(owner):
+        if self.is_plain(principal):
             return Home.of_user(environment)
-        user_dir, place = config_directory(environment), self._place(owner)
+        user_dir, place = config_directory(environment), self._place(principal)
         protected = self._protected(self._environment, environment)
         config_dir, login = user_dir, None
-        if self._has_own(owner):
+        if self._has_own(principal):
             config_dir = str(place / "claude")
-            login = self._credentials.login(owner, user_dir)
-            environment = {**self._credentials.applied(environment, owner), "CLAUDE_CONFIG_DIR": config_dir}
-        if not self._isolated(owner):
-            return Home(config_dir, environment, self._has_own(owner), login, limits=self._limits(owner))
-        enclosure = Enclosure(
-            self._policy.profile(owner),
+            login = self._credentials.login(principal, user_dir)
+            environment = {**self._credentials.applied(environment, principal), "CLAUDE_CONFIG_DIR": config_dir}
+        if not self._isolated(principal):
+            return Home(config_dir, environment, self._has_own(principal), login, limits=self._limits(principal))
+        enclosure = HomeSandbox(
+            self._policy.profile(principal),
             directory,
             protected,
             place,
             config_dir,
             self._environment,
             environment,
-            shares_directory=not self._has_own(owner),
-            network=self._network(owner),
+            shares_directory=not self._has_own(principal),
+            network=self._network(principal),
         )
         listed = enclosure.profile.environment
         variables = sandbox_variables(environment, config_dir, str(place / "home"), listed)
         if enclosure.profile.network != "host":
+            from ..claude.model_socket import ModelSocket  # noqa: PLC0415 - few servers need HTTP for it
+
             variables = ModelSocket(environment).replaced(variables)
         if enclosure.network is not None:
             variables |= enclosure.network.variables(variables.get("ANTHROPIC_BASE_URL"))
-        return Home(config_dir, variables, self._has_own(owner), login, enclosure, self._limits(owner))
+        return Home(config_dir, variables, self._has_own(principal), login, enclosure, self._limits(principal))
 
-    def _network(self, owner: str) -> NetworkByList | None:
-        profile = self._policy.profile(owner)
+    def _network(self, principal: str) -> NetworkByList | None:
+        profile = self._policy.profile(principal)
         if profile.hosts is None:
             return None
         rules = NetworkRules(profile.hosts, profile.credentials)
         authority = self._authority if rules.credentials else None
-        return NetworkByList(rules, self._environment, authority, self._audit, owner)
+        return NetworkByList(rules, self._environment, authority, self._audit, principal)
 
     @cached_property
     def _authority(self) -> "RunAuthority":
@@ -287,8 +358,8 @@ class Homes:
 
         return RunAuthority()
 
-    def _isolated(self, owner: str) -> bool:
-        profile = self._policy.profile(owner)
+    def _isolated(self, principal: str) -> bool:
+        profile = self._policy.profile(principal)
         if profile.isolation == "sandbox" and self._unavailable is not None:
             raise PermissionDenied(f"Your sessions must run in a sandbox, and there is none: {self._unavailable}.")
         if profile.isolation == "container" and not self._is_isolated(profile):
@@ -300,16 +371,41 @@ class Homes:
             return self._no_container.get(profile.image or "", _NOT_LOOKED) is None
         return profile.isolation != "none" and self._unavailable is None
 
-    def _limits(self, owner: str) -> EnforcedLimits:
-        profile = self._policy.profile(owner)
+    def _limits(self, principal: str) -> EnforcedLimits:
+        profile = self._policy.profile(principal)
         if profile.isolation == "container":
             return UNLIMITED  # the engine limits what is in the container; this would limit its client
         return EnforcedLimits(ResourceLimits(**profile.resources.model_dump()), self._groups)
 
-    def _place(self, owner: str) -> Path:
-        """The directory of a caller, whatever its name is."""
-        name = "".join(letter for letter in owner if letter.isascii() and (letter.isalnum() or letter in "-_"))
-        return self._settings.state_dir / PRINCIPALS / f"{name[:40]}-{sha256(owner.encode()).hexdigest()[:12]}"
+    def _place(self, principal: str) -> Path:
+        """The directory of a caller, whatever its name is. Blocks on the disk."""
+        name = "".join(letter for letter in principal if letter.isascii() and (letter.isalnum() or letter in "-_"))
+        digest, directory = sha256(principal.encode()).hexdigest(), self._settings.state_dir / PRINCIPALS
+        place = directory / f"{name[:40]}-{digest[:_DIGITS]}"
+        if place.exists():
+            return place
+        # Records name the directory, so it stays where earlier versions have made it.
+        before = directory / f"{name[:40]}-{digest[:_DIGITS_BEFORE]}"
+        return before if before.is_dir() and self._has_made(before, principal, digest) else place
+
+    def _has_made(self, before: Path, principal: str, digest: str) -> bool:
+        """Whether a directory of an earlier version is this caller's. Its name is short enough that somebody who can
+        choose what they are called could come by another one's: what is recorded below it decides, once and for all."""
+        mark = before / _OWNER
+        with contextlib.suppress(FileNotFoundError):
+            return mark.read_text(encoding="ascii") == digest
+        owners = {*self._owners(str(before / "claude"))}
+        if owners - {principal}:
+            log.error("%s is the directory of somebody else, and %s begins with a new one", before, principal)
+            return False
+        # Beside the directories that sandboxes are given, where no session can write.
+        replace_file(mark, digest.encode())
+        return True
+
+
+def _reaches_by_socket(environment: Mapping[str, str]) -> bool:
+    """Whether Claude Code speaks to its provider through the model's socket in this environment."""
+    return not any(environment.get(f"CLAUDE_CODE_USE_{cloud}") for cloud in ("BEDROCK", "VERTEX", "FOUNDRY"))
 
 
 def _settings_in(directory: Path) -> Path:

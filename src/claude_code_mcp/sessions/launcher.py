@@ -1,8 +1,10 @@
-"""From the options of a session to a process that is ready for its first message.
+"""From the options of a session to a process that is ready, with notices on options without effect.
 
 `Launcher` checks the options as far as that is possible without a process, spawns the process, initialises it and
-checks what only a running Claude Code can tell. Beside it: at which point of which conversation a process begins, and
-the directory that a session works in by default.
+checks what only a running Claude Code can tell. Beside it: at which point of which conversation a process begins.
+
+Options that are taken and have no effect become notices. Nothing is refused for that: versions of Claude Code and
+models differ, and a session runs without the option too.
 """
 
 import asyncio
@@ -13,24 +15,24 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from .. import json_text
 from ..beneath import directory_at
 from ..claude.command_line import Command, ConversationStart, build_command, prepare_command
-from ..claude.executable import check_values, find_executable
+from ..claude.executable import check_values, find_executable, start_inputs
 from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
-from ..claude.start_inputs import start_inputs
 from ..claude.user_config import own_registrations, process_with
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
-from ..model.options import SessionOptions
-from ..model.worktree import Worktree
+from ..model.caller import LOCAL
+from ..model.options import SessionOptions, Thinking, Worktree
+from ..model.tool_names import unknown_tools
 from ..processes.environment import build_environment
 from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path
 from ..processes.supervision import ChildOptions
-from ..state.session_records import LOCAL
 from ..store.transcripts import Transcripts
 from .homes import Home
 
@@ -66,6 +68,8 @@ class Launch:
     """The moments that it is to report and have decided."""
     variables: Mapping[str, str] | None = None
     """Set in its environment whatever the session's own and settings files say."""
+    mirrored: bool = False
+    """Whether it reports what it writes to its transcripts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,7 @@ class Launcher:
                 scratch=scratch,
                 options=ChildOptions(limits=self.home.limits),
             )
+        # Even where the command has no files: the sockets that lead out of the sandbox are made there.
         scratch = scratch_path(mark)
         entered = self.home.enclosure.entered(
             argv, options, launch.cwd, command.files, scratch, environment, conversation=start
@@ -173,6 +178,7 @@ class Launcher:
                 options=ChildOptions(isolated.descriptors, limits=self.home.limits, removal=isolated.removal),
             )
         process.traffic = ways.traffic
+        # They end with the process, however that ends.
         process.exited.add_done_callback(lambda _: ways.close())
         return process
 
@@ -206,6 +212,7 @@ class Launcher:
             "left_out": left_out,
             "alone": self.home.own,
             "variables": launch.variables,
+            "mirrored": launch.mirrored,
         }
 
     def _argv(self, options: SessionOptions, command: Command) -> list[str]:
@@ -258,6 +265,7 @@ class Launcher:
         try:
             reply = await process.request("initialize", timeout=self.start_timeout, **fields)
         except ProcessFailed:
+            # Only of one that has ended: before that, stderr may lack the line that says why.
             refusal = refused_argument(process.stderr) if process.exited.done() else None
             if refusal is not None:
                 raise refusal from None
@@ -308,6 +316,7 @@ def _new_file(path: str) -> str:
                 name = path if number == 1 else f"{path}.{number}"
                 with contextlib.suppress(FileExistsError):
                     place = name if directory is None else os.path.basename(name)
+                    # Exclusive: what is there, a link too, is never written to.
                     os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory))
                     return name
     except OSError as error:
@@ -362,7 +371,7 @@ def _check_root(options: SessionOptions, environment: Mapping[str, str]) -> None
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ForkPoint:
     """The session that a fork was made from; its transcript counts until the fork has one of its own."""
 
     session_id: str
@@ -370,12 +379,13 @@ class Origin:
 
 
 def find_conversation_start(
-    session_id: str, transcripts: Transcripts, origin: Origin | None = None, at_message: str | None = None
+    session_id: str, transcripts: Transcripts, origin: ForkPoint | None = None, at_message: str | None = None
 ) -> ConversationStart:
     """How the next process begins: resumed from its own transcript, else from its origin's, else anew.
 
     Blocks on the disk.
     """
+    # Its own transcript first: a fork that has one is beyond the point where it began.
     if transcripts.resumable(session_id):
         return ConversationStart(session_id, session_id, at_message, transcripts.api_ms(session_id))
     if origin is not None:
@@ -383,3 +393,83 @@ def find_conversation_start(
             session_id, origin.session_id, origin.at_message, transcripts.api_ms(origin.session_id)
         )
     return ConversationStart(session_id)
+
+
+# -- option notices ---------------------------------------------------------------------------------------------------
+
+
+PROMPTS = ("system_prompt", "append_system_prompt")
+"""The options that a conversation begins with: Claude Code writes them to its transcript, and takes them from there
+when the conversation goes on or is forked, whatever it is started with."""
+_KEPT_PROMPT = (
+    "systemPrompt was not applied: a conversation keeps the system prompt that it began with, in a fork too. Begin a "
+    "new session for another one."
+)
+_MOST_NAMES = 10
+_MODEL = re.compile(r"claude-[a-z]{1,20}-(\d{1,3})(?:-(\d{1,2})(?!\d))?")
+_ADAPTIVE = (4, 6)
+"""Models from this version on take no budget for their thinking."""
+_ALWAYS_ADAPTIVE = (5, 5)
+"""Models from this version on cannot be kept from thinking either."""
+
+
+class NoticedSession(Protocol):
+    """What notices depend on."""
+
+    @property
+    def options(self) -> SessionOptions: ...
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Those of the call that brought the session into memory."""
+
+    @property
+    def model(self) -> str | None:
+        """The model that answered last, by its full name."""
+
+
+def notices_of(session: NoticedSession) -> list[str]:
+    """Everything that there is to say of the options of a session now."""
+    return [*session.notices, *_on_thinking(session.options.thinking, session.model or session.options.model or "")]
+
+
+def option_notices(requested: SessionOptions | None, began_with: SessionOptions | None = None) -> tuple[str, ...]:
+    """What there is to say of the options of one call; `began_with` are those of the session that it goes on with, none
+    for a new one."""
+    if requested is None:
+        return ()
+    notices = [*_on_tools("allowedTools", requested.allowed_tools)]
+    notices += _on_tools("disallowedTools", requested.disallowed_tools)
+    if began_with is not None and any(_differs(name, requested, began_with) for name in PROMPTS):
+        notices.append(_KEPT_PROMPT)
+    return tuple(notices)
+
+
+def _differs(name: str, requested: SessionOptions, began_with: SessionOptions) -> bool:
+    value = getattr(requested, name)
+    return value is not None and value != getattr(began_with, name)
+
+
+def _on_tools(option: str, rules: tuple[str, ...]) -> list[str]:
+    unknown = unknown_tools(rules)
+    if not unknown:
+        return []
+    shown = ", ".join(
+        f"{name!r} (did you mean {nearest}?)" if nearest else repr(name)
+        for name, nearest in islice(unknown.items(), _MOST_NAMES)
+    )
+    more = f" and {len(unknown) - _MOST_NAMES} more" if len(unknown) > _MOST_NAMES else ""
+    return [f"{option}: no tool is known by the name {shown}{more}."]
+
+
+def _on_thinking(thinking: Thinking | None, model: str) -> list[str]:
+    """Seen in Claude Code's requests to the API: from 4.6 on it asks for adaptive thinking instead of a budget, and
+    from 5.5 on in any case."""
+    found = _MODEL.match(model)
+    if thinking is None or thinking.type == "adaptive" or found is None:
+        return []
+    version = int(found[1]), int(found[2] or 0)
+    if version >= _ALWAYS_ADAPTIVE:
+        return [f"thinking has no effect on {found[0]}, which decides itself how much it thinks; effort steers that."]
+    if version >= _ADAPTIVE and thinking.budget_tokens is not None:
+        return [f"thinking.budgetTokens has no effect on {found[0]}, which decides itself; effort steers that."]
+    return []

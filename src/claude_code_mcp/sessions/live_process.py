@@ -18,22 +18,22 @@ from functools import partial
 from typing import Any, Protocol
 
 from ..claude.command_line import ConversationStart, granted_rules, with_grants
-from ..claude.frames import Frame, Raw, Result, System
 from ..claude.process import ClaudeProcess
+from ..claude.protocol import Frame, Raw, Result, System
 from ..errors import ClaudeCodeError, ProcessFailed, TranscriptUnreadable
+from ..model.caller import LOCAL
 from ..model.events import ProcessChanged
 from ..model.options import SessionOptions
-from ..model.prices import at_least
-from ..model.usage import Usage
+from ..model.usage import Usage, at_least
 from ..processes.child import Exit
-from ..state.leases import Lease
-from ..state.session_records import LOCAL
+from ..state.session_holders import Lease
 from ..store.event_log import EventLog
 from .dependencies import SessionDeps
 from .event_writer import EventWriter
 from .frame_claims import FrameClaims
 from .launcher import Launch
 from .mcp_bridge import McpBridge, usable_servers
+from .replica import local_files
 from .slots import SlotHolder
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class LaunchOwner(Protocol):
 
 
 class ProcessOwner(LaunchOwner, SlotHolder, Protocol):
-    """The session."""
+    """The session that a process runs for, or the spare that keeps the process for one."""
 
     id: str
 
@@ -61,7 +61,7 @@ class ProcessOwner(LaunchOwner, SlotHolder, Protocol):
 
     @property
     def uncharged_usd(self) -> float:
-        """The least that was spent beside that."""
+        """The least that was spent beside `spent_usd` and is not charged yet."""
 
 
 class LifecycleListener(Protocol):
@@ -103,7 +103,7 @@ class FrameReceiver(Protocol):
 def launch_of(owner: LaunchOwner, deps: SessionDeps, servers: Sequence[str]) -> Launch:
     """What a process of this owner is started with now, as the policy is now; `servers` are those of the hub that it
     gets."""
-    granted = deps.gate.suggestions(owner.owner, owner.cwd, list(owner.grants))
+    granted = deps.enforcer.suggestions(owner.owner, owner.cwd, list(owner.grants))
     return Launch(
         with_grants(owner.options, granted),
         owner.cwd,
@@ -112,8 +112,9 @@ def launch_of(owner: LaunchOwner, deps: SessionDeps, servers: Sequence[str]) -> 
         budget=owner.process_budget,
         bridged={name: {"type": "sdk", "name": name} for name in servers} or None,
         rules=granted_rules(granted),
-        hooks=deps.gate.hooks(owner.owner),
-        variables=deps.gate.variables(owner.owner, deps.launcher.environment),
+        hooks=deps.enforcer.hooks(owner.owner),
+        variables=deps.enforcer.variables(owner.owner, deps.launcher.environment),
+        mirrored=deps.replica is not None and owner.options.persist,
     )
 
 
@@ -126,7 +127,7 @@ class LiveProcess:
         lifecycle: LifecycleListener,
         frames: FrameReceiver,
         deps: SessionDeps,
-        find_start: Callable[[], ConversationStart],
+        find_start: Callable[[], ConversationStart] | None,
         *,
         leased: bool = True,
     ) -> None:
@@ -134,7 +135,9 @@ class LiveProcess:
 
         SessionBusy too if a Claude Code process that is not ours has the session open. That one knows nothing of
         leases, so it is looked for again right before the spawn, which may have had to wait. `find_start` blocks on
-        the disk; it is called in a thread. A process that is not `leased` has no session yet, see `hand_to`.
+        the disk; it is called in a thread. It is None for a conversation whose id was made here and has not been used:
+        nobody can have it open, and nothing of it is on disk. A process that is not `leased` has no session yet, see
+        `hand_to`.
         """
         self._owner = owner
         self._lifecycle = lifecycle
@@ -145,11 +148,14 @@ class LiveProcess:
         self._tokens: list[str] = []
         """By which other servers know that this one has the sessions."""
         if leased:
+            # The lease first: another server that looks at the same time is kept out from here on.
             self._take_lease(owner.id)
         try:
-            deps.launcher.check_alone(owner.id)
+            if find_start is not None:
+                deps.launcher.check_alone(owner.id)
             deps.slots.take(owner)
         except BaseException:
+            # Here, since nobody can close an object that was never made.
             self._release_leases()
             raise
         self.process: ClaudeProcess | None = None
@@ -167,10 +173,13 @@ class LiveProcess:
         self._began_at = time.time()
         self.claims = FrameClaims(owner.id)
         """What its frames are compared with."""
+        self._replicated: str | None = None
+        """The session whose copy elsewhere is told of this process."""
         self._closing: asyncio.Task[None] | None = None
         self.bridge: McpBridge | None = None
         self._hosting = AsyncExitStack()
         """Held open for as long as the process may use the MCP servers that sessions share."""
+        # Last, when everything is there that the task and `leave` use.
         self._starting = deps.start_task(self._start())
 
     async def _make_bridge(self) -> McpBridge | None:
@@ -179,7 +188,7 @@ class LiveProcess:
             return None
         return McpBridge(
             host,
-            partial(usable_servers, host, owner.options.hub_servers, self._deps.gate, owner.owner),
+            partial(usable_servers, host, owner.options.hub_servers, self._deps.enforcer, owner.owner),
             f"session:{owner.id}",
             owner.cwd,
             self._deps.start_task,
@@ -198,6 +207,7 @@ class LiveProcess:
                 await self._deps.launcher.initialize(process, launch)
             # Outside of the limit on starts: a server that hangs must not keep other sessions from starting.
             await self._deps.launcher.check_servers(process, self._owner.options)
+            # It may have ended after its last answer: `process_ended` reports nothing of one that is not ready.
             if process.exited.done():
                 raise ProcessFailed(process.exited.result().reason)
         except ClaudeCodeError as error:
@@ -206,6 +216,7 @@ class LiveProcess:
             log.exception("session %s could not be started", self._owner.id)
             self._fail_start(ProcessFailed("Claude Code could not be started."))
         else:
+            # Otherwise it was left while it started, and whoever left it is told no more.
             if self._closing is None:
                 self.ready = True
                 if self.bridge is not None:
@@ -214,7 +225,10 @@ class LiveProcess:
 
     async def _spawn(self) -> tuple[ClaudeProcess, Launch]:
         deps, owner = self._deps, self._owner
-        start, used = await asyncio.to_thread(self._look_at_disk)
+        start, used = ConversationStart(owner.id), Usage()
+        if self._find_start is not None:
+            start, used = await deps.stores.threads.run(self._look_at_disk, self._find_start)
+        # Before it says anything: its totals begin with what the transcript has.
         self.claims.resumed_with(used)
         launch = launch_of(owner, deps, self.bridge.servers if self.bridge else ())
         self.budget, self.spent_before = launch.budget, owner.spent_usd
@@ -227,7 +241,18 @@ class LiveProcess:
             self.process = await spawning
             raise
         self._lifecycle.process_started(self.process.pid, start.api_ms, carried=self._follow_traffic(self.process))
+        self._replicate()
         return self.process, launch
+
+    def _replicate(self) -> None:
+        """From now on the session's copy elsewhere follows what the process writes. A spare has no session yet."""
+        replica, owner = self._deps.replica, self._owner
+        if replica is None or not owner.options.persist or not self._leases:
+            return
+        if self._replicated is not None and self._replicated != owner.id:
+            replica.process_gone(self._replicated)  # it was cleared, and goes on under another id
+        self._replicated = owner.id
+        replica.process_started(owner.id, partial(local_files, self._deps.stores.transcripts, owner.id, owner.cwd))
 
     def _follow_traffic(self, process: ClaudeProcess) -> bool:
         """From now on whoever has the process then is told of its traffic to the model; False if that is not known."""
@@ -247,15 +272,17 @@ class LiveProcess:
         left, process = self._owner.process_budget, self.process
         if left is None or process is None or process.traffic is None:
             return None
+        # Answers on their way count too: many at once would each find money left.
         unfinished = sum(at_least(used, model).cost_usd for model, used in process.traffic.unfinished.models.items())
         spent = self._owner.uncharged_usd + unfinished >= left
         return "The budget of this session is spent." if spent else None
 
-    def _look_at_disk(self) -> tuple[ConversationStart, Usage]:
+    def _look_at_disk(self, find_start: Callable[[], ConversationStart]) -> tuple[ConversationStart, Usage]:
         """How the conversation begins, and what was used in it so far; afterwards nobody else has it open (SessionBusy)
         and its transcript can be written to. Blocks; all of it is one call, since each costs a change of threads."""
         launcher, transcripts, session_id = self._deps.launcher, self._deps.stores.transcripts, self._owner.id
-        start = self._find_start()
+        start = find_start()
+        # In this order: what a killed server has left behind is ended, any other process is a reason to refuse.
         launcher.end_stray(session_id)
         launcher.check_alone(session_id)
         if start.resume == session_id:
@@ -274,16 +301,19 @@ class LiveProcess:
         """A process that was ready and had no session gets one, as if it had been started for it: takes the lease
         (SessionBusy) and the slot of its owner so far, then, in a task, calls `register` in a thread, passes on the
         frames that came `earlier`, and reports that it has started and is ready."""
+        # What may be refused comes first: until then the process is the spare's, which ends it.
         self._take_lease(owner.id)
         self._deps.slots.take(owner, instead_of=self._owner)
         self._owner, self._lifecycle, self._frames = owner, lifecycle, frames
         self.budget, self.spent_before = owner.process_budget, owner.spent_usd
+        # As at any start: that the process ends before it is ready is for `_begin_anew` to notice.
         self.ready = False
         self._starting = self._deps.start_task(self._begin_anew(earlier, register))
 
     async def _begin_anew(self, earlier: Sequence[Frame], register: Callable[[], None]) -> None:
         await asyncio.to_thread(register)
         process = self.process
+        # It may have been left, or have ended, while the disk was written.
         if self._closing is not None or process is None:
             return
         if process.exited.done():  # just now: another one begins the same conversation
@@ -292,7 +322,9 @@ class LiveProcess:
             self.process = None
             await self._start()
             return
+        # In the order in which a process that was started for the session would have reported it.
         self._lifecycle.process_started(process.pid, 0, carried=process.traffic is not None)
+        self._replicate()
         for frame in earlier:
             self._frames.frame_received(frame)
         self.ready = True
@@ -332,6 +364,7 @@ class LiveProcess:
         self.conversation_reset = False
         self.budget_outdated = self.budget is not None
         self._take_lease(session_id)
+        self._replicate()
 
     def why_taken(self, session_id: str) -> str | None:
         """Why the session cannot go on under another id; None if nobody has it or ever had it. Reads the disk: this is
@@ -358,19 +391,26 @@ class LiveProcess:
             self.ready = False
             if self.bridge is not None:
                 self.bridge.close()
+            # Known to the slots at once: a start that waits for room must not begin beside a process that still runs.
             self._closing = self._deps.start_task(self._close())
             self._deps.slots.leave(self._owner, self._closing)
 
     async def _close(self) -> None:
         try:
+            # A start under way is ended first: it may be about to spawn, and only then is `process` final.
             self._starting.cancel()
             await asyncio.wait([self._starting])
+            if self.bridge is not None:  # it may have been made after `leave` has looked
+                self.bridge.close()
             if self.process is not None:
                 await self.process.stop(self._deps.settings.stop_timeout)
         except ProcessFailed as error:
             log.error("session %s: %s", self._owner.id, error.message)
         finally:
+            # After the process, which may use the MCP servers to its end.
             await self._hosting.aclose()
+            if self._deps.replica is not None and self._replicated is not None:
+                self._deps.replica.process_gone(self._replicated)
             self._release_leases()
 
     def _take_lease(self, session_id: str) -> None:
@@ -436,7 +476,7 @@ class CurrentProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether it takes messages."""
+        """Whether there is a process that takes messages."""
         return self.live is not None and self.live.ready
 
     @property
@@ -463,6 +503,7 @@ class CurrentProcess:
 
     def leave(self) -> None:
         """Has the process closed, if there is one. The session can be resumed afterwards."""
+        # Taken out first: whatever is called below sees a session without a process.
         live, self.live = self.live, None
         if live is None:
             return

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from ..claude.frames import ControlRequest, Raw
 from ..claude.process import ClaudeProcess
+from ..claude.protocol import ControlRequest, Raw
 from ..errors import ClaudeCodeError, PermissionDenied, ProcessFailed
-from ..model.mcp_servers import PREFIX, prefix_of, server_names
 from ..model.question import AskPerson
 from ..model.text import one_line
+from ..model.tool_names import PREFIX, prefix_of, server_names
 from .policy_enforcer import PolicyEnforcer
 
 log = logging.getLogger(__name__)
@@ -74,23 +74,25 @@ class McpServerHost(Protocol):
 
 
 def usable_servers(
-    host: McpServerHost, wanted: tuple[str, ...] | None, enforcer: PolicyEnforcer, owner: str
+    host: McpServerHost, wanted: tuple[str, ...] | None, enforcer: PolicyEnforcer, principal: str
 ) -> dict[str, str]:
     """From the name that Claude Code gets to the server: those that a session wants (None: all) and that may be used,
-    but for those that the owner's policy denies as a whole. What a session is not given it cannot call."""
+    but for those that the principal's policy denies as a whole. What a session is not given it cannot call."""
     named = server_names(host.offered(wanted))
-    return {name: server for name, server in named.items() if enforcer.may_use_server(owner, name, server)}
+    return {name: server for name, server in named.items() if enforcer.may_use_server(principal, name, server)}
+
+
+def names_prompt(text: str) -> bool:
+    """Whether a message has the form of a prompt of a server, `/mcp__server__prompt arguments`."""
+    return text.startswith(f"/{PREFIX}")
 
 
 async def expand_prompt(host: McpServerHost, text: str, servers: Mapping[str, str], caller: str, directory: str) -> str:
-    """A message that names a prompt of a server, `/mcp__server__prompt arguments`, as the text of that prompt; any
-    other message unchanged. `servers` are those of `usable_servers`. Claude Code has such commands for servers that it
-    connects to itself, and for no others.
+    """A message that `names_prompt` as the text of that prompt; unchanged if none of the servers has it. `servers` are
+    those of `usable_servers`. Claude Code has such commands for servers that it connects to itself, and for no others.
 
     Raises ClaudeCodeError where the server cannot be had or refuses.
     """
-    if not text.startswith(f"/{PREFIX}"):
-        return text
     command, _, arguments = text[1:].partition(" ")
     for name, server in servers.items():
         if command.startswith(prefix_of(name)):
@@ -170,6 +172,7 @@ class McpBridge:
             return
         try:
             await permit()
+            # Looked up after the permission, which may take minutes: the server may have been replaced meanwhile.
             answer = await self._endpoint(process, name, server).answer(message)
             if answer is None or "result" not in answer:
                 failed()
@@ -187,6 +190,7 @@ class McpBridge:
 
             def push(message: Raw) -> None:
                 self._log_progress(server, message)
+                # A task for each: the server's own messages must not wait until Claude Code has taken this one.
                 self._start_task(_push(process, name, message))
 
             self._endpoints[server] = self._host.endpoint(
@@ -219,6 +223,7 @@ class McpBridge:
     def follow(self, process: ClaudeProcess) -> None:
         """From now on the process is told of servers that come and go."""
         self._process = process
+        # Servers came or went while it started, when it could not be told.
         if self._announced != self._servers:
             self._start_task(self._announce(process))
 
@@ -233,6 +238,7 @@ class McpBridge:
         process = self._process
         if process is None:
             return
+        # Those that it knows have had their handshake: the new endpoint goes on from there.
         for name, server in self._servers.items():
             if server in changed and server in known:
                 self._endpoint(process, name, server).take_over()
@@ -241,7 +247,9 @@ class McpBridge:
 
     async def _announce(self, process: ClaudeProcess) -> None:
         """Tells the process which servers there are. A CLI that cannot be told has them when it is started next."""
+        # One at a time: an older list must not come behind a newer one.
         async with self._announcing:
+            # Noted before the request: what changes while that runs is announced by the next call.
             servers = self._servers
             if servers == self._announced:
                 return

@@ -1,15 +1,27 @@
-"""The user messages that a session has accepted: which process has them, and how each of them came out."""
+"""User messages that a session has accepted, with their images, and how each of them came out.
+
+What an image is, its bytes say, not its name. For one from a file the policy decides on where the path really leads,
+and just that file is opened: a link that is put anywhere on the way in between leads nowhere else.
+"""
 
 import asyncio
+import base64
+import binascii
+import os
+import stat
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
-from ..model.image import Image
+from ..beneath import open_at
+from ..errors import InvalidArgument, PermissionDenied
+from ..model.options import MEDIA_TYPES, Image, SessionOptions, media_type
 from ..model.outcome import Outcome
+from .dependencies import SessionDeps
 
 _SETTLED_KEPT = 32
 
@@ -67,12 +79,12 @@ class MessageQueue:
 
     @property
     def open(self) -> list[UserMessage]:
-        """Those without an outcome, oldest first."""
+        """The messages without an outcome, oldest first."""
         return list(self._open.values())
 
     @property
     def unsent(self) -> frozenset[str]:
-        """The ids of those that no process has been given."""
+        """The ids of the messages that no process has been given."""
         return frozenset(message.id for message in self._unsent)
 
     def find(self, message_id: str) -> UserMessage | None:
@@ -84,7 +96,7 @@ class MessageQueue:
         self._unsent.append(message)
 
     def take_unsent(self, turn_message_id: str, *, question_only: bool) -> list[UserMessage]:
-        """Removes and returns those that the process is to be given now, while this turn is the current one.
+        """Removes and returns the messages that the process is to be given now, while this turn is the current one.
 
         Claude Code makes one turn of all messages that wait when a turn ends. So a message that wants a turn of its own
         is held back until that turn is the current one, or until nothing runs at all but a question of the background.
@@ -102,7 +114,7 @@ class MessageQueue:
             message.sent_again = True
 
     def settle_turn(self, outcome: Outcome, turn: int, except_for: Set[str] = frozenset()) -> UserMessage | None:
-        """Gives the outcome to all but those in `except_for`, of which it returns the one that runs next.
+        """Gives the outcome to all open messages but those in `except_for`, of which it returns the one that runs next.
 
         Claude Code runs those that may join a turn before those that may not, else in the order they came.
         """
@@ -115,6 +127,7 @@ class MessageQueue:
         """Gives a message its outcome; `turn` stays 0 for one that never ran."""
         self._open.pop(message.id, None)
         self._unsent = [unsent for unsent in self._unsent if unsent is not message]
+        # They may be megabytes, and the message is kept for a call that comes back for its outcome.
         message.images = ()
         self._settled[message.id] = message
         if len(self._settled) > _SETTLED_KEPT:
@@ -122,3 +135,84 @@ class MessageQueue:
         if not message.outcome.done():
             message.turn = turn
             message.outcome.set_result(outcome)
+
+
+# -- images -----------------------------------------------------------------------------------------------------------
+
+
+_MOST_IMAGES = 20
+_LARGEST = 5 << 20
+"""Bytes of one image; the model takes no more."""
+_LARGEST_TOGETHER = 20 << 20
+_DATA = "data:"
+_KINDS = ", ".join((*sorted(kind.removeprefix("image/") for kind in MEDIA_TYPES), "pdf"))
+
+
+def read_images(sources: Sequence[str], allowed: Callable[[str], str]) -> tuple[Image, ...]:
+    """The images in their order. `allowed` says where a path really leads, or raises. InvalidArgument for what is no
+    image or too large. Blocks on the disk."""
+    if len(sources) > _MOST_IMAGES:
+        raise InvalidArgument(f"images: a message has at most {_MOST_IMAGES} of them.", field="images")
+    images, total = [], 0
+    for number, source in enumerate(sources):
+        field = f"images.{number}"
+        data = _decoded(field, source) if source.startswith(_DATA) else _read(field, source, allowed)
+        kind = media_type(data)
+        if kind is None:
+            raise InvalidArgument(f"{field}: is nothing of these kinds: {_KINDS}.", field=field)
+        total += len(data)
+        if total > _LARGEST_TOGETHER:
+            raise InvalidArgument(f"images: all together have more than {_LARGEST_TOGETHER >> 20} MiB.", field="images")
+        images.append(Image(kind, base64.b64encode(data).decode("ascii")))
+    return tuple(images)
+
+
+class ImageReader(Protocol):
+    """The session that the images are for."""
+
+    cwd: str
+    owner: str
+    options: SessionOptions
+    deps: SessionDeps
+
+
+def allowed_path(session: ImageReader, path: str) -> str:
+    """Where the path of an image really leads; PermissionDenied if the session could not read it. Reads the disk."""
+    resolved = session.deps.enforcer.admission(session.owner).readable("images", path, session.cwd)
+    enclosure = session.deps.launcher.home.enclosure
+    if enclosure is not None and not enclosure.sees(resolved, session.options, session.cwd):
+        raise PermissionDenied("images: a path lies outside of what the session's sandbox sees.", field="images")
+    return resolved
+
+
+def _decoded(field: str, url: str) -> bytes:
+    head, comma, encoded = url.partition(",")
+    if not comma or not head.endswith(";base64"):
+        raise InvalidArgument(f"{field}: a data URL must be base64: data:image/png;base64,…", field=field)
+    # Before it is decoded: that takes as much memory again.
+    if len(encoded) > _LARGEST * 4 // 3 + 4:
+        raise _too_large(field)
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidArgument(f"{field}: is not valid base64.", field=field) from None
+
+
+def _read(field: str, path: str, allowed: Callable[[str], str]) -> bytes:
+    try:
+        # What was allowed is a path without links: one that is put into it since leads nowhere else.
+        with open(allowed(path), "rb", opener=open_at) as file:
+            # Of what was opened: the path may lead to another file by now.
+            opened = os.fstat(file.fileno())
+            if not stat.S_ISREG(opened.st_mode):
+                raise InvalidArgument(f"{field}: is no plain file.", field=field)
+            if opened.st_size > _LARGEST:
+                raise _too_large(field)
+            return file.read(_LARGEST + 1)[:_LARGEST]
+    except OSError as error:
+        why = error.strerror or "cannot be read"
+        raise InvalidArgument(f"{field}: cannot be read: {why}.", field=field) from None
+
+
+def _too_large(field: str) -> InvalidArgument:
+    return InvalidArgument(f"{field}: has more than {_LARGEST >> 20} MiB.", field=field)

@@ -17,11 +17,10 @@ from typing import Any, Protocol
 from ..errors import SessionBusy
 from ..model.events import Event, QuestionOpened, QuestionSettled
 from ..state.database import Database
-from ..state.leases import Leases
-from ..state.session_holders import Holder, SessionHolders
+from ..state.session_holders import Holder, Leases, SessionHolders
 from ..state.session_records import SessionRecords
 from ..store.following import FileFollower
-from .record_writer import StartTask
+from .background import StartTask
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +90,7 @@ class Neighbours:
         async with self._follower.follow(f"{self._database.path}-wal") as database:
             while True:
                 await database.changed()
+                # The next change is another chance, and who wants the session does not wait for ever.
                 with suppress(OSError):
                     for session_id in await asyncio.to_thread(self._holders.wanted):
                         if not give_way(session_id):
@@ -104,11 +104,14 @@ class Neighbours:
 
     async def make_way(self, session_id: str, leases: Leases) -> None:
         """Returns when no other server has the session. SessionBusy, with who has it, if that one is at work on it or
-        does not let go in time. Nothing is held by this: whoever is next takes the lease."""
+        does not let go in time; ProcessFailed if it cannot be told whether one has it. Nothing is held by this: whoever
+        is next takes the lease."""
+        # As a rule nobody has it, and nothing needs to be written.
         if not await asyncio.to_thread(leases.held, session_id):
             return
         holder = await asyncio.to_thread(self._holders.want, session_id)
         with suppress(TimeoutError):
+            # Followed before the first look: what changes between the two is not missed.
             async with asyncio.timeout(_GIVING_WAY), self._follower.follow(f"{self._database.path}-wal") as database:
                 while await asyncio.to_thread(leases.held, session_id):
                     now = await asyncio.to_thread(self._holders.holder, session_id)
@@ -123,7 +126,7 @@ class Neighbours:
 
         def at_rest() -> bool:
             record = records.read(session_id)
-            running = record is not None and record.running_since is not None and leases.held(session_id)
+            running = record is not None and record.running_since is not None and leases.may_be_held(session_id)
             return not running or bool(self._holders.questions_elsewhere(session_id))
 
         with suppress(TimeoutError):

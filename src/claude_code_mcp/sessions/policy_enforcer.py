@@ -1,27 +1,28 @@
 """Applies the operator's policy: to the options of sessions, to tool calls, to spending and to the hub.
 
 The rules themselves are pure (`policy/`); here they meet real paths, the switch for bypassing permissions and what each
-owner has spent today.
+principal has spent today.
 """
 
 import copy
+import math
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from ..claude.command_line import granted_rules, with_grants
 from ..errors import ClaudeCodeError, LimitReached, PermissionDenied
-from ..model.mcp_servers import plain_name
 from ..model.options import SessionOptions
 from ..model.question import Answer, QuestionKind, kind_of
+from ..model.tool_names import plain_name
 from ..policy.admission import Admission, within
 from ..policy.harmless import git_variables
-from ..policy.policy import MODE_LADDER, Policy
+from ..policy.policy import MODE_LADDER, GroupBudget, Policy
 from ..policy.rules import Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home
-from ..state.spending import Spending
+from ..state.spending import Budget, Spending
 
 BY = "policy"
 """The channel through which rules answer."""
@@ -33,8 +34,112 @@ _SAME_DIRECTORY = {"CLAUDE_BASH_MAINTAIN_PROJECT_WORKING_DIR": "1"}
 """Claude Code goes back to the session's directory after every command."""
 
 
+class PrincipalLimits:
+    """How much each principal may have at once and spend in a day; LimitReached beyond that."""
+
+    def __init__(self, policy: Policy, spending: Spending) -> None:
+        self.spending = spending
+        self._policy = policy
+        self._admitting: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """By principal, the sessions that are being sent messages and are not busy yet, with how many messages."""
+
+    def turn_time(self, seconds: float | None, principal: str) -> float | None:
+        """The timeout of a turn, if the caller sets one; refused above the limit."""
+        limit = self._policy.profile(principal).limits.turn_seconds
+        return None if seconds is None else within("timeout", seconds, limit)
+
+    @contextmanager
+    def room(self, session_id: str, principal: str, working: Sequence[str]) -> Iterator[None]:
+        """Counts a session as working while it is sent a message; LimitReached if the principal has too many that work.
+
+        `working` are the principal's busy sessions. Two messages that are sent at the same time count each other.
+        """
+        limit, admitting = self._policy.profile(principal).limits.sessions, self._admitting[principal]
+        taken = {*admitting, *working}
+        if limit is not None and session_id not in taken and len(taken) >= limit:
+            raise LimitReached(f"You have {limit} sessions at work, which is all you may have at once.", limit=limit)
+        admitting[session_id] += 1
+        try:
+            yield
+        finally:
+            # Of two messages to one session, the last to be accepted or refused ends its count.
+            admitting[session_id] -= 1
+            if not admitting[session_id]:
+                del admitting[session_id]
+
+    def requests_per_minute(self, principal: str) -> int | None:
+        """How many requests a principal may send over HTTP; None for any number."""
+        return self._policy.profile(principal).limits.requests_per_minute
+
+    def counts(self, principal: str) -> bool:
+        """Whether what this principal spends is limited, by the day or the month, for itself or with a group."""
+        return self._policy.profile(principal).limits.daily_usd is not None or bool(self.budgets(principal))
+
+    def budgets(self, principal: str) -> list[Budget]:
+        """What limits a principal beside its day."""
+        monthly = self._policy.profile(principal).limits.monthly_usd
+        found = [] if monthly is None else [Budget(monthly)]
+        for group in self._policy.counted_groups(principal):
+            budget = self._policy.budgets.get(group, GroupBudget())
+            found += [Budget(budget.daily_usd, "day", group)] if budget.daily_usd is not None else []
+            found += [Budget(budget.monthly_usd, "month", group)] if budget.monthly_usd is not None else []
+        return found
+
+    def all_budgets(self, principal: str) -> list[Budget]:
+        """The same with that of its day."""
+        daily = self._policy.profile(principal).limits.daily_usd
+        return [*([] if daily is None else [Budget(daily, "day")]), *self.budgets(principal)]
+
+    def spendable(self, principal: str, session_id: str) -> float | None:
+        """Dollars that a process of the session may spend: what is reserved for it; None if nothing is limited."""
+        if not self.counts(principal):
+            return None
+        limit, reserved = self._policy.profile(principal).limits.daily_usd, self.spending.reserved(session_id)
+        if reserved is not None or limit is None:
+            return reserved  # of a month nothing is known here without a look at the disk
+        return max(0.0, limit - self.spending.today(principal))
+
+    def reserve(
+        self, principal: str, session_id: str, wanted: float | None, working: int, process_left: float | None
+    ) -> float:
+        """Reserves what a session may spend of a principal's day, and returns it; LimitReached if nothing is left.
+
+        That is what is `wanted` (None: any amount), but no more than a fair share among the sessions that it may have
+        at work, of which `working` others are. What its process may still spend, `process_left`, is taken if it
+        is within that and not much less: a process learns its budget only when it starts. Blocks on the disk.
+        """
+        limits = self._policy.profile(principal).limits
+        limit = math.inf if limits.daily_usd is None else limits.daily_usd
+        budgets = self.budgets(principal)
+        shares = 2 if limits.sessions is None else max(1, limits.sessions - working)
+
+        def share(left: float) -> float:
+            fair = left / shares if wanted is None else min(wanted, left / shares)
+            return process_left if process_left is not None and fair / 2 <= process_left <= fair else fair
+
+        try:
+            amount = self.spending.reserve(principal, session_id, limit, share, budgets)
+            spent_up = next((each for each in budgets if self.spending.spent(principal, each) >= each.limit), None)
+        except OSError as error:  # without the file nobody knows what is left
+            raise LimitReached(f"No part of today's budget can be reserved: {error.strerror or error}.") from None
+        if not amount and (spent_up is not None or math.isinf(limit)):
+            raise _over(spent_up or budgets[0], spent=spent_up is not None)
+        if not amount:
+            spent = self.spending.today(principal) >= limit
+            how = "spent; it starts anew at midnight UTC" if spent else "spent, or reserved for sessions at work"
+            raise LimitReached(f"Your budget of ${limit:g} for today is {how}.", limit=limit)
+        return amount
+
+
+def _over(budget: Budget, *, spent: bool) -> LimitReached:
+    whose = "Your budget" if budget.group is None else f"The budget of the group {budget.group}"
+    when = "at midnight UTC" if budget.period == "day" else "with the next month, UTC"
+    how = f"spent; it starts anew {when}" if spent else "spent, or reserved for sessions at work"
+    return LimitReached(f"{whose} of ${budget.limit:g} for this {budget.period} is {how}.", limit=budget.limit)
+
+
 class PolicyEnforcer:
-    """Refuses with PermissionDenied or LimitReached. An owner's profile is looked up at every call."""
+    """Refuses with PermissionDenied. A principal's profile is looked up at every call."""
 
     def __init__(self, policy: Policy, default_directory: str, spending: Spending, guarded: Sequence[str] = ()) -> None:
         """`guarded` are the directories with settings of Claude Code and of this server."""
@@ -43,9 +148,7 @@ class PolicyEnforcer:
         self._environment: Mapping[str, str] = {}
         self._guarded = guarded
         self._bypassing: set[str] = set()
-        self._admitting: defaultdict[str, set[str]] = defaultdict(set)
-        """By owner, the sessions that are being sent a message and are not busy yet."""
-        self.spending = spending
+        self.limits = PrincipalLimits(policy, spending)
 
     def for_client(self, directory: str, environment: Mapping[str, str]) -> "PolicyEnforcer":
         """The same policy and counts for clients in this directory, which `.` means to them, and with this HOME.
@@ -64,135 +167,68 @@ class PolicyEnforcer:
 
     # -- sessions ---------------------------------------------------------------------------------------------
 
-    def admit(self, options: SessionOptions, cwd: str, owner: str) -> SessionOptions:
+    def admit(self, options: SessionOptions, cwd: str, principal: str) -> SessionOptions:
         """The options that a session in this directory runs with, tightened by the policy, or PermissionDenied."""
-        return self._admission(owner).admit(options.model_copy(update={"cwd": cwd}))
+        return self.admission(principal).admit(options.model_copy(update={"cwd": cwd}))
 
-    def modes(self, owner: str) -> tuple[str, ...]:
-        """The permission modes that an owner may choose, the most careful first."""
-        ceiling = MODE_LADDER.index(self._policy.profile(owner).mode_ceiling)
+    def modes(self, principal: str) -> tuple[str, ...]:
+        """The permission modes that a principal may choose, the most careful first."""
+        ceiling = MODE_LADDER.index(self._policy.profile(principal).mode_ceiling)
         modes = MODE_LADDER[: ceiling + 1]
-        return modes if self.bypass_possible(owner) else tuple(mode for mode in modes if mode != "bypassPermissions")
+        if self.bypass_possible(principal):
+            return modes
+        return tuple(mode for mode in modes if mode != "bypassPermissions")
 
-    def directories(self, owner: str) -> list[str]:
-        """The roots of the owner's profile; the default directory where it may work anywhere."""
-        roots = self._policy.profile(owner).roots
+    def directories(self, principal: str) -> list[str]:
+        """The roots of the principal's profile; the default directory where it may work anywhere."""
+        roots = self._policy.profile(principal).roots
         return [self._resolve(self._root(root)) for root in ((".",) if roots is None else roots)]
 
-    def may_work_in(self, path: str, owner: str) -> bool:
-        """Whether a directory lies within the owner's roots, wherever links lead."""
+    def may_work_in(self, path: str, principal: str) -> bool:
+        """Whether a directory lies within the principal's roots, wherever links lead."""
         try:
-            self._admission(owner).inside("cwd", path, self._default_directory)
+            self.admission(principal).inside("cwd", path, self._default_directory)
         except ClaudeCodeError:
             return False
         return True
 
-    def may_change(self, directory: str, owner: str) -> bool:
-        """Whether the owner's sessions may change files in a directory at all."""
+    def resolved(self, path: str, principal: str) -> str:
+        """A directory as sessions write it down, where links lead; one outside of the principal's roots as it is."""
+        return os.path.realpath(path) if self.may_work_in(path, principal) else path
+
+    def may_change(self, directory: str, principal: str) -> bool:
+        """Whether the principal's sessions may change files in a directory at all."""
         changed = {"file_path": os.path.join(directory, "file")}
-        return self.judge(owner, directory, "Edit", changed).decision is not Decision.DENY
+        return self.judge(principal, directory, "Edit", changed).decision is not Decision.DENY
 
-    def readable(self, field: str, path: str, cwd: str, owner: str) -> str:
-        """Where a path really leads; PermissionDenied for one that the owner's sessions may not read."""
-        return self._admission(owner).readable(field, path, cwd)
-
-    def check_prompt(self, prompt: str, cwd: str, owner: str) -> None:
-        """PermissionDenied for a prompt with which Claude Code would do by itself what the policy does not allow."""
-        self._admission(owner).check_prompt("prompt", prompt, cwd)
-
-    def variables(self, owner: str, environment: Mapping[str, str]) -> dict[str, str]:
-        """Variables for the owner's processes, which otherwise have this environment.
+    def variables(self, principal: str, environment: Mapping[str, str]) -> dict[str, str]:
+        """Variables for the principal's processes, which otherwise have this environment.
 
         Where reading is limited, Claude Code must not read files that are mentioned with `@` by itself, wherever the
         mention comes from: it then tells the model to use its tools. Where commands are denied, git must run nothing
         when it is asked about the state of a repository. Where there are rules on commands, each line is judged by
         itself, and so must begin in the session's directory, wherever the one before has gone.
         """
-        profile = self._policy.profile(owner)
+        profile = self._policy.profile(principal)
         mentions = _NO_MENTIONS if profile.limits_reading else {}
         directory = _SAME_DIRECTORY if profile.judges_commands else {}
         return {**mentions, **directory, **(git_variables(environment) if profile.shell is Shell.LIMITED else {})}
 
-    def turn_time(self, seconds: float | None, owner: str) -> float | None:
-        """The timeout of a turn, if the caller sets one; refused above the limit."""
-        limit = self._policy.profile(owner).limits.turn_seconds
-        return None if seconds is None else within("timeout", seconds, limit)
-
-    @contextmanager
-    def room(self, session_id: str, owner: str, working: Sequence[str]) -> Iterator[None]:
-        """Counts a session as working while it is sent a message; LimitReached if the owner has too many that work.
-
-        `working` are the owner's busy sessions. Two messages that are sent at the same time count each other.
-        """
-        limit, admitting = self._policy.profile(owner).limits.sessions, self._admitting[owner]
-        taken = admitting.union(working)
-        if limit is not None and session_id not in taken and len(taken) >= limit:
-            raise LimitReached(f"You have {limit} sessions at work, which is all you may have at once.", limit=limit)
-        added = session_id not in admitting
-        admitting.add(session_id)
-        try:
-            yield
-        finally:
-            if added:
-                admitting.discard(session_id)
-
-    # -- money ------------------------------------------------------------------------------------------------
-
-    def counts(self, owner: str) -> bool:
-        """Whether what this owner spends per day is limited."""
-        return self._policy.profile(owner).limits.daily_usd is not None
-
-    def spendable(self, owner: str, session_id: str) -> float | None:
-        """Dollars that a process of the session may spend: what is reserved for it; None if the day has no limit."""
-        limit = self._policy.profile(owner).limits.daily_usd
-        if limit is None:
-            return None
-        reserved = self.spending.reserved(session_id)
-        return max(0.0, limit - self.spending.today(owner)) if reserved is None else reserved
-
-    def reserve(
-        self, owner: str, session_id: str, wanted: float | None, working: int, process_left: float | None
-    ) -> float:
-        """Reserves what a session may spend of the owner's day and returns the amount; LimitReached if nothing is left.
-
-        That is what is `wanted` (None: any amount), but no more than a fair share among the sessions that the owner may
-        have at work, of which `working` others are. What its process may still spend, `process_left`, is taken if it
-        is within that and not much less: a process learns its budget only when it starts. Blocks on the disk.
-        """
-        limits = self._policy.profile(owner).limits
-        limit = limits.daily_usd
-        assert limit is not None, "only where the day is limited"
-        shares = 2 if limits.sessions is None else max(1, limits.sessions - working)
-
-        def share(left: float) -> float:
-            fair = left / shares if wanted is None else min(wanted, left / shares)
-            return process_left if process_left is not None and fair / 2 <= process_left <= fair else fair
-
-        try:
-            amount = self.spending.reserve(owner, session_id, limit, share)
-        except OSError as error:  # without the file nobody knows what is left
-            raise LimitReached(f"No part of today's budget can be reserved: {error.strerror or error}.") from None
-        if not amount:
-            spent = self.spending.today(owner) >= limit
-            how = "spent; it starts anew at midnight UTC" if spent else "spent, or reserved for sessions at work"
-            raise LimitReached(f"Your budget of ${limit:g} for today is {how}.", limit=limit)
-        return amount
-
     # -- tools ------------------------------------------------------------------------------------------------
 
-    def judge(self, owner: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> Verdict:
+    def judge(self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> Verdict:
         """What the rules decide about a call."""
-        profile = self._policy.profile(owner)
+        profile = self._policy.profile(principal)
         roots = None if profile.roots is None else [self._root(root) for root in profile.roots]
         call = ToolCall(tool, tool_input, cwd, self._resolve, guarded=self._guarded, roots=roots)
-        return judge(call, profile.allow, profile.deny, profile.tools, profile.shell)
+        return judge(call, profile.allow_rules, profile.deny_rules, profile.tools, profile.shell)
 
     def _root(self, root: str) -> str:
         return self._default_directory if root == "." else root
 
-    def answer(self, owner: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> Answer | None:
+    def answer(self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> Answer | None:
         """The answer that the rules give to a question; None if a person must be asked."""
-        verdict = self.judge(owner, cwd, tool, tool_input)
+        verdict = self.judge(principal, cwd, tool, tool_input)
         if verdict.decision is Decision.ASK:
             return None
         if verdict.decision is Decision.DENY:
@@ -200,38 +236,25 @@ class PolicyEnforcer:
         # A rule can deny a question to the user, but has no answer to it.
         return Answer(allow=True) if kind_of(tool) is not QuestionKind.USER_QUESTION else None
 
-    def denies(self, owner: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> bool:
-        """Whether no answer can allow a call."""
-        return self.judge(owner, cwd, tool, tool_input).decision is Decision.DENY
-
-    def check_call(self, owner: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> None:
+    def check_call(self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> None:
         """PermissionDenied for a call that no answer can allow."""
-        verdict = self.judge(owner, cwd, tool, tool_input)
+        verdict = self.judge(principal, cwd, tool, tool_input)
         if verdict.decision is Decision.DENY:
             raise PermissionDenied(_refusal(verdict), field="updated_input")
 
-    def suggestions(self, owner: str, cwd: str, offered: object) -> list[Mapping[str, Any]]:
+    def suggestions(self, principal: str, cwd: str, offered: object) -> list[Mapping[str, Any]]:
         """Those of the CLI's permission updates that "allow for this session" may grant."""
-        return self._admission(owner).suggestions(offered if isinstance(offered, list) else [], cwd)
+        return self.admission(principal).suggestions(offered if isinstance(offered, list) else [], cwd)
 
-    def modes_after_plan(self, owner: str) -> tuple[Sequence[str], str | None]:
-        """The modes that may be chosen when a plan is approved, and the one that is set if none is chosen; None leaves
-        that to Claude Code."""
-        return self._admission(owner).modes_after_plan()
-
-    def check_mode(self, owner: str, mode: str) -> None:
-        """PermissionDenied for a mode above the ceiling."""
-        self._admission(owner).check_mode("permission_mode", mode)
-
-    def hooks(self, owner: str) -> dict[str, Any] | None:
+    def hooks(self, principal: str) -> dict[str, Any] | None:
         """The hooks for `initialize`: where the policy denies anything, Claude Code must show us every call, also those
         that it would not ask about."""
-        profile = self._policy.profile(owner)
+        profile = self._policy.profile(principal)
         if not profile.deny and profile.tools is None:
             return None
         return {"PreToolUse": [{"matcher": None, "hookCallbackIds": [_HOOK_ID]}]}
 
-    def vet(self, owner: str, cwd: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    def vet(self, principal: str, cwd: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to the hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions.
 
         Those know what the caller and answers "for this session" have allowed. A doubt is asked about all the same, and
@@ -241,7 +264,7 @@ class PolicyEnforcer:
         call = hook_input if isinstance(hook_input, Mapping) else {}
         tool_input = call.get("tool_input")
         verdict = self.judge(
-            owner, cwd, str(call.get("tool_name")), tool_input if isinstance(tool_input, Mapping) else {}
+            principal, cwd, str(call.get("tool_name")), tool_input if isinstance(tool_input, Mapping) else {}
         )
         if verdict.decision is Decision.DENY:
             return _hook_reply("deny", _refusal(verdict))
@@ -251,14 +274,14 @@ class PolicyEnforcer:
 
     # -- the hub ----------------------------------------------------------------------------------------------
 
-    def may_use_server(self, owner: str, *names: str) -> bool:
-        """Whether the owner's sessions may use anything of an MCP server, under each of the names that it has."""
-        profile = self._policy.profile(owner)
-        return all(offers_server(name, profile.deny, profile.tools) for name in names)
+    def may_use_server(self, principal: str, *names: str) -> bool:
+        """Whether the principal's sessions may use anything of an MCP server, under each of the names that it has."""
+        profile = self._policy.profile(principal)
+        return all(offers_server(name, profile.deny_rules, profile.tools) for name in names)
 
     def allowed_beforehand(
         self,
-        owner: str,
+        principal: str,
         cwd: str,
         options: SessionOptions,
         grants: Sequence[Mapping[str, Any]],
@@ -266,17 +289,18 @@ class PolicyEnforcer:
     ) -> bool:
         """Whether a session may call an MCP tool with nobody asked where the rules would have somebody asked: because
         its options say so, because a person has granted it, or because it bypasses permissions."""
-        granted = self.suggestions(owner, cwd, list(grants))
+        granted = self.suggestions(principal, cwd, list(grants))
         options, rules = with_grants(options, granted), granted_rules(granted)
+        # Before the bypass: what was denied for this session stays denied in every mode.
         if any(names_tool(rule, tool) for rule in (*options.disallowed_tools, *rules.get("deny", ()))):
             return False
         if options.dangerously_skip_permissions or options.permission_mode == "bypassPermissions":
             return True
         return any(names_tool(rule, tool) for rule in (*options.allowed_tools, *rules.get("allow", ())))
 
-    def check_steering(self, owner: str) -> None:
+    def check_steering(self, principal: str) -> None:
         """PermissionDenied for a caller who may use the shared MCP servers, but not change them for everybody."""
-        if not self._policy.profile(owner).steer_hub:
+        if not self._policy.profile(principal).steer_hub:
             raise PermissionDenied(
                 "The MCP servers are shared by all callers, and the operator's policy does not let you change them.",
                 field="action",
@@ -284,29 +308,35 @@ class PolicyEnforcer:
 
     # -- bypassing --------------------------------------------------------------------------------------------
 
-    def bypass_possible(self, owner: str) -> bool:
-        profile = self._policy.profile(owner)
+    def bypass_possible(self, principal: str) -> bool:
+        profile = self._policy.profile(principal)
         return profile.bypass != "never" and profile.mode_ceiling == "bypassPermissions"
 
-    def bypass_on(self, owner: str) -> bool:
-        return self.bypass_possible(owner) and owner in self._bypassing
+    def bypass_on(self, principal: str) -> bool:
+        return self.bypass_possible(principal) and principal in self._bypassing
 
-    def set_bypass(self, owner: str, on: bool) -> None:
+    def set_bypass(self, principal: str, on: bool) -> None:
         """Switches the bypass; PermissionDenied where it may never be on."""
-        if on and not self.bypass_possible(owner):
+        if on and not self.bypass_possible(principal):
             raise PermissionDenied("The operator's policy never allows to bypass permissions.", field="action")
-        (self._bypassing.add if on else self._bypassing.discard)(owner)
+        (self._bypassing.add if on else self._bypassing.discard)(principal)
 
-    def _admission(self, owner: str) -> Admission:
-        bypassing = owner in self._bypassing
-        profile = self._policy.profile(owner)
-        return Admission(profile, self._resolve, self._default_directory, bypassing, exists=self._exists)
+    def admission(self, principal: str) -> Admission:
+        """What this principal's sessions may be started with, as the switches are now."""
+        bypassing = principal in self._bypassing
+        profile = self._policy.profile(principal)
+
+        def exists(path: str) -> bool:
+            return os.path.lexists(_at_home(path, self._environment))
+
+        return Admission(profile, self._resolve, self._default_directory, bypassing, exists=exists)
 
     def _resolve(self, path: str) -> str:
-        return os.path.realpath(os.path.expanduser(expand_home(path, self._environment)))
+        return os.path.realpath(_at_home(path, self._environment))
 
-    def _exists(self, path: str) -> bool:
-        return os.path.lexists(os.path.expanduser(expand_home(path, self._environment)))
+
+def _at_home(path: str, environment: Mapping[str, str]) -> str:
+    return os.path.expanduser(expand_home(path, environment)) if path.startswith("~") else path
 
 
 _COMPLETED = {"ref/prompt": "prompts/get", "ref/resource": "resources/read"}

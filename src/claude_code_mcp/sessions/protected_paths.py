@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..claude.executable import bundled_executable
-from ..claude_home import config_directory, user_file
 from ..config import CONFIG_FILE_VARIABLE, Settings
+from ..model.paths import config_directory, user_file
 from ..processes.environment import expand_home
 from ..processes.leftovers import is_scratch_name
 
@@ -80,6 +80,7 @@ class ProtectedPaths:
             return "is the whole machine"
         if any(_is_below(path, directory) for path in _SYSTEM):
             return "is a directory of the system, or holds one"
+        # Made anew for each question: the answer is of the disk as it is now.
         disk = _Disk()
         itself, parents = disk.identity(directory), set(disk.with_parents(directory))
         for protected in self.paths:

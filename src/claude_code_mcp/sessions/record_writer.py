@@ -8,28 +8,24 @@ well.
 """
 
 import asyncio
+import itertools
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..errors import ProcessFailed
 from ..model.outcome import Outcome
 from ..state.session_records import LONGEST_RESULT, SessionRecord, SessionRecords
+from .background import StartTask
 
 log = logging.getLogger(__name__)
 
 _LONGEST_PROMPT = 1000
 _UNTIL_DURABLE = 1.0
 """Seconds after a turn in which the next one may begin, and is not to be slowed down."""
-
-
-class StartTask(Protocol):
-    """Starts a task that is kept until it is done. One that is `endless` is cancelled when the service closes."""
-
-    def __call__(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]": ...
 
 
 class Recorded(Protocol):
@@ -44,14 +40,23 @@ class Recorded(Protocol):
 class RecordWriter:
     """Writes records in the background; `saved` waits for them."""
 
-    def __init__(self, records: SessionRecords, start_task: StartTask) -> None:
+    def __init__(
+        self,
+        records: SessionRecords,
+        start_task: StartTask,
+        written: Callable[[SessionRecord], None] | None = None,
+    ) -> None:
+        """`written` is called with every record that is in the database, in their order."""
         self.records = records
         self._start_task = start_task
+        self._written = written
         self._changed: dict[str, Recorded] = {}
         self._writing: dict[str, asyncio.Task[None]] = {}
         self._unwritten: dict[str, asyncio.Event] = {}
         """Set when the changes of a session up to now are written, though not durable yet."""
-        self._not_durable: set[str] = set()
+        self._not_durable: dict[str, int] = {}
+        """The number of the last write of each session that no sync has followed yet."""
+        self._writes = itertools.count(1)
         self._durable_soon: set[str] = set()
         self._failures: dict[str, str] = {}
         """Why the last write of a session's record failed."""
@@ -67,13 +72,16 @@ class RecordWriter:
         try:
             while session_id in self._changed:
                 at_rest = False
+                # Taken out before it is written: a change during the write marks the session again.
                 while (session := self._changed.pop(session_id, None)) is not None:
                     at_rest = await self._write(session)
+                # Nothing is awaited since the last look, so that this is the event of all changes up to now.
                 self._unwritten.pop(session_id).set()
                 if at_rest and session_id not in self._durable_soon:
                     self._durable_soon.add(session_id)
                     self._start_task(self._make_durable_soon(session_id), endless=True)
         finally:
+            # Also if it was cancelled: those who wait must not wait for ever.
             del self._writing[session_id]
             if (unwritten := self._unwritten.pop(session_id, None)) is not None:
                 unwritten.set()
@@ -89,19 +97,26 @@ class RecordWriter:
             return False
         if not await self._try(session.id, partial(self.records.write, record, durable=False)):
             return False
-        self._not_durable.add(session.id)
+        self._not_durable[session.id] = next(self._writes)
+        if self._written is not None:
+            self._written(record)
         return record.running_since is None
 
     async def _make_durable_soon(self, session_id: str) -> None:
         try:
             await asyncio.sleep(_UNTIL_DURABLE)
         finally:  # also when the service closes
+            # Before the sync: a record that is written while it runs needs another one.
             self._durable_soon.discard(session_id)
             await self._make_durable(session_id)
 
     async def _make_durable(self, session_id: str) -> None:
-        if session_id in self._not_durable and await self._try(session_id, self.records.make_durable):
-            self._not_durable.discard(session_id)
+        written = self._not_durable.get(session_id)
+        if written is None or not await self._try(session_id, self.records.make_durable):
+            return
+        # A record that was written while this was synced needs a sync of its own.
+        if self._not_durable.get(session_id) == written:
+            del self._not_durable[session_id]
 
     async def _try(self, session_id: str, step: Callable[[], None]) -> bool:
         try:
@@ -148,6 +163,8 @@ class RecordWriter:
 
     async def put_back(self, session_id: str, record: SessionRecord | None) -> None:
         """Undoes what was written for a session that was refused: the record of before, or none."""
+        # Removed, not overwritten: what was written for the attempt
+        # has a later revision, behind which no older one counts.
         await self.remove(session_id)
         if record is not None:
             try:
@@ -157,9 +174,10 @@ class RecordWriter:
 
     async def remove(self, session_id: str) -> None:
         """Removes the record of a session that came to nothing. A failure is only logged."""
+        # A write that is under way would bring it back.
         await self._settled(session_id)
         self._failures.pop(session_id, None)
-        self._not_durable.discard(session_id)
+        self._not_durable.pop(session_id, None)
         try:
             await asyncio.to_thread(self.records.remove, session_id)
         except OSError as error:

@@ -21,22 +21,22 @@ from ..errors import (
     SessionNotFound,
     TranscriptUnreadable,
 )
-from ..model.options import SessionOptions
-from ..model.outcome import OutcomeCode
-from ..model.session_ids import is_session_id
-from ..model.states import State
+from ..model.caller import LOCAL
+from ..model.options import SessionOptions, Worktree, is_session_id
+from ..model.outcome import OutcomeCode, State
 from ..model.text import clip_line
-from ..model.worktree import Worktree
-from ..state.session_records import LOCAL, Summary
-from ..store.catalogue import CatalogueEntries, Entry
+from ..state.session_records import Summary
+from ..state.shares import Access
+from ..state.spending import Spending
+from ..store.catalogue import CatalogueEntries, Entry, normalised
 from ..store.transcript_summary import LONGEST_TITLE
 from .dependencies import SessionDeps, Stores
-from .launcher import Origin, check_debug_file
-from .option_notices import PROMPTS, option_notices
+from .homes import default_directory, own_directory
+from .launcher import PROMPTS, ForkPoint, check_debug_file, option_notices
 from .session import Session
+from .session_access import SessionAccess
 from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
 from .spares import Spares
-from .working_directory import default_directory, own_directory
 from .worktrees import make, remove_unused
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,8 @@ class Sessions:
         new sessions."""
         self._deps = deps
         self._all_stores = all_stores
-        self._spares = Spares(spares, deps.settings.spare_max_age_ms / 1000, deps.start_task)
+        self.spares = Spares(spares, deps.settings.spare_max_age_ms / 1000, deps.start_task)
+        """The processes that are kept ready for new sessions."""
         self._known: dict[str, Session] = {}
         self._moved: dict[str, str] = {}
         """By a former id of a session, its current one."""
@@ -63,7 +64,7 @@ class Sessions:
         self._closed = False
 
     def all(self) -> list[Session]:
-        """Those in memory that have taken a message, most recently used first."""
+        """The sessions in memory that have taken a message, most recently used first."""
         begun = (session for session in self._known.values() if session.turns)
         return sorted(begun, key=lambda session: session.used_at, reverse=True)
 
@@ -75,71 +76,65 @@ class Sessions:
         """A session goes on under another id; the old one, and those before it, mean the same session."""
         if old in self._known:
             self._known[new] = self._known.pop(old)
+        # Those before it lead straight to the new one: `known` takes a single step.
         self._moved = {former: new if current == old else current for former, current in self._moved.items()}
         self._moved[old] = new
 
     @contextlib.asynccontextmanager
-    async def creating(self, options: SessionOptions, owner: str, deps: SessionDeps) -> AsyncIterator[Session]:
+    async def creating(self, options: SessionOptions, principal: str, deps: SessionDeps) -> AsyncIterator[Session]:
         """A new session in the environment of `deps`, with an id of our choosing, which is that of a spare process if
         there is one just like it. A worktree that was made for it is taken back if it does not begin within."""
-        session = await self.create(options, owner, deps)
+        session = await self.create(options, principal, deps)
         try:
             yield session
         except BaseException:
+            # One that took its message keeps it, unless Claude Code
+            # has refused the options and the session was dropped.
             worktree = session.options.worktree
             if isinstance(worktree, Worktree) and (not session.turns or self.known(session.id) is None):
+                # Shielded: nobody else knows of it.
                 await asyncio.shield(remove_unused(deps.launcher.home, worktree))
             raise
 
-    async def create(self, options: SessionOptions, owner: str, deps: SessionDeps) -> Session:
-        """The session that `creating` yields, which is nobody's to take back."""
+    async def create(self, options: SessionOptions, principal: str, deps: SessionDeps) -> Session:
+        """Makes the session that `creating` yields. A worktree that is made for it stays, whatever becomes of it."""
         if options.hub_servers:
             await _check_hub_servers(options.hub_servers, deps)
-        session = self._new(str(uuid.uuid4()), options, _directory(options.cwd, deps), owner, deps)
+        session = self._new(str(uuid.uuid4()), options, _directory(options.cwd, deps), principal, deps, new=True)
         if options.worktree:
             session = await self._in_worktree(session)
             session.notices = option_notices(options)
             return session
         session.notices = option_notices(options)
         check_debug_file(session.options, session.cwd)
-        spare = await self._spares.reserve(session)
+        spare = await self.spares.reserve(session)
         if spare is not None:
             session.begin_with(spare)
         return session
 
     async def _in_worktree(self, asked: Session) -> Session:
         """The session that was asked for, in a worktree of its own."""
-        deps, owner = asked.deps, asked.owner
+        deps, principal = asked.deps, asked.owner
+        # Before the worktree is made: a refusal must not leave one behind.
         await deps.launcher.check(asked.options, asked.cwd)
-        worktree, cwd = await make(deps.launcher.home, deps.gate, owner, asked.cwd, asked.id)
+        worktree, cwd = await make(deps.launcher.home, deps.enforcer, principal, asked.cwd, asked.id)
         options = asked.options.model_copy(update={"worktree": worktree})
         try:
-            session = self._new(asked.id, options, cwd, owner, deps)
+            # Judged again, since the directory is another one.
+            session = self._new(asked.id, options, cwd, principal, deps, new=True)
             check_debug_file(session.options, session.cwd)
         except BaseException:
             await asyncio.shield(remove_unused(deps.launcher.home, worktree))
             raise
         return session
 
-    def prepare_spare(self, session: Session) -> None:
-        """Has a process started in the background for the next session like this one, where that is wanted. None is
-        like one in a worktree."""
-        if session.options.worktree:
-            return
-        self._spares.prepare_for(session, session.process_ran_hooks)
-
-    @property
-    def spares(self) -> Spares:
-        """The processes that are kept ready for new sessions."""
-        return self._spares
-
     def _new(
-        self, session_id: str, options: SessionOptions, cwd: str, owner: str, deps: SessionDeps, **more: Any
+        self, session_id: str, options: SessionOptions, cwd: str, principal: str, deps: SessionDeps, **more: Any
     ) -> Session:
         """A session with options from a caller: checked first, then refused or tightened by the policy."""
         check_definitions(options)
-        admitted = deps.gate.admit(options, cwd, owner)
-        return Session(session_id, admitted, admitted.cwd or cwd, owner, deps, **more)
+        admitted = deps.enforcer.admit(options, cwd, principal)
+        return Session(session_id, admitted, admitted.cwd or cwd, principal, deps, **more)
 
     @contextmanager
     def keeping(self, session: Session) -> Iterator[Session]:
@@ -151,6 +146,7 @@ class Sessions:
             raise Cancelled("The server is stopping.", session_id=session.id)
         kept = self._known.setdefault(session.id, session)
         if kept.owner != session.owner:
+            # Another caller's object was faster; to this one it does not exist.
             raise SessionNotFound(f"There is no session {session.id}.", session_id=session.id)
         key = kept.id  # the session may have another id by the end, if it is cleared meanwhile
         self._senders[key] += 1
@@ -164,7 +160,7 @@ class Sessions:
                     del self._known[key]
 
     async def find(
-        self, session_id: str, owner: str, deps: SessionDeps, options: SessionOptions | None = None
+        self, session_id: str, principal: str, deps: SessionDeps, options: SessionOptions | None = None
     ) -> Session:
         """The session in memory, or one read from the stores of `deps`; `options` are for the latter, over those
         recorded.
@@ -173,27 +169,31 @@ class Sessions:
         record is damaged, since its limits are not known then.
         """
         known = self.known(session_id)
-        if known is not None and not await self._is_outdated(known):
+        # It may have been forgotten while the disk was asked: what is sent to it then would be seen by nobody.
+        if known is not None and not await self._is_outdated(known) and self.known(session_id) is known:
             return known
         if not is_session_id(session_id):
             raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
         session_id = await asyncio.to_thread(deps.stores.moved_ids.resolve, session_id)
+        # What this server has not written yet would be missing from what is read.
         await deps.stores.recorder.saved(session_id)
-        found = await asyncio.to_thread(read_session, session_id, deps.stores, deps.directory)
+        found = await deps.stores.threads.run(read_session, session_id, deps.stores, deps.directory)
         if found is None:
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
         # Another call may have brought it into memory while the disk was read.
-        return self.known(session_id) or self._from_disk(found, owner, deps, options)
+        return self.known(session_id) or self._from_disk(found, principal, deps, options)
 
     async def _is_outdated(self, session: Session) -> bool:
         """Whether another server has gone on with a session that this one has parked; then it is forgotten here, to be
         read anew. OSError is no reason to forget anything."""
         if not self._is_unused(session):
             return False
+        # Our own writes first: until they are on disk, the record is older than what is in memory.
         await session.saved()
         try:
             record = await asyncio.to_thread(session.deps.stores.recorder.records.read, session.id)
         except RecordUnreadable:
+            # An error says nothing about who has gone on with it.
             return False
         if record is None or record.revision <= session.revision:
             return False
@@ -218,22 +218,23 @@ class Sessions:
         session = self.known(session_id)
         if session is None or not session.live:
             return True
-        if not session.evictable or self._senders[session.id]:
+        # A call that is sending a message would find the process closed under it.
+        if not session.can_park or self._senders[session.id]:
             return False
-        session.evict()
+        session.park()
         return True
 
-    def _from_disk(self, found: OnDisk, owner: str, deps: SessionDeps, requested: SessionOptions | None) -> Session:
+    def _from_disk(self, found: OnDisk, principal: str, deps: SessionDeps, requested: SessionOptions | None) -> Session:
         record = found.record
         if record is None:
             options = (requested or SessionOptions()).model_copy(update=dict.fromkeys(PROMPTS))
-            session = self._new(found.session_id, options, options.cwd or found.cwd, owner, deps, usage=found.usage)
+            session = self._new(found.session_id, options, options.cwd or found.cwd, principal, deps, usage=found.usage)
         else:
-            foreign = record.owner if record.owner != owner else None
+            foreign = record.owner if record.owner != principal else None
             options = resumed_options(record.options, requested, foreign_owner=foreign)
             cwd = options.cwd or found.cwd
             options = options.model_copy(update={"cwd": cwd})
-            session = Session(found.session_id, options, cwd, owner, deps, usage=found.usage)
+            session = Session(found.session_id, options, cwd, principal, deps, usage=found.usage)
         session.restore(found)
         session.notices = option_notices(requested, record.options if record is not None else SessionOptions())
         if requested is not None and "permission_mode" in requested.model_fields_set:
@@ -246,8 +247,8 @@ class Sessions:
 
         A session that was just read from disk takes over the tightened options; one in memory has them already.
         """
-        gate = (sender or session.deps).gate
-        admitted = gate.admit(session.options, session.cwd, session.owner)
+        enforcer = (sender or session.deps).enforcer
+        admitted = enforcer.admit(session.options, session.cwd, session.owner)
         if session.id not in self._known:
             session.options, session.cwd = admitted, admitted.cwd or session.cwd
 
@@ -255,14 +256,14 @@ class Sessions:
         """InvalidArgument if the session's transcript has no such message; None is always fine."""
         if message_id is None:
             return
-        transcripts = session.deps.stores.transcripts
-        if not await asyncio.to_thread(messages_in_transcript, transcripts, session.id, {message_id}):
+        stores = session.deps.stores
+        if not await stores.threads.run(messages_in_transcript, stores.transcripts, session.id, {message_id}):
             raise InvalidArgument(f"Session {session.id} has no message {message_id!r}.", field="at_message")
 
     async def fork(
         self,
         source: Session,
-        owner: str,
+        principal: str,
         deps: SessionDeps,
         *,
         at_message: str | None = None,
@@ -272,14 +273,14 @@ class Sessions:
         of `deps`, or in that of the other session where its transcript lies elsewhere."""
         if deps.stores is not source.deps.stores:
             deps = source.deps
-        resumable = await asyncio.to_thread(deps.stores.transcripts.resumable, source.id, source.cwd)
+        resumable = await deps.stores.threads.run(deps.stores.transcripts.resumable, source.id, source.cwd)
         if not resumable:
             raise SessionNotFound(f"Session {source.id} has no transcript to fork from yet.", session_id=source.id)
-        origin = Origin(source.id, at_message)
-        foreign = source.recorded_owner if source.recorded_owner != owner else None
+        origin = ForkPoint(source.id, at_message)
+        foreign = source.recorded_owner if source.recorded_owner != principal else None
         resumed = resumed_options(source.options, options, foreign_owner=foreign)
         cwd = (options.cwd if options is not None else None) or source.cwd
-        fork = self._new(str(uuid.uuid4()), resumed, cwd, owner, deps, origin=origin)
+        fork = self._new(str(uuid.uuid4()), resumed, cwd, principal, deps, origin=origin)
         fork.notices = option_notices(options, source.options)
         if options is None or options.max_budget_usd is None:
             fork.spent_usd = source.spent_usd  # otherwise a budget could be had again and again
@@ -290,38 +291,33 @@ class Sessions:
         settings = self._deps.settings
         while True:
             await asyncio.sleep(min(settings.cleanup_interval, settings.idle_park))
+            # A copy: `_forget` takes sessions out of the dictionary.
             for session in list(self._known.values()):
                 self._clean_up(session)
             if time.monotonic() >= self._records_due:
                 self._records_due = time.monotonic() + _RECORDS_INTERVAL
-                await asyncio.to_thread(self._clean_up_records)
+                await asyncio.to_thread(_clean_up_records, self._all_stores(), self._deps.enforcer.limits.spending)
 
     def _clean_up(self, session: Session) -> None:
         settings = self._deps.settings
         if session.busy:
-            if (session.turn_seconds or 0) > settings.running_session_max:
+            if session.working_seconds > settings.running_session_max:
                 log.warning("session %s runs for too long and is ended", session.id)
                 self._deps.start_task(_time_out(session))
         elif session.background_work and session.background_seconds <= settings.running_session_max:
             return  # what it runs in the background is not idle
         elif session.idle_seconds > settings.session_ttl and not self._senders[session.id]:
+            # Only where nobody sends it a message: such a call has the object in its hands.
             self._forget(session)
-        elif session.evictable and session.idle_seconds > settings.idle_park:
-            session.evict()
+        elif session.can_park and session.idle_seconds > settings.idle_park:
+            session.park()
         elif session.background_work:
             log.warning("session %s runs in the background for too long and is parked", session.id)
-            session.evict()
-
-    def _clean_up_records(self) -> None:
-        for stores in self._all_stores():
-            if stores.transcripts.available:  # one that is not there just now is no reason to forget anything
-                _clean_up_stores(stores)
-        with contextlib.suppress(OSError):
-            self._deps.gate.spending.clean_up()
+            session.park()
 
     def _forget(self, session: Session) -> None:
         """Drops a session from memory. One whose process is still being closed stays: a resume must wait for that."""
-        session.evict()
+        session.park()
         if session.dormant:
             del self._known[session.id]
             self._moved = {old: new for old, new in self._moved.items() if new != session.id}
@@ -332,9 +328,10 @@ class Sessions:
         for other in [*self._known.values()]:
             if other is session or not (other.cwd == directory or other.cwd.startswith(directory + os.sep)):
                 continue
+            # One that starts again while others are waited for is found by its process before anything is removed.
             if other.busy or other.background_work or self._senders[other.id]:
                 raise SessionBusy(f"Session {other.id} is at work in {directory}.", session_id=other.id)
-            other.evict()
+            other.park()
             await other.closed()
 
     async def release(self, session_id: str) -> None:
@@ -344,13 +341,15 @@ class Sessions:
             return
         if session.busy or session.background_work or self._senders[session.id]:
             raise SessionBusy(f"Session {session.id} is at work.", session_id=session.id)
-        session.evict()
+        session.park()
         await session.closed()
+        # It may have been sent a message while its process was closing.
         if self._known.get(session.id) is session and session.dormant and not self._senders[session.id]:
             self._forget(session)
 
     async def drop(self, session: Session) -> None:
         """Forgets a session whose options Claude Code has refused, once its process is gone."""
+        # Waited for first: until the process is gone, a resume must find this object and wait as well.
         await session.closed()
         if self._known.get(session.id) is session and session.dormant:
             del self._known[session.id]
@@ -358,11 +357,14 @@ class Sessions:
 
     async def close(self) -> None:
         """Ends every process and waits for that; no session takes a message any more."""
+        # First: nobody may bring another session into memory while these are being closed.
         self._closed = True
         sessions = list(self._known.values())
         for session in sessions:
             session.release()
-        await asyncio.gather(self._spares.close(), *(session.closed() for session in sessions))
+        # At the same time: each process has its own time to end.
+        await asyncio.gather(self.spares.close(), *(session.closed() for session in sessions))
+        # After the processes: their last events are for those who still follow.
         for session in sessions:
             session.log.close()
 
@@ -380,6 +382,15 @@ async def _check_hub_servers(wanted: Iterable[str], deps: SessionDeps) -> None:
             raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
 
 
+def _clean_up_records(all_stores: Iterable[Stores], spending: Spending) -> None:
+    """Forgets what is recorded of sessions that are gone. What fails is tried again the next time."""
+    for stores in all_stores:
+        if stores.transcripts.available:  # one that is not there just now is no reason to forget anything
+            _clean_up_stores(stores)
+    with contextlib.suppress(OSError):
+        spending.clean_up()
+
+
 def _clean_up_stores(stores: Stores) -> None:
     # A transcript that cannot be read is there: nothing is forgotten on the word of an error.
     with contextlib.suppress(OSError, TranscriptUnreadable):
@@ -392,19 +403,25 @@ async def _time_out(session: Session) -> None:
 
 
 class SessionListing:
-    """Reads the disk in threads. The local user sees every session of the machine, others only their own."""
+    """Lists sessions. The local user sees every session of the machine, others only their own and what is shared with
+    them. Reads the disk in threads."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, access: SessionAccess) -> None:
         self._sessions = sessions
-        self._searching = asyncio.Lock()
+        self._access = access
 
-    def in_memory(self, owner: str | None) -> list[Session]:
-        """Most recently used first; of one owner, or of all."""
-        return [session for session in self._sessions.all() if owner in (None, session.owner)]
+    def in_memory(self, principal: str | None) -> list[Session]:
+        """The sessions in memory that have taken a message, most recently used first; of all, or those that one
+        principal may watch."""
+        return [
+            session
+            for session in self._sessions.all()
+            if principal is None or self._access.may(session.id, session.owner, principal, Access.WATCH)
+        ]
 
     async def entries(
         self,
-        owner: str,
+        principal: str,
         stores: Stores,
         project: str | None,
         limit: int,
@@ -415,13 +432,14 @@ class SessionListing:
         archived: bool = False,
         active: bool = False,
     ) -> CatalogueEntries:
-        """Pinned ones first, then the newest; a session in memory that has no transcript yet is on the first page.
-        With `active`, only those in memory."""
-        summaries = await self._summaries(owner, stores)
+        """The sessions of a principal, pinned ones first, then the newest; one in memory that has no transcript yet is
+        on the first page. With `active`, only those in memory."""
+        # Before the look at memory: what another server has gone on with is listed as it is on disk.
+        summaries = await self._summaries(principal, stores)
         self._sessions.forget_outdated(summaries)
-        only = None if owner == LOCAL else frozenset(summaries)
+        only = None if principal == LOCAL else frozenset(summaries)
         if active:
-            in_memory = frozenset(session.id for session in self.in_memory(owner))
+            in_memory = frozenset(session.id for session in self.in_memory(principal))
             only = in_memory if only is None else only & in_memory
         search = partial(
             stores.catalogue.list,
@@ -432,25 +450,26 @@ class SessionListing:
             whole=whole,
             only=only,
             archived=archived,
+            by_name=principal != LOCAL,
         )
-        in_memory_ids = [session.id for session in self.in_memory(owner)]
+        # Taken here: the sessions in memory belong to the event loop, and `look` runs in a thread.
+        in_memory_ids = [session.id for session in self.in_memory(principal)]
 
         def look() -> tuple[frozenset[str], CatalogueEntries]:
             # First which have a transcript: one that is written after the search would be found by neither look.
             return stores.catalogue.with_transcript(in_memory_ids), search()
 
-        if text is None:
-            on_disk, listed = await asyncio.to_thread(look)
-        else:
-            async with self._searching:  # one at a time: several could hold up all other work in threads
-                on_disk, listed = await asyncio.to_thread(look)
+        threads = stores.threads if text is None else stores.library.searches
+        on_disk, listed = await threads.run(look)
         if offset or archived:
             return listed
         known = {entry.session_id for entry in listed}
         fresh = [
-            session for session in self.in_memory(owner) if session.id not in known and _matches(session, project, text)
+            session
+            for session in self.in_memory(principal)
+            if session.id not in known and _matches(session, project, text, principal)
         ]
-        found = await asyncio.to_thread(lambda: [session.deps.stores.catalogue.find(session.id) for session in fresh])
+        found = await stores.threads.run(lambda: [session.deps.stores.catalogue.find(session.id) for session in fresh])
         more = [
             entry or _entry(session)
             for session, entry in zip(fresh, found, strict=True)
@@ -460,9 +479,14 @@ class SessionListing:
         newest = sorted([*more, *listed], key=lambda entry: entry.last_used, reverse=True)
         return sorted(newest, key=lambda entry: not entry.pinned)[:limit]
 
-    async def last_states(self, session_ids: Iterable[str], owner: str, stores: Stores) -> dict[str, State]:
+    async def count(self, principal: str, stores: Stores, *, archived: bool = False) -> int:
+        """How many sessions a principal has on disk, as `Catalogue.count` counts them."""
+        only = None if principal == LOCAL else frozenset(await self._summaries(principal, stores))
+        return await stores.threads.run(partial(stores.catalogue.count, only=only, archived=archived))
+
+    async def last_states(self, session_ids: Iterable[str], principal: str, stores: Stores) -> dict[str, State]:
         """The states of sessions with a record that are only on disk."""
-        summaries = await self._summaries(owner, stores)
+        summaries = await self._summaries(principal, stores)
         wanted = {
             session_id: summaries[session_id]
             for session_id in session_ids
@@ -472,20 +496,21 @@ class SessionListing:
             lambda: {session_id: _last_state(session_id, summary, stores) for session_id, summary in wanted.items()}
         )
 
-    async def _summaries(self, owner: str, stores: Stores) -> dict[str, Summary]:
+    async def _summaries(self, principal: str, stores: Stores) -> dict[str, Summary]:
         summaries = await asyncio.to_thread(stores.recorder.records.summaries)
-        return {session_id: summary for session_id, summary in summaries.items() if owner in (LOCAL, summary.owner)}
+        return {session_id: summary for session_id, summary in summaries.items() if principal in (LOCAL, summary.owner)}
 
 
 def _last_state(session_id: str, summary: Summary, stores: Stores) -> State:
     if summary.running and not summary.cancelled:
         # Recorded as running: it still is where another server holds its lease, else that server has died.
-        return State.RUNNING if stores.leases.held(session_id) else State.INTERRUPTED
+        return State.RUNNING if stores.leases.may_be_held(session_id) else State.INTERRUPTED
     return summary.state
 
 
-def _matches(session: Session, project: str | None, text: str | None) -> bool:
-    in_project = project is None or os.path.realpath(project) == os.path.realpath(session.cwd)
+def _matches(session: Session, project: str | None, text: str | None, principal: str) -> bool:
+    place = os.path.realpath if principal == LOCAL else normalised
+    in_project = project is None or place(project) == place(session.cwd)
     return in_project and (not text or text.casefold() in f"{session.first_prompt} {session.cwd}".casefold())
 
 

@@ -1,9 +1,9 @@
 """A session: a conversation with Claude Code that survives the processes it runs in.
 
-`Session` is what callers see and do. The work is done by its parts: `TurnRunner` (turn.py) runs the turns,
-`MessageQueue` has the accepted messages, `CurrentProcess` (live_process.py) the process, `SessionQuestions` the open
-questions, `StateTracker` and `StallTimer` (state.py) the state, `SessionCosts` the totals; `FrameRouter` hands them
-what the process says.
+`SessionView` (session_view.py) is what callers see, `Session` what the service does with it. The work is done by its
+parts: `TurnRunner` (turn.py) runs the turns, `MessageQueue` has the accepted messages, `CurrentProcess`
+(live_process.py) the process, `SessionQuestions` the open questions, `StateTracker` and `StallTimer` (state.py) the
+state, `SessionCosts` the totals; `FrameRouter` hands them what the process says.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from typing import Any
 
-from ..claude.frames import Raw
+from ..claude.protocol import Raw
 from ..errors import (
     Cancelled,
     ClaudeCodeError,
@@ -23,25 +23,23 @@ from ..errors import (
     SessionBusy,
     SessionNotFound,
 )
-from ..model.events import Event, Retrying, Spent, Stalled
-from ..model.image import Image
-from ..model.options import SessionOptions
-from ..model.outcome import Outcome, OutcomeCode
-from ..model.question import Question
-from ..model.states import BUSY, State
+from ..model.events import Event, Spent, Stalled
+from ..model.options import Image, SessionOptions
+from ..model.outcome import Outcome, OutcomeCode, State
 from ..model.usage import Usage
 from ..state.session_records import SessionRecord
-from ..store.event_log import EventLog, EventReader
+from ..store.event_log import EventLog
 from .dependencies import SessionDeps
 from .event_writer import EventWriter
 from .frame_router import FrameRouter
-from .launcher import Origin, find_conversation_start
+from .launcher import ForkPoint, find_conversation_start
 from .live_process import CurrentProcess, LiveProcess
 from .messages import MessageQueue, UserMessage, WhenBusy
 from .record_writer import recordable_outcome, recordable_prompt
 from .session_costs import SessionCosts
 from .session_loader import OnDisk, restored_output
 from .session_questions import SessionQuestions
+from .session_view import SessionView
 from .spares import Spare
 from .state import StallTimer, StateTracker
 from .turn import SessionParts, TurnRunner
@@ -49,7 +47,7 @@ from .turn import SessionParts, TurnRunner
 log = logging.getLogger(__name__)
 
 
-class Session:
+class Session(SessionView):
     """One conversation. It is live while it has a process and parked otherwise; the next message resumes it."""
 
     def __init__(
@@ -60,9 +58,11 @@ class Session:
         owner: str,
         deps: SessionDeps,
         *,
-        origin: Origin | None = None,
+        origin: ForkPoint | None = None,
         usage: Usage | None = None,
+        new: bool = False,
     ) -> None:
+        """`new` says that the id was made here for this object: no process, server, record or transcript has it yet."""
         settings = deps.settings
         self.id = session_id
         """The conversation that the process writes; another one after it was cleared."""
@@ -85,6 +85,7 @@ class Session:
         """What it uses in the environment that its next process runs in. Only what belongs to a client's environment
         and directory ever changes: its files stay where they are."""
         self._origin = origin
+        self._new = new
         self._spare: Spare | None = None
         """A process that is ready for its first message, until that comes."""
         self.revision = 0  # of the record that it was read from or has written last
@@ -102,175 +103,19 @@ class Session:
         self._messages = MessageQueue()
         self._process = CurrentProcess(self.log, self._events, self._new_process, self._move_to)
         self._questions = SessionQuestions(
-            self, deps.broker, deps.gate, self._process.reply, self._process.use_answered
+            self, deps.broker, deps.enforcer, self._process.reply, self._process.use_answered
         )
         parts = SessionParts(
             self._state, self._stall_timer, self._events, self._costs, self._messages, self._questions, self._process
         )
         self._turns = TurnRunner(self, deps, parts)
-        self.frames = FrameRouter(self, self._turns, parts, deps.gate, self._move_to)
+        self.frames = FrameRouter(
+            self, self._turns, parts, deps.enforcer, self._move_to, deps.start_task, deps.stores.threads, deps.replica
+        )
         """Takes every frame of the current process."""
 
     def _notify(self, event: Event) -> None:
         self.deps.notice(self.id, self.owner, event)
-
-    # -- what callers see -------------------------------------------------------------------------------------
-
-    @property
-    def state(self) -> State:
-        return self._state.state
-
-    @property
-    def busy(self) -> bool:
-        return self.state in BUSY
-
-    @property
-    def live(self) -> bool:
-        """Whether a process is running; otherwise the session is parked."""
-        return self._process.process is not None
-
-    @property
-    def dormant(self) -> bool:
-        """Whether nothing of a process is left, not even one that is being closed."""
-        return self._process.dormant
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """What its process uses with all that it started, as last measured; None if that is not known."""
-        return self.deps.slots.memory_of(self)
-
-    @property
-    def queued(self) -> str | None:
-        """The place of its process among those that wait to start, and what for; None if it does not wait."""
-        return self.deps.slots.wait_reason(self)
-
-    @property
-    def questions(self) -> list[Question]:
-        return self._questions.pending
-
-    @property
-    def turns(self) -> int:
-        """How many turns it has begun in this server."""
-        return self._turns.count
-
-    @property
-    def turn_seconds(self) -> float | None:
-        """How long the current turn has been running."""
-        turn = self._turns.current
-        return time.monotonic() - turn.started if turn is not None else None
-
-    @property
-    def runs_elsewhere(self) -> bool:
-        """Whether another server is running a turn of it, as far as was known when it was looked up."""
-        return self.busy and self._turns.current is None
-
-    @property
-    def retrying(self) -> Retrying | None:
-        """The last refusal of the API, while the CLI waits to try again."""
-        return self._events.retrying
-
-    @property
-    def stalled(self) -> bool:
-        """Whether the running turn has had no output for too long."""
-        return self._stall_timer.stalled
-
-    @property
-    def background_tasks(self) -> int:
-        return self._events.background_tasks
-
-    @property
-    def background_seconds(self) -> float:
-        """How long something has been running in the background without a break."""
-        return self._events.background_seconds
-
-    @property
-    def background_work(self) -> bool:
-        """Whether tasks run in the background, or one of them is about to report."""
-        return self._events.background_work
-
-    @property
-    def events(self) -> EventReader:
-        """What has happened in the session, to be read and followed."""
-        return self.log
-
-    @property
-    def idle_seconds(self) -> float:
-        return time.time() - self.used_at
-
-    @property
-    def usage(self) -> Usage:
-        """With what the running turn has used so far, as far as its answers say."""
-        return self._costs.usage_so_far
-
-    @property
-    def model_turns(self) -> int:
-        """With the answers of the running turn so far."""
-        return self._costs.turns_so_far
-
-    @property
-    def model(self) -> str | None:
-        """The model that answered last."""
-        return self._costs.model
-
-    @property
-    def spent_usd(self) -> float:
-        """What counts against the budget."""
-        return self._costs.spent_usd
-
-    @spent_usd.setter
-    def spent_usd(self, amount: float) -> None:
-        self._costs.spent_usd = amount
-
-    @property
-    def uncharged_usd(self) -> float:
-        """The least that was spent beside that."""
-        return self._costs.uncharged_usd
-
-    @property
-    def at_work(self) -> bool:
-        """Whether it counts among the sessions that work: a turn runs, or something of it uses the model without."""
-        return self.busy or self._process.uses_model
-
-    @property
-    def budget_left(self) -> float | None:
-        """What is left of the session's budget in dollars, None if it has none."""
-        limit = self.options.max_budget_usd
-        return None if limit is None else max(limit - self.spent_usd, 0.0)
-
-    @property
-    def process_budget(self) -> float | None:
-        """What a process that starts now may spend: what is left to the session, or is reserved of its owner's day."""
-        left = (self.budget_left, self.deps.gate.spendable(self.owner, self.id))
-        return min((amount for amount in left if amount is not None), default=None)
-
-    @property
-    def process_left(self) -> float | None:
-        """What its process may still spend, None if there is no process or no limit."""
-        live = self._process.live
-        if live is None or live.budget is None:
-            return None
-        return max(0.0, live.budget - (self.spent_usd - live.spent_before))
-
-    async def wait(self, timeout: float | None, *, for_questions: bool = True) -> bool:
-        """Waits until no turn is running (or a question is open); returns whether that came in time.
-
-        The outcome is on disk by then, as the caller may tell others of it.
-        """
-        in_time = await self._state.wait_until_at_rest(timeout, or_waiting=for_questions)
-        await self.saved()
-        return in_time
-
-    @property
-    def not_recorded(self) -> str | None:
-        return self.deps.stores.recorder.failure(self.id)
-
-    async def saved(self) -> None:
-        """Waits until its record is up to date; a caller may then tell others what the session came to."""
-        await self.deps.stores.recorder.saved(self.id)
 
     # -- messages ---------------------------------------------------------------------------------------------
 
@@ -283,23 +128,29 @@ class Session:
         at_message: str | None = None,
         sender: SessionDeps | None = None,
         images: tuple[Image, ...] = (),
+        message_id: str = "",
     ) -> UserMessage:
         """Accepts a message: into the running turn, or as a new turn, in a resumed process if need be.
 
         `at_message` first takes the conversation back to that message; what came after it is left behind. A turn that
-        begins with this message runs in the environment of its `sender`, as far as `_go_on_in` says.
+        begins with this message runs in the environment of its `sender`, as far as `_adopt_environment` says. Without
+        a `message_id` it gets a new one.
         """
+        # One message at a time: each may start a process, and two processes would write to one transcript.
         async with self._process.starting:
+            # Early too, so that a message which is refused for certain closes no process.
             self._check_accepting(when_busy)
             if sender is not None:
-                self._go_on_in(sender)
+                # Before the look at the process: one in another environment is closed by this.
+                self._adopt_environment(sender)
             if at_message is not None:
                 if self.busy or self.background_work:
                     raise SessionBusy(f"Session {self.id} cannot go back while it is at work.", session_id=self.id)
-                self.evict()
+                self.park()
             if self._process.live is None:
                 await self.deps.launcher.check(self.options, self.cwd)
-                await self._turns.clear_way()
+            if self._process.live is None and not self._new:
+                await self._turns.wait_for_previous_process()
                 # What the last turn in another server came to is read after that server has let go of its process.
                 await self.deps.neighbours.make_way(self.id, self.deps.stores.leases)
                 await self._catch_up()
@@ -307,13 +158,16 @@ class Session:
             # Whether the session is busy is decided together with the acceptance, nothing is awaited in between: of
             # two messages that want a turn of their own at the same time, one is refused.
             self._check_accepting(when_busy)
+            # Counted when somebody goes on with the session, and not by each who only looks at it.
             if self._unrecorded.models:
                 unrecorded, self._unrecorded = self._unrecorded, Usage()
                 self.log.append(Spent(unrecorded))
             if self._process.live is None:
                 self.start_error = None
+                # Before the message is accepted: a refusal of the lease or the slot must leave nothing in the queue.
                 self._process.start(at_message)
             message = UserMessage(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout, images)
+            message.id = message_id or message.id
             self.used_at = time.time()
             self.first_prompt = self.first_prompt or text
             self._turns.accept(message)
@@ -344,10 +198,6 @@ class Session:
         if not self.options.persist and self._turns.any_sent and self._process.live is None:
             raise SessionNotFound(f"Session {self.id} was not persisted and its process is gone.", session_id=self.id)
 
-    def delivery(self, message_id: str) -> UserMessage | None:
-        """A message of this session that has no outcome yet, or was one of the last to get one."""
-        return self._messages.find(message_id)
-
     async def give_up_message(self, message: UserMessage) -> None:
         """Nobody waits for the answer any more: ends its turn; messages behind it run next."""
         if not message.outcome.done():
@@ -368,7 +218,11 @@ class Session:
         """
         return await self._turns.interrupt(code, drop_queued=drop_queued)
 
-    def _go_on_in(self, sender: SessionDeps) -> None:
+    async def withdraw(self, message_id: str) -> UserMessage | None:
+        """Takes a message back that no turn has taken up yet; None if it is too late."""
+        return await self._turns.withdraw(message_id)
+
+    def _adopt_environment(self, sender: SessionDeps) -> None:
         """From the next process on, runs in the environment of a client that sends a message; a process at rest in a
         different one is closed for that. One at work, one that cannot be resumed and one that runs something in the
         background stays; so does a session whose files are below another configuration directory than the client's."""
@@ -376,9 +230,9 @@ class Session:
             return
         same = sender.launcher.environment_key == self.deps.launcher.environment_key
         if self._process.live is not None and not same:
-            if not self.evictable:
+            if not self.can_park:
                 return
-            self.evict()
+            self.park()
         self.deps = sender
 
     # -- at rest ----------------------------------------------------------------------------------------------
@@ -387,13 +241,15 @@ class Session:
     async def at_rest(self, *, without_process: bool = False) -> AsyncIterator[None]:
         """Within this context no turn begins, in whichever server. SessionBusy if one runs or something works in the
         background. `without_process` has its process closed first."""
+        # Held to the end: a message that comes meanwhile waits, and begins its turn afterwards.
         async with self._process.starting:
             self._check_at_rest()
             if without_process:
-                self.evict()
+                self.park()
             if self._process.live is not None:  # which has the lease
                 yield
                 return
+            # The process that was left last has the lease until it is gone.
             await self.closed()
             lease = await asyncio.to_thread(self.deps.stores.leases.take, self.id)
             try:
@@ -410,20 +266,22 @@ class Session:
             started = self._process.live is None
             if started:
                 await self.deps.launcher.check(self.options, self.cwd)
-                await self._turns.clear_way()
+                await self._turns.wait_for_previous_process()
                 await self._catch_up()
+                # Again: the session may have been cancelled meanwhile, here or by the server that had it.
                 self._check_at_rest()
                 self.start_error = None
                 self._process.start()
             try:
                 await self.start_settled()
+                # A start that fails lets go of the process; `start_error` says why.
                 process = self._process.process
                 if process is None or not self._process.ready:
                     raise self.start_error or ProcessFailed("Claude Code could not be started.")
                 yield partial(process.request, timeout=self.deps.settings.start_timeout)
             finally:
                 if started:
-                    self.evict()
+                    self.park()
                     await asyncio.shield(self.closed())
 
     def _check_at_rest(self) -> None:
@@ -454,18 +312,21 @@ class Session:
         to come. ProcessFailed if Claude Code does not take it; then nothing is changed."""
         self._check_accepting(WhenBusy.JOIN)
         async with self._process.starting:
+            # A process that is still starting takes no such request yet.
             await self.start_settled()
             wanted = SessionOptions.model_validate({**self.options.model_dump(), **change})
-            options = self.deps.gate.admit(wanted, self.cwd, self.owner)
+            options = self.deps.enforcer.admit(wanted, self.cwd, self.owner)
             process, before, wait = self._process.process, self.options, self.deps.launcher.start_timeout
             if process is not None and options.permission_mode != before.permission_mode:
                 mode = options.permission_mode or "default"
                 await process.request("set_permission_mode", timeout=wait, mode=mode)
             if process is not None and options.model != before.model:
                 await process.request("set_model", timeout=wait, model=options.model or "default")
+            # Only after Claude Code has taken it: otherwise the record would say what no process does.
             if options.permission_mode != before.permission_mode:
                 self.revoke_mode()
             self.options = options
+        # Outside of the lock: the next message need not wait for the disk.
         await self.deps.stores.recorder.save(self)
 
     # -- the process and its conversation ---------------------------------------------------------------------
@@ -482,11 +343,15 @@ class Session:
         return live is None or live.ran_hooks
 
     def _new_process(self, at_message: str | None) -> LiveProcess:
+        # From here on others may know of it: whatever becomes of this process, the next one looks.
+        new, self._new = self._new, False
         spare, self._spare = self._spare, None
         taken = spare.hand_over(self, self._turns, self.frames) if spare is not None else None
         if taken is not None:
             return taken
-        find_start = partial(find_conversation_start, self.id, self.deps.stores.transcripts, self._origin, at_message)
+        transcripts, origin = self.deps.stores.transcripts, self._origin
+        anew = new and origin is None
+        find_start = None if anew else partial(find_conversation_start, self.id, transcripts, origin, at_message)
         return LiveProcess(self, self._turns, self.frames, self.deps, find_start)
 
     def _move_to(self, session_id: str) -> None:
@@ -495,6 +360,7 @@ class Session:
         Everything else stays: owner, options, totals, log, the running turn. The old id becomes an alias before
         anything is reported under the new one. If another process holds the new id, this one is given up.
         """
+        # While the old id is still ours: the broker knows the open questions by it.
         self._questions.withdraw_all("the conversation was cleared")
         old, self.id = self.id, session_id
         self._origin = None
@@ -510,23 +376,31 @@ class Session:
                 self._turns.give_up(Outcome(OutcomeCode.CRASHED, detail=error.message))
 
     @property
-    def evictable(self) -> bool:
+    def can_park(self) -> bool:
         return self._process.ready and not self.busy and self.options.persist and not self.background_work
 
-    def evict(self) -> None:
+    def park(self) -> None:
         """Parks the session: closes its process, if it has one; the next message resumes it."""
         self._process.park()
 
     def cancel(self) -> None:
         """Ends the session for good, at once; its process is closed in the background."""
+        # First: without a process no message is left for a next turn, so that `end` settles all of them.
         self._process.leave()
         self._turns.end(Outcome(OutcomeCode.CANCELLED, detail="The session was cancelled."))
         self._state.move(State.CANCELLED)
 
     def release(self) -> None:
         """Lets go of the process and takes no more messages, because the server stops."""
+        # First: whoever hears of the end may send another message at once.
         self._released = True
         self._turns.give_up(Outcome(OutcomeCode.INTERRUPTED, detail="The server stopped."))
+
+    def lose(self, detail: str) -> None:
+        """Lets go of the process and takes no more messages, because another machine has the session."""
+        # First: whoever hears of the end may send another message at once.
+        self._released = True
+        self._turns.give_up(Outcome(OutcomeCode.MACHINE_LOST, detail=detail))
 
     async def closed(self) -> None:
         """Waits until no process is left that this session has let go of."""
@@ -564,9 +438,11 @@ class Session:
     def restore(self, found: OnDisk) -> None:
         """Takes over what was read from disk; called once, before anything else happens to the session."""
         self.log.restore(restored_output(found.recent, self.readable_lines), found.recent.fingerprint)
+        # Not a move: nothing happens now, and nobody is to be told of it.
         self._state.state = found.state
         self.outcome = found.outcome
         self._costs.model_turns = found.model_turns
+        # A turn that another server runs may yet bring their results.
         if not self.busy:
             self.readable_lines.fail_running()
         record = found.record
@@ -579,7 +455,7 @@ class Session:
             self.created_at, self.used_at = record.created_at, record.used_at
             self.first_prompt = record.first_prompt
             self.recorded_owner = record.owner
-            self._origin = Origin(*record.origin) if record.origin is not None else None
+            self._origin = ForkPoint(*record.origin) if record.origin is not None else None
 
     def _adopt(self, record: SessionRecord) -> None:
         self.revision = record.revision

@@ -1,23 +1,93 @@
-"""What a session has cost: tokens and dollars over all of its processes, and the time with the API per turn.
+"""What a session has cost: as its processes say, and as the server counts where it carries the traffic.
+
+Claude Code knows the prices of its models, so as far as its claims cover the tokens that were counted, its dollars
+count, but no fewer than the lowest list price comes to. Tokens that are unclaimed when a result comes, or when the
+process ends, cost the highest list price: a command of the session has used them, or a report was held back. In
+between, while no turn runs, they are charged at the lowest price, and the rest when it is known that no claim follows.
 
 While a turn runs, callers see what its answers come to so far (`usage_so_far`, `turns_so_far`). That is shown and never
 charged: the result that follows takes its place.
 
 A cost is a claim of the CLI. Where this server carries the traffic to the model, it is compared with what was counted
-there (`traffic_ledger.py`); elsewhere with what the answers of the model say that they used.
+there (`TrafficLedger`); elsewhere with what the answers of the model say that they used.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..claude.frames import Conversation, Result
+from ..claude.protocol import Conversation, Result
 from ..model.outcome import Outcome, read_outcome
-from ..model.prices import at_least, at_most
-from ..model.usage import SYNTHETIC, UNNAMED, ModelUsage, Usage, read_number
-from .traffic_ledger import TrafficLedger
+from ..model.usage import SYNTHETIC, UNNAMED, ModelUsage, Usage, at_least, at_most, read_number
+
+UNREPORTED = "unreported"
+"""Stands for the model of tokens that no result has claimed."""
+
+
+class TrafficLedger:
+    """The account of one process. Amounts only grow, and nothing is charged twice."""
+
+    def __init__(self) -> None:
+        self._counted: defaultdict[str, ModelUsage] = defaultdict(ModelUsage)
+        self._claimed = ModelUsage()
+        self._listed = ModelUsage()
+        """Tokens that were charged as unreported."""
+        self._charged = 0.0
+
+    def count(self, usage: Usage) -> None:
+        """Adds what answers of the API have used to the account."""
+        for model, used in usage.models.items():
+            self._counted[model] += used
+
+    @property
+    def due_usd(self) -> float:
+        """The least that is still to be charged for what was counted."""
+        return max(0.0, self._least - self._charged)
+
+    @property
+    def unclaimed(self) -> Usage:
+        """What was counted and neither claimed nor charged so far, at the least that it will be charged."""
+        tokens = replace(self._uncovered - self._listed, cost_usd=self.due_usd)
+        return Usage({UNREPORTED: tokens} if tokens != ModelUsage() else {})
+
+    def charge(self, claimed: Usage, *, final: bool) -> Usage:
+        """What is to be charged now that a result has claimed this much, or nothing. `final` is false while more of
+        what was counted may yet be claimed."""
+        self._claimed += claimed.total
+        uncovered = self._uncovered
+        beyond = at_most(uncovered).cost_usd if final else 0.0
+        due = max(0.0, max(self._claimed.cost_usd + beyond, self._least) - self._charged)
+        self._charged += due
+        if due <= claimed.cost_usd:
+            return _scaled(claimed, due)
+        # Tokens are listed once, though their price may become known in two steps.
+        tokens, self._listed = replace(uncovered - self._listed, cost_usd=0.0), self._listed | uncovered
+        return claimed + Usage({UNREPORTED: replace(tokens, cost_usd=due - claimed.cost_usd)})
+
+    @property
+    def _uncovered(self) -> ModelUsage:
+        return replace(sum(self._counted.values(), ModelUsage()) - self._claimed, cost_usd=0.0)
+
+    @property
+    def _least(self) -> float:
+        return sum(at_least(used, model).cost_usd for model, used in self._counted.items())
+
+
+def _scaled(claimed: Usage, cost: float) -> Usage:
+    """The claim with its dollars reduced to what was not charged before it came."""
+    if not claimed.cost_usd or cost == claimed.cost_usd:
+        return claimed
+    share = cost / claimed.cost_usd
+    return Usage({name: replace(used, cost_usd=used.cost_usd * share) for name, used in claimed.models.items()})
+
+
+# -- session costs ----------------------------------------------------------------------------------------------------
+
 
 _BYTES_PER_TOKEN = 3
+_MOST_ANSWERS = 10_000
+"""Answers of one turn that are remembered one by one."""
 _MOST_STREAMS = 100
 """Answers that may be on their way at once, of the conversation and of its subagents."""
 _MOST_OUTPUT = 1 << 20
@@ -58,7 +128,8 @@ class SessionCosts:
         self._ledger = TrafficLedger() if carried else None
 
     def start_api_time(self, api_ms: int) -> None:
-        """Where the CLI's count begins: a resumed process counts on from its transcript, a new conversation at 0."""
+        """Notes where the CLI's count begins: a resumed process counts on from its transcript, a new conversation at
+        0."""
         self._api_ms = api_ms
 
     def read_result(self, frame: Result, *, wants_structure: bool, interrupted: bool) -> Outcome:
@@ -86,6 +157,10 @@ class SessionCosts:
             message_id = str(message.get("id"))
             size = self._answers[message_id][2] if message_id in self._answers else 0
             self._answers[message_id] = str(message.get("model")), usage, size + frame.size
+            if len(self._answers) > _MOST_ANSWERS:
+                # A turn that never ends, or forged frames: the oldest counts on, without its model.
+                _, oldest, its_size = self._answers.pop(next(iter(self._answers)))
+                self._uncovered += _tokens(oldest, its_size)
 
     def lost_usage(self) -> Usage:
         """What was used and in no result, by a process that died or was ended before it reported its cost.
@@ -99,8 +174,8 @@ class SessionCosts:
             self._uncovered = self._shown_ahead = ModelUsage()
         if self._uncovered != ModelUsage():
             lost += Usage({UNNAMED: at_most(self._uncovered)})
-        for model, usage, size in self._answers.values():
-            lost += Usage({model: at_most(_tokens(usage, size))})
+        answers = self._answers.values()
+        lost += Usage.of_answers((model, at_most(_tokens(usage, size))) for model, usage, size in answers)
         self._forget_answers()
         self._uncovered = self._shown_ahead = ModelUsage()
         return lost
@@ -124,12 +199,14 @@ class SessionCosts:
             return
         stream = str(raw.get("parent_tool_use_id"))
         if event.get("type") == "message_start" and isinstance(event.get("message"), dict):
+            # Forged frames could open any number, and what is lost by this is only shown.
             if len(self._streams) >= _MOST_STREAMS:
                 self._streams.clear()
             self._streams[stream] = str(event["message"].get("id"))
         elif event.get("type") == "message_delta" and isinstance(event.get("usage"), dict):
             answer = self._streams.get(stream, "")
             output = int(read_number(event["usage"], "output_tokens"))
+            # Of answers that are known: nobody checks the frames of a stream.
             if answer in self._answers:
                 self._output[answer] = output if output <= _MOST_OUTPUT else 0
 
@@ -140,9 +217,8 @@ class SessionCosts:
         if self._ledger is not None:
             return self.usage + self._ledger.unclaimed
         ahead = Usage({UNNAMED: at_least(self._shown_ahead, "")} if self._shown_ahead != ModelUsage() else {})
-        for model, tokens in self._ended_answers():
-            ahead += Usage({model: at_least(tokens, model)})
-        return self.usage + ahead
+        answers = Usage.of_answers((model, at_least(tokens, model)) for model, tokens in self._ended_answers())
+        return self.usage + ahead + answers
 
     def _ended_answers(self) -> Iterator[tuple[str, ModelUsage]]:
         """Model and tokens of the answers since the last result, without those of which the stream has begun and not

@@ -1,10 +1,11 @@
 """The sessions on disk as things: read, named, marked, copied, exported, removed, and what they cost.
 
-Whose a session is has been checked by whoever calls. The disk is read in threads. A session is removed under its lease
-and never while a process has it open, be it ours, another server's or one in a terminal.
+Whose a session is has been checked by whoever calls. The disk is read in threads apart from those of others
+(`DiskThreads`). A session is removed under its lease and never while a process has it open, be it ours, another
+server's or one in a terminal.
 """
 
-import asyncio
+import base64
 import contextlib
 import os
 import uuid
@@ -16,29 +17,49 @@ from typing import Any, Literal
 
 from ..claude.user_config import process_with
 from ..errors import InvalidArgument, SessionBusy, SessionNotFound
+from ..model.caller import LOCAL
+from ..model.options import MEDIA_TYPES, Image, Worktree, media_type
 from ..model.text import iso
-from ..model.worktree import Worktree
 from ..private_files import TEMPORARY, open_private, private_directory, replace_file
-from ..state.leases import Leases
-from ..state.session_marks import Mark
-from ..state.session_records import LOCAL, MovedIds, SessionRecords
+from ..state.documents import Mark
+from ..state.session_holders import Leases
+from ..state.session_records import MovedIds, SessionRecords
 from ..state.state_directory import database_in
 from ..store.catalogue import Catalogue, Entry
-from ..store.conversation import ConversationTurn, Item, Outline, read_outline, read_turn, subagents
-from ..store.conversation_pages import ConversationPage, Extent, read_page_before, whole_item
-from ..store.cost_report import Costs, Grouping
-from ..store.cost_table import CostLedger, CostQuery
-from ..store.file_changes import File, look_at
+from ..store.conversation import (
+    ConversationTurn,
+    Item,
+    Outline,
+    read_outline,
+    read_prompt_images,
+    read_turn,
+    subagents,
+)
+from ..store.cost_table import CostLedger, CostQuery, Costs, Grouping
 from ..store.following import FileFollower
-from ..store.session_care import SessionFiles
-from ..store.transcript_html import page
-from ..store.transcript_reader import grown_lines
-from ..store.transcript_text import Detail, markdown, read_page, without_secrets
-from ..store.transcripts import ProjectFolders, unreadable_refused
+from ..store.index import File, look_at
+from ..store.transcript_export import Detail, markdown, page, read_page, without_secrets
+from ..store.transcript_reader import ConversationPage, Extent, grown_lines, read_page_before, whole_item
+from ..store.transcripts import ProjectFolders, SessionFiles, unreadable_refused
+from .background import DiskThreads
 
 ExportFormat = Literal["markdown", "html"]
 _SUFFIX: dict[ExportFormat, str] = {"markdown": ".md", "html": ".html"}
 _MOST_OUTLINES = 8
+_MOST_THREADS = 4
+
+
+_EXCERPT = 60
+"""Characters before and after what was found that are shown with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextHit:
+    """A place in a conversation; `item_id` is None where it is the prompt."""
+
+    turn: int
+    item_id: str | None
+    excerpt: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +115,11 @@ class SessionLibrary:
         self._moved_ids = MovedIds(database, config_dir)
         self._files = SessionFiles(config_dir, projects)
         self._follower = FileFollower()
-        self._ledger = CostLedger(self.catalogue)
-        self._counting = asyncio.Lock()
+        self._ledger = CostLedger(self.catalogue, self._records.config_dir)
+        self.threads = DiskThreads(_MOST_THREADS)
+        # One at a time, and apart: each may read every transcript there is.
+        self.searches = DiskThreads(1)
+        self._counting = DiskThreads(1)
         self._outlines: OrderedDict[tuple[File, bool], Outline] = OrderedDict()
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -104,7 +128,7 @@ class SessionLibrary:
         self, session_id: str, *, cursor: str, size: int, detail: Detail, agent: str | None = None
     ) -> ReadPage:
         """One page of a conversation, or of a subagent's. SessionNotFound if it has no transcript."""
-        return await asyncio.to_thread(self._read, session_id, cursor, size, detail, agent)
+        return await self.threads.run(self._read, session_id, cursor, size, detail, agent)
 
     def _read(self, session_id: str, cursor: str, size: int, detail: Detail, agent: str | None) -> ReadPage:
         entry, path = self._found(session_id)
@@ -116,7 +140,13 @@ class SessionLibrary:
             raise InvalidArgument("cursor: must be the number of a turn, or nextCursor.", field="cursor") from None
         title = str(self._redact(entry.title or entry.first_prompt or ""))
         return ReadPage(
-            session_id, title, shown.text, len(outline.turns), shown.next_cursor, (*agents,), outline.left_behind
+            session_id,
+            title,
+            shown.text,
+            len(outline.turns),
+            shown.next_cursor,
+            tuple(map(self._redact, agents)),
+            outline.left_behind,
         )
 
     async def page_before(
@@ -124,7 +154,7 @@ class SessionLibrary:
     ) -> StoredConversation:
         """What lies before a place of a conversation, or at its end, as data. SessionNotFound if there is no
         transcript."""
-        return await asyncio.to_thread(self._page_before, session_id, before, extent, agent)
+        return await self.threads.run(self._page_before, session_id, before, extent, agent)
 
     def _page_before(
         self, session_id: str, before: str | None, extent: Extent, agent: str | None
@@ -137,11 +167,12 @@ class SessionLibrary:
         except ValueError:
             raise InvalidArgument("before: must be the previous of an earlier page.", field="before") from None
         title = str(self._redact(entry.title or entry.first_prompt or ""))
-        return StoredConversation(session_id, title, page, len(outline.turns), (*agents,), outline.left_behind)
+        named = tuple(map(self._redact, agents))
+        return StoredConversation(session_id, title, page, len(outline.turns), named, outline.left_behind)
 
     async def item(self, session_id: str, turn: int, item_id: str, *, agent: str | None = None) -> Item:
         """One item of a turn, whole. InvalidArgument if there is none."""
-        return await asyncio.to_thread(self._item, session_id, turn, item_id, agent)
+        return await self.threads.run(self._item, session_id, turn, item_id, agent)
 
     def _item(self, session_id: str, turn: int, item_id: str, agent: str | None) -> Item:
         _, path = self._found(session_id)
@@ -151,6 +182,46 @@ class SessionLibrary:
         if found is None:
             raise InvalidArgument(f"item: turn {turn} has no such item.", field="item")
         return found
+
+    async def find(self, session_id: str, text: str, most: int) -> list[TextHit]:
+        """Where a text stands in a conversation, in whatever case, the newest first, at most so many."""
+        return await self.threads.run(self._find, session_id, text.lower(), most)
+
+    def _find(self, session_id: str, wanted: str, most: int) -> list[TextHit]:
+        _, path = self._found(session_id)
+        _, read_from, outline = self._conversation(session_id, path, None)
+        hits: list[TextHit] = []
+        with unreadable_refused(session_id):
+            for number in range(len(outline.turns), 0, -1):
+                turn = read_turn(read_from, outline.turns[number - 1])
+                parts = [(None, turn.prompt or ""), *((item.id, item.text or item.result) for item in turn.items)]
+                for item_id, text in reversed(parts):
+                    # Secrets first: what is found must not tell that one is there.
+                    shown = str(self._redact(text))
+                    at = shown.lower().find(wanted)
+                    if at >= 0:
+                        excerpt = " ".join(shown[max(0, at - _EXCERPT) : at + len(wanted) + _EXCERPT].split())
+                        hits.append(TextHit(number, item_id, excerpt))
+                    if len(hits) >= most:
+                        return hits
+        return hits
+
+    async def prompt_image(self, session_id: str, turn: int, number: int) -> Image:
+        """One of the images that went with the prompt of a turn, counted from 0. InvalidArgument if there is none."""
+        return await self.threads.run(self._prompt_image, session_id, turn, number)
+
+    def _prompt_image(self, session_id: str, turn: int, number: int) -> Image:
+        _, path = self._found(session_id)
+        _, read_from, outline = self._conversation(session_id, path, None)
+        with unreadable_refused(session_id):
+            known = 1 <= turn <= len(outline.turns)
+            found = read_prompt_images(read_from, outline.turns[turn - 1]) if known else []
+        # A transcript is a claim: what it says is an image must be one.
+        with contextlib.suppress(IndexError, ValueError):
+            data = base64.b64decode(found[number], validate=True)
+            if (kind := media_type(data)) is not None and kind in MEDIA_TYPES:
+                return Image(kind, found[number])
+        raise InvalidArgument(f"image: turn {turn} has no such image.", field="image")
 
     def _conversation(self, session_id: str, path: str, agent: str | None) -> tuple[dict[str, str], str, Outline]:
         """The subagents of a session, and the file and the outline of its conversation, or of that of one of them."""
@@ -184,12 +255,13 @@ class SessionLibrary:
     async def follow(self, session_id: str, *, offset: int | None = None) -> AsyncIterator[list[str]]:
         """What is written to a transcript behind an offset, or from now on, as readable lines, at most twice a second;
         without end."""
-        _, path = await asyncio.to_thread(self._found, session_id)
+        _, path = await self.threads.run(self._found, session_id)
         file = look_at(path)
         reached = offset if offset is not None else file.size if file is not None else 0
+        # Followed before it is read: what is written in between is not missed.
         async with self._follower.follow(path) as following:
             while True:
-                lines, reached = await asyncio.to_thread(grown_lines, path, reached)
+                lines, reached = await self.threads.run(grown_lines, path, reached)
                 if lines:
                     yield lines
                 await following.changed()
@@ -197,19 +269,19 @@ class SessionLibrary:
     # -- care -----------------------------------------------------------------------------------------------------
 
     async def rename(self, session_id: str, title: str) -> str:
-        return await asyncio.to_thread(self._files.set_title, session_id, title)
+        return await self.threads.run(self._files.set_title, session_id, title)
 
     async def tag(self, session_id: str, tag: str) -> str:
-        return await asyncio.to_thread(self._files.set_tag, session_id, tag)
+        return await self.threads.run(self._files.set_tag, session_id, tag)
 
     async def mark(self, session_id: str, mark: Mark, on: bool) -> None:
-        await asyncio.to_thread(self._found, session_id)
-        await asyncio.to_thread(self.catalogue.marks.set, session_id, mark, on)
+        await self.threads.run(self._found, session_id)
+        await self.threads.run(self.catalogue.marks.set, session_id, mark, on)
 
     async def copy(self, session_id: str, owner: str, title: str | None) -> str:
         """A session with the same conversation and the same options, which goes on by itself; returns its id."""
         new_id = str(uuid.uuid4())
-        await asyncio.to_thread(self._copy, session_id, new_id, owner, title)
+        await self.threads.run(self._copy, session_id, new_id, owner, title)
         return new_id
 
     def _copy(self, session_id: str, new_id: str, owner: str, title: str | None) -> None:
@@ -230,12 +302,14 @@ class SessionLibrary:
 
     async def remove(self, session_id: str) -> None:
         """Removes a session for good. SessionBusy while anybody runs it; then nothing is removed."""
-        await asyncio.to_thread(self._remove, session_id)
+        await self.threads.run(self._remove, session_id)
 
     def _remove(self, session_id: str) -> None:
         with self._alone(session_id):
             if self.catalogue.find(session_id) is None:
                 raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+            # The conversation first: what is left if this is cut short
+            # is a record without one, which is cleaned up some day.
             self._files.remove(session_id)
             self._records.remove(session_id)
             for mark in (Mark.PINNED, Mark.ARCHIVED):
@@ -246,6 +320,7 @@ class SessionLibrary:
     @contextlib.contextmanager
     def _alone(self, session_id: str) -> Iterator[None]:
         """Within this context nobody runs the session; SessionBusy if somebody does."""
+        # The lease first: no server can start a process between the look and what follows.
         lease = self._leases.take(session_id)
         try:
             pid = process_with(session_id, self._config_dir)
@@ -273,7 +348,7 @@ class SessionLibrary:
     async def export(self, session_id: str, form: ExportFormat, detail: Detail, target: Path | None = None) -> Path:
         """Writes a conversation to a file, without secrets, for its owner alone; by default one in the state
         directory. An older one is replaced."""
-        return await asyncio.to_thread(self._export, session_id, form, detail, target)
+        return await self.threads.run(self._export, session_id, form, detail, target)
 
     def _export(self, session_id: str, form: ExportFormat, detail: Detail, target: Path | None) -> Path:
         entry, path = self._found(session_id)
@@ -283,6 +358,7 @@ class SessionLibrary:
         redact = self._redact
         title = str(redact(entry.title or entry.first_prompt or session_id))
         write = page if form == "html" else markdown
+        # Beside the target, and renamed at the end: who reads that has the old file or the whole new one.
         unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}{TEMPORARY}")
         try:
             with open(open_private(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8") as file:
@@ -296,12 +372,13 @@ class SessionLibrary:
 
     async def keep_text(self, session_id: str, suffix: str, text: str) -> Path:
         """Writes a text about a session, without secrets, to a file beside the exports; an older one is replaced."""
-        return await asyncio.to_thread(self._keep_text, session_id, suffix, text)
 
-    def _keep_text(self, session_id: str, suffix: str, text: str) -> Path:
-        target = private_directory(self._state_dir / "exports") / f"{session_id}{suffix}"
-        replace_file(target, text.encode("utf-8", "replace"))
-        return target
+        def write() -> Path:
+            target = private_directory(self._state_dir / "exports") / f"{session_id}{suffix}"
+            replace_file(target, text.encode("utf-8", "replace"))
+            return target
+
+        return await self.threads.run(write)
 
     def _all_turns(self, path: str) -> Iterator[ConversationTurn]:
         for places in self._outline(path).turns:
@@ -312,16 +389,14 @@ class SessionLibrary:
     # -- costs ----------------------------------------------------------------------------------------------------
 
     async def costs(
-        self, by: Grouping, *, owner: str, since: str = "", project: str | None = None, most: int | None = None
+        self, by: Grouping, *, principal: str, since: str = "", project: str | None = None, most: int | None = None
     ) -> Costs:
-        """Of everything on disk; of an owner other than the local user, of their own sessions alone. At most so many
-        groups."""
-        query = CostQuery(by, since, None if owner == LOCAL else owner, project, most)
-        async with self._counting:  # one at a time: the first one may read every transcript
-            return await asyncio.to_thread(self._costs, query)
-
-    def _costs(self, query: CostQuery) -> Costs:
-        return self._ledger.report(self._records.summaries(), self._moved_ids.all(), query)
+        """What everything on disk has cost; for a principal other than the local user, their own sessions alone. In at
+        most so many groups."""
+        query = CostQuery(by, since, None if principal == LOCAL else principal, project, most)
+        return await self._counting.run(
+            lambda: self._ledger.report(self._records.summaries(), self._moved_ids.all(), query)
+        )
 
 
 def _facts(entry: Entry) -> Iterable[tuple[str, str]]:

@@ -1,26 +1,24 @@
 """Reads a session from disk: from its record, if this server has written one, and from its transcript."""
 
 import os
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from ..claude.frames import Conversation
+from ..claude.protocol import Conversation, Raw
 from ..errors import PermissionDenied
 from ..model.events import Event, Output
-from ..model.options import SessionOptions
-from ..model.outcome import Outcome, OutcomeCode
-from ..model.states import State
+from ..model.options import SessionOptions, Worktree
+from ..model.outcome import Outcome, OutcomeCode, State
 from ..model.usage import Usage
-from ..model.worktree import Worktree
 from ..state.session_records import SessionRecord
 from ..store.transcript_lines import in_folder
 from ..store.transcript_reader import Recent, read_recent
 from ..store.transcripts import Transcript, Transcripts, read_lines
 from .dependencies import Stores
 from .event_writer import ReadableLines
-from .option_notices import PROMPTS
-from .working_directory import own_directory
+from .homes import own_directory
+from .launcher import PROMPTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,8 @@ class OnDisk:
 
     @property
     def usage(self) -> Usage:
-        """The CLI counts what interactive use cost, our record what a killed process cost: the larger is nearer."""
+        """What was used in the session so far. The CLI counts what interactive use cost, our record what a killed
+        process cost: the larger of the two is nearer to the truth."""
         sources = (self.record, self.transcript)
         return max((source.usage for source in sources if source is not None), key=lambda usage: usage.cost_usd)
 
@@ -95,7 +94,8 @@ def read_session(session_id: str, stores: Stores, directory: str | None = None) 
     if transcript is None and (record is None or record.model_turns):
         return None
     recent = read_recent(transcript.path) if transcript is not None else Recent()
-    running = record is not None and record.running_since is not None and stores.leases.held(session_id)
+    # Only where the record says so: to look, the lease is taken for an instant, in which others find it busy.
+    running = record is not None and record.running_since is not None and stores.leases.may_be_held(session_id)
     # What cost more than is recorded was done elsewhere: in a terminal, or by a server that could not record it.
     unknown = transcript is not None and (record is None or transcript.usage.cost_usd > record.usage.cost_usd + 1e-9)
     answers = stores.transcripts.answers(session_id) if unknown else 0
@@ -136,8 +136,15 @@ def messages_in_transcript(
 ) -> Set[str]:
     """Those of the messages that the session's transcript has. Blocks on the disk."""
     path = transcripts.path_of(session_id, cwd)
-    written = (line.get("uuid") for line in read_lines(path)) if path is not None else ()
+    written = (uuid for line in read_lines(path) for uuid in _message_ids(line)) if path is not None else ()
     return {uuid for uuid in written if isinstance(uuid, str) and uuid in message_ids}
+
+
+def _message_ids(line: Raw) -> Iterator[object]:
+    yield line.get("uuid")
+    attachment = line.get("attachment")  # of a message that was sent while a turn ran
+    if isinstance(attachment, Mapping):
+        yield attachment.get("source_uuid")
 
 
 def restored_output(recent: Recent, readable_lines: ReadableLines) -> Iterator[Event]:

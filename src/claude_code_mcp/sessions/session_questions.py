@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ..claude.frames import ControlRequest, Raw
+from ..claude.protocol import ControlRequest, Raw
 from ..errors import InvalidArgument, PermissionDenied
 from ..model.events import QuestionOpened, QuestionSettled
-from ..model.question import Answer, Closure, Question, QuestionKind, Resolution
+from ..model.question import Answer, Closure, FileChange, Question, QuestionKind, Resolution, kind_of
 from ..questions.broker import Broker
 from ..questions.cli_reply import chosen_mode, labels_by_text
 from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, heading_of, questions_of
@@ -62,17 +62,20 @@ class SessionQuestions:
 
     @property
     def pending(self) -> list[Question]:
-        """Oldest first."""
+        """The open questions of the session, oldest first."""
         return self._broker.pending(self._session.id)
 
-    def open(self, frame: ControlRequest) -> None:
-        """Offers a `can_use_tool` request to every channel, unless a rule answers it."""
+    def open(self, frame: ControlRequest, change: FileChange | None = None) -> None:
+        """Offers a `can_use_tool` request to every channel, unless a rule answers it. `change` is what the call would
+        do to a file."""
         request, session = frame.request, self._session
         tool_use_id = request.get("tool_use_id")
-        modes, mode_after = self._enforcer.modes_after_plan(session.owner)
+        tool = str(request.get("tool_name"))
+        is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
+        modes, mode_after = self._enforcer.admission(session.owner).modes_after_plan() if is_plan else ((), None)
         question = self._broker.open(
             session.id,
-            str(request.get("tool_name")),
+            tool,
             self._tool_input(request, tool_use_id),
             lambda question, resolution, body: self._settled(frame.id, question, resolution, body),
             cwd=session.cwd,
@@ -80,6 +83,7 @@ class SessionQuestions:
             suggestions=self._enforcer.suggestions(session.owner, session.cwd, request.get("permission_suggestions")),
             reason=request.get("decision_reason"),
             blocked_path=request.get("blocked_path"),
+            change=change,
             modes=modes,
             mode_after=mode_after,
         )
@@ -100,6 +104,7 @@ class SessionQuestions:
 
         def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
             session.log.append(QuestionSettled(question, resolution))
+            # Who asked may be gone: a task that is cancelled cancels the future that it waits for.
             if not filled.done():
                 filled.set_result(_form_result(server, form, question, resolution, body))
             self.on_settled()
@@ -124,6 +129,7 @@ class SessionQuestions:
 
         def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
             session.log.append(QuestionSettled(question, resolution))
+            # Who asked may be gone: a task that is cancelled cancels the future that it waits for.
             if not allowed.done():
                 _finish(allowed, resolution)
             self.on_settled()
@@ -169,6 +175,7 @@ class SessionQuestions:
         if body is not None:
             updated = body.get("updatedInput")
             granted = None if denied else updated if isinstance(updated, Mapping) else question.tool_input
+            # Before the reply: the call that it allows may be the very next frame.
             self._use_answered(question.tool_use_id, question.tool_name, granted)
         self._reply(request_id, body)
         self.on_settled()

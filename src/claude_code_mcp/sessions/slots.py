@@ -13,8 +13,8 @@ from typing import Protocol
 
 from ..config import Settings
 from ..errors import LimitReached
-from ..processes import memory
-from ..processes.memory import Machine
+from ..processes import limits
+from ..processes.limits import MachineMemory
 
 EXPECTED = 160 << 20
 """Bytes that a process counts for until it has been measured."""
@@ -36,10 +36,10 @@ class SlotHolder(Protocol):
         """Its process, if that runs."""
 
     @property
-    def evictable(self) -> bool:
+    def can_park(self) -> bool:
         """Whether its process can be closed without losing work."""
 
-    def evict(self) -> None:
+    def park(self) -> None:
         """Gives up the process. It must call `leave`, with the task that closes the process, before it returns."""
 
 
@@ -73,13 +73,13 @@ class Slots:
     @classmethod
     def of(cls, settings: Settings) -> "Slots":
         """As the settings say, on a machine with as much memory as this one."""
-        found = memory.machine()
+        found = limits.machine()
         limit = settings.memory_limit_bytes(found.total if found is not None else None)
         return cls(settings.max_sessions, settings.spawn_limit, limit, settings.memory_wait_ms / 1000)
 
     @property
     def live(self) -> int:
-        """Slots taken."""
+        """How many slots are taken."""
         return len(self._holders)
 
     @property
@@ -98,6 +98,7 @@ class Slots:
     def take(self, holder: SlotHolder, instead_of: SlotHolder | None = None) -> None:
         """Takes a slot: that of another holder whose process it takes over, or a free one, or that of the least
         recently used idle holder; else LimitReached."""
+        # Unless it was parked meanwhile: then its slot is gone too, and another one is needed.
         if instead_of is not None and instead_of in self._holders:
             self._holders.discard(instead_of)
             self._holders.add(holder)
@@ -107,7 +108,7 @@ class Slots:
                 f"All {self._limit} sessions are busy (MAX_SESSIONS); wait for one to finish or cancel one.",
                 limit=self._limit,
             )
-        if self._memory_wait == 0 and (missing := self._memory_missing(evict=True)):
+        if self._memory_wait == 0 and (missing := self._memory_missing(park=True)):
             raise LimitReached(missing, limit=self.memory_limit)
         self._holders.add(holder)
         self._occupied.set()
@@ -115,7 +116,9 @@ class Slots:
     def leave(self, holder: SlotHolder, closing: asyncio.Task[None] | None = None) -> None:
         """Gives the slot back at once; `closing` is the task that still ends the old process."""
         if closing is not None and not closing.done():
-            self._closing[closing] = (self.memory_of(holder) or 0) if holder in self._holders else 0
+            # What the old process uses is not free before it is gone.
+            # Not if its slot, and with it its process, went to another.
+            self._closing[closing] = (self.memory_of(holder.pid) or 0) if holder in self._holders else 0
             closing.add_done_callback(self._closed)
         self._holders.discard(holder)
         self._admit()
@@ -126,18 +129,18 @@ class Slots:
 
     def _evict_one(self) -> bool:
         """Has the least recently used idle holder give up its process; returns whether there was one."""
-        evictable = (other for other in self._holders if other.evictable)
-        idle = min(evictable, key=lambda other: other.used_at, default=None)
+        can_park = (other for other in self._holders if other.can_park)
+        idle = min(can_park, key=lambda other: other.used_at, default=None)
         if idle is not None:
-            idle.evict()
+            idle.park()
         return idle is not None
 
     # -- starts -----------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def spawning(self, holder: SlotHolder) -> AsyncIterator[None]:
-        """Around a start: waits in line until it fits into all limits. LimitReached after too long a wait for memory,
-        with the reason."""
+        """A context around a start: before it is entered, waits in line until the start fits into all limits.
+        LimitReached, with the reason, after too long a wait for memory."""
         entry = _Waiting(holder)
         self._queue.append(entry)
         self._admit()
@@ -145,17 +148,21 @@ class Slots:
             await self._admission(entry)
             yield
         finally:
+            # It was cancelled while it waited, or it has started: in either case its place is free.
             if entry in self._queue:
                 self._queue.remove(entry)
             self._starting.discard(entry)
             self._admit()
 
     async def _admission(self, entry: _Waiting) -> None:
+        # Not less than the time of one measurement: before it nobody knows how much is used.
         timeout = None if self._memory_wait is None else max(self._memory_wait, _INTERVAL)
         while True:
             try:
+                # Shielded: a wait that runs out must not cancel the admission itself.
                 return await asyncio.wait_for(asyncio.shield(entry.admitted), timeout)
             except TimeoutError:
+                # If no memory is missing it waits for something else, which has no limit of time.
                 if missing := self._memory_missing():
                     raise LimitReached(missing, limit=self.memory_limit) from None
 
@@ -166,7 +173,7 @@ class Slots:
             return
         self._admitting = True
         try:
-            while self._queue and self._obstacle(evict=True) is None:
+            while self._queue and self._obstacle(park=True) is None:
                 entry = self._queue.pop(0)
                 if not entry.admitted.done():
                     self._starting.add(entry)
@@ -174,15 +181,15 @@ class Slots:
         finally:
             self._admitting = False
 
-    def _obstacle(self, *, evict: bool = False) -> str | None:
-        """Why the next start must wait; with `evict`, idle processes make room first."""
+    def _obstacle(self, *, park: bool = False) -> str | None:
+        """Why the next start must wait; with `park`, idle processes make room first."""
         if len(self._starting) >= self._spawns:
             return f"{len(self._starting)} other processes are starting"
         if self._closing and len(self._holders) + len(self._closing) > self._limit:
             return "the process of another session is being closed"
-        return self._memory_missing(evict=evict)
+        return self._memory_missing(park=park)
 
-    def wait_reason(self, holder: SlotHolder) -> str | None:
+    def wait_reason(self, holder: object) -> str | None:
         """The place of a holder in the queue, and what the first in it waits for; None if it does not wait."""
         for place, entry in enumerate(self._queue, 1):
             if entry.holder is holder:
@@ -193,27 +200,25 @@ class Slots:
 
     # -- memory -----------------------------------------------------------------------------------------------
 
-    def memory_of(self, holder: SlotHolder) -> int | None:
+    def memory_of(self, pid: int | None) -> int | None:
         """The bytes that the process of a holder uses with all that it started, as last measured."""
-        return None if holder.pid is None else self._measured.get(holder.pid)
+        return None if pid is None else self._measured.get(pid)
 
     @property
     def memory_used(self) -> int:
         """The bytes of all processes; those that have not been measured yet count with what is to be expected."""
+        # Those that wait have a slot, and no process yet.
         waiting = {entry.holder for entry in self._queue}
-        return sum(self._memory_of_running(holder) for holder in self._holders if holder not in waiting)
+        measured = (self.memory_of(holder.pid) for holder in self._holders if holder not in waiting)
+        return sum(EXPECTED if size is None else size for size in measured)
 
-    def _memory_of_running(self, holder: SlotHolder) -> int:
-        measured = self.memory_of(holder)
-        return EXPECTED if measured is None else measured
-
-    def _memory_missing(self, *, evict: bool = False) -> str | None:
+    def _memory_missing(self, *, park: bool = False) -> str | None:
         """Why one more process does not fit into the memory; None if it does. A single process always fits."""
         limit = self.memory_limit
         if limit is None:
             return None
         while (used := self.memory_used) and used + EXPECTED > limit:
-            if not (evict and self._evict_one()):
+            if not (park and self._evict_one()):
                 return (
                     f"Claude Code processes use {_gib(used)} of the {_gib(limit)} GiB that they may have together "
                     "(CLAUDE_CODE_MCP_MEMORY_LIMIT), and none of them is idle; wait for one to finish or cancel one."
@@ -228,6 +233,7 @@ class Slots:
         while True:
             await self._occupied.wait()
             await self.measure()
+            # Nothing is awaited between the look and `clear`: a slot that is taken later sets the event again.
             if not self._holders:
                 self._occupied.clear()
             await asyncio.sleep(_INTERVAL)
@@ -235,10 +241,10 @@ class Slots:
     async def measure(self) -> None:
         """Measures all processes, and the machine, and acts on it."""
         pids = [holder.pid for holder in self._holders if holder.pid is not None]
-        measured = await asyncio.to_thread(memory.trees, pids)
-        self.take_measurement(measured, await asyncio.to_thread(memory.machine))
+        measured = await asyncio.to_thread(limits.trees, pids)
+        self.take_measurement(measured, await asyncio.to_thread(limits.machine))
 
-    def take_measurement(self, measured: Mapping[int, int | None], machine: Machine | None) -> None:
+    def take_measurement(self, measured: Mapping[int, int | None], machine: MachineMemory | None) -> None:
         """The bytes of each process and of the machine, as they are now. Idle processes are parked, the least recently
         used first, until ours are within the limit; one, if the machine itself is short of memory."""
         self._measured = {pid: size for pid, size in measured.items() if size is not None}

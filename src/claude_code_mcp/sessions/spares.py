@@ -16,19 +16,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from ..claude.command_line import ConversationStart
-from ..claude.frames import ControlRequest, Frame, Raw, Result, System
+from ..claude.protocol import ControlRequest, Frame, Raw, Result, System
 from ..claude.user_config import Registration, take_registration
-from ..claude_home import config_directory
 from ..errors import ClaudeCodeError, PermissionDenied, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
+from ..model.paths import config_directory
 from ..model.usage import Usage
 from ..processes.child import Exit
+from .background import StartTask
 from .dependencies import SessionDeps
 from .launcher import Launch
 from .live_process import FrameReceiver, LifecycleListener, LiveProcess, ProcessOwner, launch_of
 from .mcp_bridge import usable_servers
-from .record_writer import StartTask
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ async def launch_like(session: SparedSession) -> Launch:
     """What a process of the session would be started with now."""
     async with session.deps.hosted() as host:
         wanted = session.options.hub_servers
-        servers = usable_servers(host, wanted, session.deps.gate, session.owner) if host is not None else {}
+        servers = usable_servers(host, wanted, session.deps.enforcer, session.owner) if host is not None else {}
     return launch_of(session, session.deps, tuple(servers))
 
 
@@ -95,9 +94,10 @@ class Spare:
         """Starts the process and waits until it can be taken; returns whether it can."""
         self.launch, self.key = launch, key
         try:
-            self._live = LiveProcess(self, self, self, self.deps, lambda: ConversationStart(self.id), leased=False)
+            self._live = LiveProcess(self, self, self, self.deps, None, leased=False)
         except ClaudeCodeError as error:
             self.start_failed(error)
+        # Shielded: a future that was cancelled is done too, and the spare would look usable.
         return await asyncio.shield(self._warm)
 
     @property
@@ -108,11 +108,13 @@ class Spare:
         """Gives the process to a session, with all that it has said; None if it is gone or the launch has become
         another one. Raises SessionBusy if the session's lease is not to be had."""
         live = self._live
+        # Compared once more: the policy or the servers of the hub may have changed since it was reserved.
         launch = None if live is None else launch_of(owner, self.deps, live.bridge.servers if live.bridge else ())
         if not self.usable or live is None or launch != self.launch:
             self.drop()
             return None
         live.hand_to(owner, lifecycle, frames, self._frames, self._registration.put_back)
+        # Only after it was taken: if the lease is refused, `drop` still has to end the process.
         self._live = None
         return live
 
@@ -143,10 +145,10 @@ class Spare:
         return process.pid if process is not None else None
 
     @property
-    def evictable(self) -> bool:
+    def can_park(self) -> bool:
         return not self.reserved and self._live is not None
 
-    def evict(self) -> None:
+    def park(self) -> None:
         self.drop()
 
     # -- the listener of its process --------------------------------------------------------------------------
@@ -192,6 +194,7 @@ class Spare:
         if isinstance(frame, System) and frame.subtype.startswith("hook_"):
             self.ran_hooks = True
         if not isinstance(frame, ControlRequest):
+            # Bounded: nobody reads them before a session comes.
             if len(self._frames) < _MOST_FRAMES:
                 self._frames.append(frame)
         elif process is not None and self._live is not None:
@@ -257,9 +260,11 @@ class Spares:
         return None
 
     def _set_apart(self, spare: Spare) -> None:
+        # From here on it does not make room for others.
         spare.reserved = True
         self._ready.remove(spare)
         self._reserved.append(spare)
+        # A session that is refused, or never sent its message, must not keep it.
         asyncio.get_running_loop().call_later(_RESERVED, self._end, spare)
 
     def _end(self, spare: Spare) -> None:
@@ -289,15 +294,18 @@ class Spares:
         key = None if ran_hooks else await spare.deps.launcher.key(launch)
         if key is None or key in self._unsuited:
             return
+        # None is being started beside this one, so that what is not usable has ended.
         for other in [other for other in self._ready if other.key == key and not other.usable]:
             self._end(other)
         if sum(other.key == key for other in self._ready) >= self._limit:
             return
         while len(self._ready) >= self._limit:
             self._end(self._ready[0])
+        # Nothing is awaited from here until the spare is in the list: one that `close` does not see would live on.
         if not spare.deps.slots.has_room or self._closed:
             return
         self._started = [*(other for other in self._started if not other.is_gone), spare]
+        # Before it has started, so that `close` finds it.
         self._ready.append(spare)
         if await spare.start(launch, key):
             asyncio.get_running_loop().call_later(self._max_age, self._end, spare)
@@ -310,6 +318,7 @@ class Spares:
         """Ends all of them and waits for that."""
         self._closed = True
         if self._filling is not None:
+            # First: it could start another one behind our back.
             self._filling.cancel()
         for spare in [*self._ready, *self._reserved]:
             self._end(spare)

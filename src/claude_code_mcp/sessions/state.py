@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 
 from ..model.events import StateChanged
-from ..model.states import BUSY, State, move
+from ..model.outcome import BUSY, MOVES, IllegalMove, State
 from ..store.event_log import EventLog
 
 
@@ -21,7 +22,9 @@ class StateTracker:
         """Changes the state; IllegalMove if the state machine has no such move. Staying put does nothing."""
         if state is self.state:
             return
-        self.state = move(self.state, state)
+        if state not in MOVES[self.state]:
+            raise IllegalMove(f"{self.state} -> {state}")
+        self.state = state
         self._log.append(StateChanged(state, detail))
         # A new event per change: the waiting tasks look at the state again when they run, and nothing must be cleared.
         changed, self._changed = self._changed, asyncio.Event()
@@ -49,17 +52,20 @@ class StallTimer:
         self._expects_output = expects_output
         self._report = report
         self._last_output = 0.0
+        self._clock: Callable[[], float] = time.monotonic
+        """That of the event loop, once the timer has been started."""
         self._timer: asyncio.TimerHandle | None = None
         self.stalled = False
         """Whether the limit has passed since the last output."""
 
     def touch(self) -> None:
-        """There was output."""
-        self._last_output = asyncio.get_running_loop().time()
+        """Notes that there was output: the silence begins anew."""
+        self._last_output = self._clock()
         self.stalled = False
 
     def start(self) -> None:
         """Counts the silence from now on, also if it is running already."""
+        self._clock = asyncio.get_running_loop().time
         self.touch()
         if self._timer is None:
             self._schedule(self._limit)
@@ -74,8 +80,9 @@ class StallTimer:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._check)
 
     def _check(self) -> None:
-        silence = asyncio.get_running_loop().time() - self._last_output
+        silence = self._clock() - self._last_output
         if silence >= self._limit and not self.stalled and self._expects_output():
             self.stalled = True
             self._report(silence)
+        # Not at once again: a silence that goes on is reported once, and from then on only looked at.
         self._schedule(max(self._limit - silence, self._limit / 10))

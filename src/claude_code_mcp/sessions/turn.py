@@ -10,15 +10,23 @@ import contextlib
 import time
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
-from ..claude.frames import Conversation, Lifecycle, Raw, Result
 from ..claude.process import ClaudeProcess
+from ..claude.protocol import Conversation, Lifecycle, Raw, Result
 from ..errors import ClaudeCodeError, LimitReached, ProcessFailed
-from ..model.events import MessageJoined, ProcessChanged, Spent, TurnEnded, TurnStarted
+from ..model.events import (
+    MessageDropped,
+    MessageJoined,
+    MessageQueued,
+    ProcessChanged,
+    Spent,
+    TurnEnded,
+    TurnStarted,
+)
 from ..model.options import SessionOptions
-from ..model.outcome import Outcome, OutcomeCode
-from ..model.states import State
+from ..model.outcome import Outcome, OutcomeCode, State
 from ..model.usage import Usage
 from ..processes.child import Exit
 from ..store.event_log import EventLog
@@ -55,6 +63,9 @@ class Turn:
     question_only: bool = False
     """Whether the CLI itself runs no turn: a background task has a question, and will report back in the end."""
     started: float = field(default_factory=time.monotonic)
+    waited: float = 0.0
+    """Seconds for which it had to wait for answers of people, without the wait that goes on."""
+    waiting_since: float | None = None
     begun: bool = False
     """Whether the process has begun it (its `init` frame was received)."""
     cleared: bool = False
@@ -106,6 +117,8 @@ class TurnRunner:
         """Whether any process has been given a message."""
         self.last_interrupted = False
         """Whether the last turn was ended by this side."""
+        self._withdrawing: set[str] = set()
+        """Messages of which the process was asked whether it gives them back."""
         self._session = session
         self._deps = deps
         self._state = parts.state
@@ -116,7 +129,8 @@ class TurnRunner:
         self._questions = parts.questions
         self._questions.on_settled = self.question_settled
         self._process = parts.process
-        self._process.on_left = self.process_left
+        # What a process has used and not claimed until it is left is charged; a late claim is not charged again.
+        self._process.on_left = partial(self._charge_unclaimed, final=True)
         self._crash = Outcome(OutcomeCode.CRASHED)
         """The outcome of messages that turn out to have been read by a process which crashed."""
 
@@ -127,6 +141,9 @@ class TurnRunner:
         self._messages.accept(message)
         if self.current is None:
             self.begin(message)
+        else:
+            self._session.log.append(MessageQueued(message.id, message.text, len(message.images)))
+        # Otherwise it is handed over when the process is ready.
         if self._process.ready:
             self._hand_over()
 
@@ -161,16 +178,20 @@ class TurnRunner:
         self.any_sent = True
         ready = self._messages.take_unsent(self.current.message_id, question_only=self.current.question_only)
         for message in ready:
+            # Noted before it is written: the frame that follows a `/clear` must find that it was sent.
             live.claims.message_sent(message.id, message.text)
             try:
                 process.send(message.text, message.id, images=message.images, later=message.later)
             except ProcessFailed as error:
+                # Those behind it were not sent either: if this process
+                # has read nothing, all of them go to the next one.
                 self._deps.start_task(self._await_end(process, error))
                 return
 
     async def _await_end(self, process: ClaudeProcess, error: ProcessFailed) -> None:
         """A process that takes no input is about to end, and `process_ended` tells more. If it does not, we give up."""
         await asyncio.wait([process.exited], timeout=self._deps.settings.stop_timeout)
+        # Otherwise `process_ended` was faster, or the session has another process by now.
         if self._process.process is process:
             self.give_up(Outcome(OutcomeCode.CRASHED, detail=error.message))
 
@@ -191,10 +212,12 @@ class TurnRunner:
         if turn.cleared and outcome.ok and not outcome.result:
             going_on = f"The conversation was cleared. It goes on as session {self._session.id}."
             outcome = replace(outcome, result=going_on)
-        process = self._process.process
-        if outcome.ok and process is not None and self._may_be_unsaved(turn):
+        process, replica = self._process.process, self._deps.replica
+        unsaved = outcome.ok and self._may_be_unsaved(turn)
+        behind = replica is not None and replica.behind(self._session.id)
+        if process is not None and (unsaved or behind):
             process.hold()
-            self._deps.start_task(self._end_checked(turn, outcome, process))
+            self._deps.start_task(self._end_checked(turn, outcome, process, unsaved=unsaved))
         else:
             self.end(outcome)
 
@@ -211,13 +234,18 @@ class TurnRunner:
             return False
         return not self._deps.stores.transcripts.is_written(session.id, session.cwd, *turn.last_answer)
 
-    async def _end_checked(self, turn: Turn, outcome: Outcome, process: ClaudeProcess) -> None:
-        """Ends a turn whose answer was not seen in its transcript at once, when it is known whether that is lost.
+    async def _end_checked(self, turn: Turn, outcome: Outcome, process: ClaudeProcess, *, unsaved: bool) -> None:
+        """Ends a turn whose answer was not seen in its transcript at once, when it is known whether that is lost; and
+        one whose copy elsewhere is behind, when that has caught up, or will.
 
-        The disk may take its time. Until then the process is held: nothing of the next turn may come before this end.
+        Disk and network may take their time. Until then the process is held: nothing of the next turn may come before
+        this end.
         """
         try:
-            flaw = await self._flaw_in_transcript(turn)
+            flaw = await self._flaw_in_transcript(turn) if unsaved else None
+            if self._deps.replica is not None:
+                await self._deps.replica.caught_up(self._session.id)
+            # The turn may have been given up while the disk was looked at.
             if self.current is turn:
                 if flaw is not None:
                     outcome = replace(outcome, code=OutcomeCode.NOT_SAVED, detail=_NOT_SAVED.format(flaw))
@@ -229,9 +257,9 @@ class TurnRunner:
     async def _flaw_in_transcript(self, turn: Turn) -> str | None:
         session = self._session
         assert turn.last_answer is not None
-        look = self._deps.stores.transcripts.flaw_after
+        stores = self._deps.stores
         try:
-            found = asyncio.to_thread(look, session.id, session.cwd, *turn.last_answer)
+            found = stores.threads.run(stores.transcripts.flaw_after, session.id, session.cwd, *turn.last_answer)
             return await asyncio.wait_for(found, _LONGEST_CHECK)
         except TimeoutError:
             return "the disk does not answer"
@@ -258,7 +286,7 @@ class TurnRunner:
         if turn.ending_as is not None or not self._events.background_tasks:
             # Otherwise the questions may be those of background tasks, which go on without a turn.
             self._questions.withdraw_all("the turn ended")
-        following = self._messages.settle_turn(outcome, turn.number, except_for=self._waiting_behind(outcome))
+        following = self._messages.settle_turn(outcome, turn.number, except_for=self._waiting_behind(turn, outcome))
         if following is not None or self._questions.pending:
             next_turn = self.begin(following, question_only=following is None)
             self.wait_for_answers()
@@ -272,32 +300,37 @@ class TurnRunner:
                 self._process.park()
         turn.ended.set()
 
-    def _waiting_behind(self, outcome: Outcome) -> Set[str]:
+    def _waiting_behind(self, turn: Turn, outcome: Outcome) -> Set[str]:
         """The messages that the outcome of the turn is not for.
 
         While the process lives, these are the ones that it has not finished or not been given. Without it, all that it
-        was given end with the turn; those which were held back it has never seen, and after a crash they are for the
-        next process.
+        was given end with the turn; those which were held back it has never seen, and after a crash or an interruption
+        they are for the next process.
         """
         process = self._process.process
         if process is not None:
             return process.unfinished | self._messages.unsent
-        persistent = self._session.options.persist
-        return self._messages.unsent if outcome.code is OutcomeCode.CRASHED and persistent else frozenset()
+        goes_on = outcome.code is OutcomeCode.CRASHED or turn.ending_as is not None
+        return self._messages.unsent - {turn.message_id} if goes_on and self._session.options.persist else frozenset()
 
     def give_up(self, outcome: Outcome) -> None:
         """Lets go of the process and ends the turn, with the code that it was being ended with, if it was."""
+        # First: `end` hands the next message to whatever process there is.
         self._process.leave()
         turn = self.current
         if turn is None or turn.ending_as is None:
             self.end(outcome)
             return
-        behind = [message for message in self._messages.open if not message.started and message.id != turn.message_id]
-        self._drop(behind, turn)
+        # What the process was given and has not begun ends with it. What it was not given runs next, unless it was to
+        # be dropped with this turn.
+        kept = self._messages.unsent - turn.to_drop
+        behind = [message for message in self._messages.open if not message.started and message.id not in kept]
+        self._drop([message for message in behind if message.id != turn.message_id], turn)
         self.end(replace(outcome, code=turn.ending_as))
 
     def refute(self, reason: str) -> None:
         """The process has written what cannot be true: it is let go of, and all that it was given ends with that."""
+        # Before the process is left, which charges what nobody has claimed: here it is a part of the outcome.
         usage = self._costs.lost_usage()
         outcome = Outcome(OutcomeCode.PROTOCOL_VIOLATION, detail=_REFUTED.format(reason), usage=usage)
         self._session.log.append(ProcessChanged("refuted", self._process.pid, reason))
@@ -342,6 +375,7 @@ class TurnRunner:
         if turn.ending_as is None:
             turn.ending_as = code
             turn.to_drop = frozenset(message.id for message in self._messages.open) if drop_queued else frozenset()
+            # Those that the process was never given: it cannot report what becomes of them.
             held_back = self._messages.unsent & turn.to_drop - {turn.message_id}
             self._drop([message for message in self._messages.open if message.id in held_back], turn)
             if turn.question_only:
@@ -366,6 +400,7 @@ class TurnRunner:
     async def _await_interruption(self, turn: Turn, reply: "asyncio.Future[Raw]") -> None:
         """The process must confirm the interruption and then end the turn, both in time; else it is stopped."""
         timeout = self._deps.settings.stop_timeout
+        # Whatever went wrong, the look at the turn below decides.
         with contextlib.suppress(ProcessFailed, TimeoutError):
             await asyncio.wait_for(reply, timeout)
             await asyncio.wait_for(turn.ended.wait(), timeout)
@@ -395,13 +430,41 @@ class TurnRunner:
             self._drop([message for message in self._messages.open if message.id in behind], turn)
             self.end(Outcome(turn.ending_as or OutcomeCode.INTERRUPTED, detail=_NEVER_STARTED))
         elif frame.state == "cancelled" and not message.started:
-            self._drop([message], turn)
+            # One that was asked back is not among those that an interruption of the turn drops.
+            self._drop([message], None if message.id in self._withdrawing else turn)
 
     def _drop(self, messages: Iterable[UserMessage], turn: Turn | None) -> None:
         for message in messages:
             self._messages.settle(message, Outcome(OutcomeCode.DROPPED, detail=_DROPPED))
+            self._session.log.append(MessageDropped(message.id))
             if turn is not None:
                 turn.dropped.append(message)
+
+    @property
+    def queued(self) -> list[UserMessage]:
+        """The messages that no turn has taken up yet, oldest first."""
+        begun = self.current.message_id if self.current is not None else ""
+        return [message for message in self._messages.open if not message.started and message.id != begun]
+
+    async def withdraw(self, message_id: str) -> UserMessage | None:
+        """Takes a queued message back, which then never runs; None if a turn has taken it up, or is about to."""
+        message = next((queued for queued in self.queued if queued.id == message_id), None)
+        if message is None or message.id in self._withdrawing:
+            return None
+        process = self._process.process
+        if message.id not in self._messages.unsent and process is not None:
+            # The process has it, and alone knows whether it has begun to read it.
+            self._withdrawing.add(message.id)
+            try:
+                timeout = self._deps.settings.stop_timeout
+                reply = await process.request("cancel_async_message", timeout=timeout, message_uuid=message.id)
+            finally:
+                self._withdrawing.discard(message.id)
+            if not reply.get("cancelled"):
+                return None
+        if not message.outcome.done():  # the process reports it too, as a rule before it answers
+            self._drop([message], None)
+        return message if message.outcome.result().code is OutcomeCode.DROPPED else None
 
     # -- questions --------------------------------------------------------------------------------------------
 
@@ -409,12 +472,17 @@ class TurnRunner:
         """Called after a question was opened, which a rule may have answered at once."""
         if self._questions.pending:
             self._state.move(State.WAITING)
+            if self.current is not None and self.current.waiting_since is None:
+                self.current.waiting_since = time.monotonic()
 
     def question_settled(self) -> None:
         """The turn goes on when no question is open any more."""
         if self.current is not None and self._state.state is State.WAITING and not self._questions.pending:
             self._state.move(State.RUNNING)
             self._stall_timer.start()
+            if self.current.waiting_since is not None:
+                self.current.waited += time.monotonic() - self.current.waiting_since
+                self.current.waiting_since = None
 
     # -- the process ------------------------------------------------------------------------------------------
 
@@ -428,10 +496,6 @@ class TurnRunner:
         self._costs.count(usage)
         if self.current is None:
             self._charge_unclaimed(final=False)
-
-    def process_left(self) -> None:
-        """What the process has used and not claimed until now is charged; a late claim is not charged again."""
-        self._charge_unclaimed(final=True)
 
     def _charge_unclaimed(self, *, final: bool) -> None:
         usage = self._costs.unclaimed_usage(final=final)
@@ -454,37 +518,35 @@ class TurnRunner:
 
         Those messages are sent again, once, to the next process; the turn goes on and its callers notice nothing.
         """
-        turn = self.current
-        untouched = turn is not None and self._is_untouched(turn)
+        turn, messages = self.current, self._messages.open
+        # It has shown no sign of having read any message of the turn, and another process can be given them.
+        resumable = turn is not None and not turn.begun and turn.ending_as is None and self._session.options.persist
+        untouched = resumable and bool(messages) and all(message.unread for message in messages)
+        # Before the process is left, which charges what nobody has claimed: here it is a part of the outcome.
         usage = self._costs.lost_usage()
         crash = Outcome(OutcomeCode.CRASHED, detail=exit_.reason, exit_code=exit_.code, usage=usage)
         self._session.log.append(ProcessChanged("ended", self._process.pid, exit_.reason))
         if turn is None or not untouched:
             self.give_up(crash)
             return
+        # For messages that turn out to have been read after all; see `wait_for_previous_process`.
         self._crash = crash
         self._process.leave()
         self._messages.take_back()
         self._deps.start_task(self._start_process_for(turn))
 
-    def _is_untouched(self, turn: Turn) -> bool:
-        """Whether the process has shown no sign of having read any message of this turn."""
-        if turn.begun or turn.ending_as is not None or not self._session.options.persist:
-            return False
-        messages = self._messages.open
-        return bool(messages) and all(message.unread for message in messages)
-
     async def _start_process_for(self, turn: Turn) -> None:
         """Starts a process for a turn that has lost its own, unless it has one or is over by then."""
         async with self._process.starting:
             try:
-                await self.clear_way()
+                await self.wait_for_previous_process()
+                # It may have been interrupted, or have got a process through a message, while this waited.
                 if self.current is turn and self._process.live is None:
                     self._process.start()
             except ClaudeCodeError as error:
                 self.start_failed(error)
 
-    async def clear_way(self) -> None:
+    async def wait_for_previous_process(self) -> None:
         """Waits until the process before is gone, also one that a killed server has left behind.
 
         Messages that are to be sent again are then looked for in the transcript, which is final by now: one that the
@@ -496,7 +558,7 @@ class TurnRunner:
         doubtful = frozenset(message.id for message in self._messages.open if message.sent_again)
         if not doubtful:
             return
-        written = await asyncio.to_thread(
+        written = await deps.stores.threads.run(
             messages_in_transcript, deps.stores.transcripts, session.id, doubtful, session.cwd
         )
         for message in self._messages.open:

@@ -1,4 +1,4 @@
-"""Git worktrees for sessions: made with the session, in the place where Claude Code makes its own.
+"""Git worktrees of sessions: made, and taken back where no session has begun.
 
 A worktree is `.claude/worktrees/mcp-…` in the main checkout of the repository, on a branch of its own that begins at
 the commit which is checked out where the session was asked for. What is uncommitted there is not in it. Git ignores the
@@ -8,19 +8,21 @@ All of it must lie within the roots of the caller; nothing is left of a worktree
 """
 
 import asyncio
+import contextlib
 import logging
 import os
+import stat
 
+from .. import beneath
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
-from ..model.worktree import Worktree
-from .git import Git
+from ..model.options import Worktree
+from .git import Git, Repository, find_repository, foreign_settings
 from .homes import Home
 from .policy_enforcer import PolicyEnforcer
-from .repository import Repository, find_repository, foreign_settings
+from .worktree_changes import PLACE, WorktreeChanges
 
 log = logging.getLogger(__name__)
 
-_PLACE = os.path.join(".claude", "worktrees")
 _IGNORE_ALL = b"""diff --git a/.claude/worktrees/.gitignore b/.claude/worktrees/.gitignore
 new file mode 100644
 --- /dev/null
@@ -31,36 +33,56 @@ new file mode 100644
 """As a patch: git writes it without following a link, wherever git runs."""
 
 
-async def make(home: Home, gate: PolicyEnforcer, owner: str, cwd: str, session_id: str) -> tuple[Worktree, str]:
+async def make(home: Home, enforcer: PolicyEnforcer, principal: str, cwd: str, session_id: str) -> tuple[Worktree, str]:
     """A worktree for a session that was asked for in `cwd`, and the same directory in it.
 
     InvalidArgument where there can be none, with git's own reason if it has one; PermissionDenied where the policy does
     not let the caller write there.
     """
-    found = await _find(home, gate, owner, cwd)
+    found = await _find(home, enforcer, principal, cwd)
     worktree = _planned(found, f"mcp-{session_id.replace('-', '')[:12]}")
     git = Git(home, found.places)
-    filters = await git.own_filters(found.repository)
+    await _check_own_filters(git, found.repository)
+    # Before the worktree is there: from then on a `git add` in the checkout could take it in.
+    await _have_ignored(git, found.main, worktree.path[len(found.main) + 1 :].replace(os.sep, "/"))
+    how = ("worktree", "add", "--no-checkout", "--no-track", "-b", worktree.branch, worktree.path, worktree.base)
+    try:
+        await git.read(*how, cwd=found.repository)
+        # Asked for: git chooses another name than was planned where that is taken.
+        worktree = worktree.model_copy(update={"git_dir": await _git_dir(git, worktree)})
+        # By itself, as another configuration may hold for the new branch than for the one that is checked out.
+        await git.read("reset", "--hard", "--quiet", cwd=worktree.path, git_dir=worktree.git_dir)
+        await _check_own_filters(git, worktree.path, worktree.git_dir)
+        return worktree, await asyncio.to_thread(_directory_in, worktree, found)
+    except BaseException:
+        # Shielded: nobody else knows of it.
+        await asyncio.shield(remove_unused(home, worktree))
+        raise
+
+
+async def _check_own_filters(git: Git, cwd: str, git_dir: str | None = None) -> None:
+    filters = await git.own_filters(cwd, git_dir)
     if filters:
         raise _invalid(
             f"the repository's own configuration has filters for its files ({', '.join(filters)}), which are not run "
             "here; configure them with `git config --global` instead, or work without a worktree"
         )
-    await _have_ignored(git, found.main, worktree.path[len(found.main) + 1 :].replace(os.sep, "/"))
-    how = ("worktree", "add", "--no-track", "-b", worktree.branch, worktree.path, worktree.base)
-    try:
-        await git.read(*how, cwd=found.repository)
-        git_dir = (await git.read("rev-parse", "--absolute-git-dir", cwd=worktree.path)).rstrip("\n")
-        return worktree.model_copy(update={"git_dir": git_dir}), _directory_in(worktree, found)
-    except BaseException:
-        await asyncio.shield(remove_unused(home, worktree))
-        raise
+
+
+async def _git_dir(git: Git, worktree: Worktree) -> str:
+    """Where git keeps what belongs to a new worktree alone. A session beside it may have written another place into
+    the worktree's `.git` by now, whose configuration would count from then on."""
+    git_dir = (await git.read("rev-parse", "--absolute-git-dir", cwd=worktree.path)).rstrip("\n")
+    common_dir = await asyncio.to_thread(os.path.realpath, worktree.common_dir)
+    if os.path.dirname(git_dir) != os.path.join(common_dir, "worktrees"):
+        raise _invalid(f"{worktree.path} was changed while it was made")
+    return git_dir
 
 
 def _planned(found: "_Found", name: str) -> Worktree:
-    path = os.path.join(found.main, _PLACE, name)
+    path = os.path.join(found.main, PLACE, name)
     if os.path.realpath(path) != path:
-        raise _invalid(f"{os.path.join(found.main, _PLACE)} is a link, or lies behind one")
+        raise _invalid(f"{os.path.join(found.main, PLACE)} is a link, or lies behind one")
     return Worktree(
         path=path,
         branch=f"worktree-{name}",
@@ -73,27 +95,18 @@ def _planned(found: "_Found", name: str) -> Worktree:
 
 
 def _directory_in(worktree: Worktree, found: "_Found") -> str:
+    """Where a commit has a link on the way, that says nothing: neither whether it leads anywhere, nor to where."""
     inside = os.path.normpath(os.path.join(worktree.path, found.below))
-    if not os.path.isdir(inside):
-        raise _invalid(f"the directory {found.below} is not in the last commit")
-    return inside
-
-
-def git_for(home: Home, worktree: Worktree) -> Git:
-    """Git for everything about a worktree. In a sandbox it is given the checkout around the worktree, and not that
-    alone: a directory that is given by itself cannot be removed there."""
-    main = worktree.path.partition(f"{os.sep}{_PLACE}{os.sep}")[0]
-    return Git(home, (main, worktree.common_dir, worktree.repository))
+    with contextlib.suppress(OSError):
+        if stat.S_ISDIR(beneath.stat_at(inside).st_mode):
+            return inside
+    raise _invalid(f"the directory {found.below} is not in the last commit")
 
 
 async def remove_unused(home: Home, worktree: Worktree) -> None:
     """Takes back a worktree in which no session has begun. One with anything new in it stays."""
-    git = git_for(home, worktree)
     try:
-        if await asyncio.to_thread(os.path.isdir, worktree.path):
-            await git.read("worktree", "remove", worktree.path, cwd=worktree.repository)
-        # Only as long as the branch is at the commit that it was made at.
-        await git.run("update-ref", "-d", f"refs/heads/{worktree.branch}", worktree.base, cwd=worktree.repository)
+        await WorktreeChanges(home, worktree).take_back()
     except ClaudeCodeError as error:
         log.warning("the worktree %s was left behind: %s", worktree.path, error.message)
 
@@ -110,7 +123,7 @@ class _Found:
         main = os.path.dirname(self.common_dir)
         usual = linked and os.path.basename(self.common_dir) == ".git" and os.path.isdir(main)
         # Never inside of another worktree there: that one could be removed.
-        self.main = main if usual else self.repository.partition(f"{os.sep}{_PLACE}{os.sep}")[0]
+        self.main = main if usual else self.repository.partition(f"{os.sep}{PLACE}{os.sep}")[0]
         self.head = ""
         self.branch: str | None = None
 
@@ -119,13 +132,13 @@ class _Found:
         return self.main, self.common_dir, self.repository
 
 
-async def _find(home: Home, gate: PolicyEnforcer, owner: str, cwd: str) -> _Found:
+async def _find(home: Home, enforcer: PolicyEnforcer, principal: str, cwd: str) -> _Found:
     """The repository of a directory, which the caller may change. Whoever may not work everywhere is told the same of a
     repository elsewhere and of none at all: the answer must not say what there is outside."""
-    everywhere = home.enclosure is None and gate.may_work_in(os.sep, owner)
+    everywhere = home.enclosure is None and enforcer.may_work_in(os.sep, principal)
 
     def permitted(path: str) -> bool:
-        return gate.may_work_in(path, owner) and gate.may_change(path, owner)
+        return enforcer.may_work_in(path, principal) and enforcer.may_change(path, principal)
 
     def look() -> tuple[Repository, _Found] | None:
         real = os.path.realpath(cwd)
@@ -143,6 +156,7 @@ async def _find(home: Home, gate: PolicyEnforcer, owner: str, cwd: str) -> _Foun
         raise PermissionDenied(f"worktree: {reason}.", field="worktree")
     repository, found = looked
     git = Git(home, found.places)
+    # In a sandbox git sees no more than the session; who may work everywhere is told nothing new.
     if home.enclosure is None and not everywhere:
         await _check_configuration(git, repository)
     await _read_head(git, found, cwd)

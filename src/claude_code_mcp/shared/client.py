@@ -12,6 +12,7 @@ import json
 import os
 import queue
 import socket
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -96,10 +97,10 @@ def join(environment: Mapping[str, str], timeout: float = _TIMEOUT, arguments: S
     return LineClient(connection.makefile("rb"), connection.sendall, leave)
 
 
-def ask_shared(environment: Mapping[str, str], ask: str) -> Any:
-    """The answer of the server that clients with this environment share; None if there is none."""
+def ask_shared(environment: Mapping[str, str], ask: str, arguments: Sequence[str] = ()) -> Any:
+    """The answer of the server that clients with this environment and these arguments share; None if there is none."""
     try:
-        answer, connection = ask_server(place.find_place((), environment)[0], ask)
+        answer, connection = ask_server(place.find_place(arguments, environment)[0], ask)
     except (NotRunning, OSError):
         return None
     connection.close()
@@ -118,7 +119,11 @@ def ask_server(where: Place, ask: str, timeout: float = _TIMEOUT) -> tuple[Any, 
 
 
 class CallFailed(Exception):
-    """The server has refused a call; the text is its own."""
+    """The server has refused a call; the text is its own, and so is the code, where it has given one."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class McpClient(ABC):
@@ -147,7 +152,9 @@ class McpClient(ABC):
         """The structured content of a tool's result. CallFailed with its text if it is a refusal."""
         result = self.request("tools/call", name=tool, arguments=arguments)
         if result.get("isError"):
-            raise CallFailed("\n".join(block.get("text", "") for block in result.get("content", [])))
+            problem = (result.get("structuredContent") or {}).get("error") or {}
+            text = "\n".join(block.get("text", "") for block in result.get("content", []))
+            raise CallFailed(text, str(problem.get("code") or ""))
         structured: dict[str, Any] = result.get("structuredContent") or {}
         return structured
 
@@ -155,7 +162,9 @@ class McpClient(ABC):
 def initialization() -> dict[str, Any]:
     """The parameters of `initialize`."""
     information = {"name": "claude-code-mcp", "version": "1"}
-    capabilities: dict[str, Any] = {"experimental": {hello.PERSON: {}}}
+    # A person at a terminal can be asked; a script that runs the same command cannot.
+    can_answer = sys.stdin is not None and sys.stdin.isatty()
+    capabilities: dict[str, Any] = {"experimental": {hello.PERSON: {"answers": can_answer}}}
     return {"protocolVersion": PROTOCOL_VERSION, "capabilities": capabilities, "clientInfo": information}
 
 
@@ -202,6 +211,7 @@ class LineClient(McpClient):
                 raise NotRunning("the server has ended")
             self._last_id += 1
             request_id = self._last_id
+            # Before the request is sent: the thread that reads may have the answer before `_send` returns.
             self._waiting[request_id] = answers
         self._send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         answer = answers.get()
@@ -233,6 +243,7 @@ class LineClient(McpClient):
         if close is not None:
             close()  # here and not in `close`: no other thread may close what this one reads
         with self._lock:
+            # Together with the look at who waits: a request is either answered here or finds that the server has ended.
             self._ended = True
             unanswered = list(self._waiting.values())
         for answers in unanswered:

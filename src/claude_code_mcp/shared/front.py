@@ -18,8 +18,8 @@ import time
 from ..greeting import loop, manifest
 from ..greeting.protocol import GreetedInput, Greeting
 from ..processes.environment import depth
-from . import hello, launch, place
-from .message_lines import Lines, unreadable
+from . import hello, place
+from .hello import Lines, unreadable
 from .relay import Relay
 
 TYPE_CHECKING = False
@@ -70,6 +70,7 @@ def serve_shared(argv: list[str], load: "Callable[[], loop.Serve]") -> int:
     except (BrokenPipeError, ConnectionError):
         pass  # the client is gone
     finally:
+        # Whatever happens: another process may share these ends of the pipes, and would find them non-blocking.
         front.restore_pipes()
     return 0
 
@@ -193,7 +194,8 @@ class _Front:
         return self._greeting is not None and self._greeting.full
 
     def _watch(self, descriptor: int, mask: int | None) -> None:
-        """None does not watch at all: else the end of a pipe would be told again and again."""
+        """Sets what is polled for on a descriptor. With None it is not polled at all: the end of a pipe would be
+        reported again and again."""
         if self._masks.get(descriptor) == mask:
             return
         if mask is None:
@@ -230,6 +232,7 @@ class _Front:
             return
         if now - self._since > _ANSWER_SECONDS:
             raise _NoServer(f"nobody answers at {self._place.socket}")
+        # Before the try, which may raise or find that somebody else is just starting a server.
         self._next_try = now + _RETRY
         try:
             connection = self._connect(now)
@@ -240,19 +243,21 @@ class _Front:
         if connection is not None:
             self._socket = connection
             self._since = now
+            # In place of whatever was left for a server before: nothing may come before the hello.
             self._to_server[:] = self._hello
             self._write_server()
 
     def _connect(self, now: float) -> "_socket.socket | None":
         try:
             return place.connect(self._place.socket)
+        # Nobody has been there, or a server that was killed has left its socket: both mean that none runs.
         except (FileNotFoundError, ConnectionRefusedError):
             pass
         except BlockingIOError:
             return None  # there are too many at once
         if depth(os.environ):
             raise _NoServer("none runs, and one that is started inside a session would end with it")
-        return launch.start(self._place) if now >= self._may_start_at else None
+        return place.start(self._place) if now >= self._may_start_at else None
 
     def _welcome(self, line: bytes) -> None:
         """The server has answered: from now on lines are passed on, beginning with those that have waited."""
@@ -265,12 +270,14 @@ class _Front:
         if welcome.protocol != hello.PROTOCOL:
             raise _NoServer(f"it is version {welcome.version}, which speaks another protocol")
         if hello.is_newer(hello.BUILD, welcome.version):
+            # Before the lines of the client: a server that has nothing to do yet may end at once for the newer version.
             self._to_server += hello.HANDOVER + b" " + hello.BUILD.encode() + b"\n"
         self._online, self._lazy, self._since = True, False, time.monotonic()
         if self._greeting is not None:
             lines, rest = self._relay.greeted(self._greeting.handover())
             self._waiting, self._greeting = [*lines, *self._waiting], None
             self._client_lines.receive(rest)
+        # Before everything else that waits: a server takes no request before the handshake.
         self._to_server += self._relay.resume()
         for waiting in self._waiting:
             self._to_server += self._relay.from_client(waiting)
@@ -296,10 +303,13 @@ class _Front:
         steady = self._online and now - self._since > _STEADY
         self._failures = 0 if steady else self._failures + 1
         if self._online:
+            # Only for a server that has answered: of one that has not, nothing is in flight and no question is open.
             self._to_client += self._relay.lost()
         self._socket, self._online, self._since = None, False, now
+        # Half a line of the old server must not become the beginning of the new one's first line.
         self._server_lines = Lines(self._relay.too_long)
         self._to_server.clear()
+        # Ever longer: a server that cannot run would otherwise be started again without a pause.
         self._next_try = now + _RETRY * self._failures**2
         self._write_client()
         if self._failures > _FAILURES and not self._rests:

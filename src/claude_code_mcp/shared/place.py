@@ -1,4 +1,4 @@
-"""Where the shared server of this user is found: a socket in a directory that nobody else can enter.
+"""Where the shared server of this user is found, and how it is started.
 
 There is one socket per set of server settings: a client that was configured with another policy must not end up at a
 server that runs under this one. What belongs to the client alone (its credentials, its directory, the path of the CLI)
@@ -6,6 +6,13 @@ does not count: see `fingerprint`.
 
 A server holds the lock beside its socket for as long as it lives, and only the holder of the lock may bind or remove
 the socket. The module is imported before the first answer, so it imports only built-in modules.
+
+The starter binds the socket and takes the lock, and the server inherits both. So there is never a second server, and
+everybody can connect at once: connections wait at the socket until the server is loaded. The first in that queue is
+the starter's own, whose hello has the settings.
+
+The server is in a session of its own, has no descriptor of ours but those two and its log, and nothing of our
+environment that could be a secret: clients tell it theirs over the socket.
 """
 
 import os
@@ -27,7 +34,7 @@ else:
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import TypeVar
+    from typing import NoReturn, TypeVar
 
     T = TypeVar("T")
 
@@ -108,13 +115,13 @@ class Place:
 
 def find_place(arguments: "Sequence[str]", environment: "Mapping[str, str]") -> tuple[Place, str]:
     """The place for a client with these arguments of `serve` and this environment, and the fingerprint of its
-    settings. The directory exists and is private afterwards; NoPlace if that is not possible."""
+    settings. The directory exists and is private afterwards; NoPlace if that is not possible, or if it cannot be told
+    whether a server runs elsewhere."""
     directory, print_ = runtime_directory(environment), fingerprint(arguments, environment)
     name = f"{crc32(print_.encode(errors='surrogateescape')):08x}"
     for earlier in _earlier_directories(environment):
-        if is_held(
-            Place(earlier, name)
-        ):  # a server of an earlier version runs there: a second one would split the user
+        # A server of an earlier version may run there: a second one would split the user.
+        if is_held(Place(earlier, name)):
             return Place(earlier, name), print_
     return Place(directory, name), print_
 
@@ -130,19 +137,21 @@ def places(environment: "Mapping[str, str]") -> list[Place]:
 
 
 def is_held(place: Place) -> bool:
-    """Whether a server runs at this place."""
+    """Whether a server runs at this place. NoPlace if that cannot be told: a second one must not start then."""
+    descriptor = -1
     try:
         descriptor = os.open(place.lock, os.O_RDWR | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
+        # There is no other test. It has the lock for an instant: who wants to start a server just then tries again.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
     except BlockingIOError:
         return True
-    except OSError:
-        return False
+    except OSError as error:
+        raise NoPlace(f"whether a server runs at {place.socket} cannot be told: {error.strerror or error}") from None
     finally:
-        os.close(descriptor)
+        if descriptor >= 0:
+            os.close(descriptor)
     return False
 
 
@@ -158,6 +167,7 @@ def fingerprint(arguments: "Sequence[str]", environment: "Mapping[str, str]") ->
     file = config_file(arguments, environment)
     if file:
         try:
+            # By its content: a server that was started before the file was changed runs with other settings.
             with open(os.path.expanduser(file), "rb") as opened:
                 parts.append(f"file={opened.read().hex()}")
         except OSError:
@@ -225,7 +235,8 @@ def _runtime_candidates(environment: "Mapping[str, str]") -> list[str]:
 
 
 def _earlier_directories(environment: "Mapping[str, str]") -> list[str]:
-    """Those of the candidates that exist and are ours alone, without the one that is used."""
+    """The other candidates for the runtime directory that exist and are private: a server of an earlier version may run
+    there."""
     if environment.get(RUNTIME_DIR):
         return []
     used, found = runtime_directory(environment), []
@@ -275,6 +286,7 @@ def connect(path: str) -> "_socket.socket":
     try:
         connection.setblocking(False)
         _with_address(path, connection.connect)
+        # Before anything is said: the hello has the whole environment of the client, with its secrets.
         if not peer_is_ours(connection):
             raise PermissionError(13, "the server at this socket belongs to another user", path)
     except BaseException:
@@ -290,6 +302,7 @@ def bind(path: str) -> "_socket.socket":
     try:
         os.set_inheritable(listener.fileno(), False)
         _with_address(path, listener.bind)
+        # Before it listens: until then nobody can connect, whatever the mode was.
         os.chmod(path, 0o600)
         listener.listen(_BACKLOG)
     except BaseException:
@@ -313,7 +326,8 @@ def take_lock(place: Place) -> int | None:
 
 
 def peer_is_ours(connection: "_socket.socket") -> bool:
-    """Whether the process at the other end has our user id, where the system tells; the directory holds elsewhere."""
+    """Whether the process at the other end has our user id. True where the system does not report it: there the private
+    directory is what keeps others out."""
     if hasattr(_socket, "SO_PEERCRED"):
         credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid
     elif hasattr(_socket, "LOCAL_PEERCRED"):
@@ -342,3 +356,118 @@ def _with_address(path: str, use: "Callable[[str], T]") -> "T":
             os.fchdir(here)
             os.close(here)
         os.close(opened)
+
+
+# -- launch -----------------------------------------------------------------------------------------------------------
+
+
+LISTENER, LOCK = 3, 4
+"""The numbers under which the server finds what it inherits."""
+INHERITED = "--inherited"
+
+_LOG_LIMIT = 1 << 20
+_HIGHEST = 1 << 16
+"""Above every descriptor that a front could have inherited."""
+_KEPT = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SYSTEMROOT"}
+)
+_KEPT_PREFIXES = ("LC_", "XDG_", "PYTHON", "DYLD_")
+
+
+def start(place: Place, arguments: "Sequence[str]" = ()) -> "_socket.socket | None":
+    """Starts a server at the place and returns the first connection to it; None if somebody else holds the lock, and
+    so serves, starts or ends there. OSError if it cannot be started; then nothing is left behind."""
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise NoPlace("there is no Python interpreter to run it")
+    lock = take_lock(place)
+    if lock is None:
+        return None
+    try:
+        listener, connection = _listen_and_connect(place)
+        try:
+            log = open_log(place)
+            try:
+                _detach(listener.fileno(), lock, log, [*_command(place), *arguments])
+            finally:
+                os.close(log)
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            listener.close()
+        return connection
+    finally:
+        # Does not release it once the server runs: the lock belongs
+        # to the open file, of which the server has inherited a copy.
+        os.close(lock)
+
+
+def listen(place: Place) -> "_socket.socket":
+    """The socket of a server that is not found there yet by anybody else; only for the holder of the lock."""
+    listener, connection = _listen_and_connect(place)
+    connection.close()
+    return listener
+
+
+def _listen_and_connect(place: Place) -> "tuple[_socket.socket, _socket.socket]":
+    """The socket of the server, and a connection that was there before anybody else could find it."""
+    temporary = f"{place.socket}.new"
+    if os.path.lexists(temporary):
+        os.unlink(temporary)  # of a starter that was killed; whoever has the lock may do this
+    listener = bind(temporary)
+    try:
+        connection = connect(temporary)
+        os.rename(temporary, place.socket)  # takes the place of what a killed server has left
+    except BaseException:
+        listener.close()
+        raise
+    return listener, connection
+
+
+def open_log(place: Place) -> int:
+    """The log for appending; one that has grown too long is put aside first. Nobody else can read it."""
+    try:
+        if os.stat(place.log_file).st_size > _LOG_LIMIT:
+            os.rename(place.log_file, f"{place.log_file}.1")
+    except FileNotFoundError:
+        pass
+    return os.open(place.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+
+
+def _command(place: Place) -> list[str]:
+    socket = os.path.join(place.directory, place.name)
+    return [sys.executable, "-P", "-m", "claude_code_mcp", "shared", "run", INHERITED, socket]
+
+
+def clean_environment(environment: "Mapping[str, str]") -> dict[str, str]:
+    """What the interpreter needs to start, and nothing that could be a secret."""
+    return {name: value for name, value in environment.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
+
+
+def _detach(listener: int, lock: int, log: int, argv: list[str]) -> None:
+    """Runs the command as nobody's child. Only one thread may be running."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            # Twice, so that the server is nobody's child: no front
+            # has to wait for it, and it does not end with the client.
+            if os.fork() == 0:
+                _execute(listener, lock, log, argv)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _execute(listener: int, lock: int, log: int, argv: list[str]) -> "NoReturn":
+    """Becomes the command, with the descriptors at their numbers and all others closed."""
+    import fcntl  # noqa: PLC0415 - not on Windows
+
+    kept = [os.open(os.devnull, os.O_RDONLY), log, log, listener, lock]
+    # In two steps: put into its place directly, one could overwrite another that has not been moved yet.
+    aside = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in kept]  # above all the final numbers
+    for number, descriptor in enumerate(aside):
+        os.dup2(descriptor, number)
+    os.closerange(len(aside), _HIGHEST)
+    os.chdir("/")
+    os.execve(argv[0], argv, clean_environment(os.environ))

@@ -1,15 +1,16 @@
 """What a relay remembers of a conversation, so that it can go on with another server; no I/O.
 
-After a connection is lost: requests that only read are repeated, all others are answered with an error, since nobody
-knows how far they came; questions that the server had asked are withdrawn from the client. The next server gets the
-client's handshake and subscriptions again, and its answers to those stay here.
+After a connection is lost: requests that only read are repeated, and so are messages with a key, which servers take
+once between them; all others are answered with an error, since nobody knows how far they came; questions that the
+server had asked are withdrawn from the client. The next server gets the client's handshake and subscriptions again, and
+its answers to those stay here.
 
 Servers number their own requests from one, so after the first reconnection these get names that no server before has
 used; a late answer to a question of a server that is gone must not be taken for an answer to another question.
 """
 
 from ..greeting.manifest import encode_string
-from .message_lines import LONGEST, Lines, first_members, look, unreadable
+from .hello import LONGEST_LINE, Lines, first_members, look, unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ READING_METHODS = frozenset(
 """Requests that may be sent a second time."""
 READING_TOOLS = frozenset({"claude_get_status", "claude_list_sessions", "claude_read_session", "claude_session_costs"})
 """The tools that say of themselves that they only read; a test compares."""
+KEYED_TOOLS = frozenset(
+    {"claude_create_session", "claude_send_message", "claude_code", "claude_code_reply", "claude_code_query"}
+)
+"""The tools that take a `messageKey`; a test compares."""
 _MAX_REPEATED = 1 << 20
 """Bytes of a request that is kept to be repeated."""
 _ANSWER_START = b'{"jsonrpc":"2.0","id":'
@@ -58,7 +63,7 @@ _LOST_TEXT = (
 )
 
 
-_TOO_LONG_TEXT = f"The answer is longer than {LONGEST >> 20} MiB, and cannot be passed on."
+_TOO_LONG_TEXT = f"The answer is longer than {LONGEST_LINE >> 20} MiB, and cannot be passed on."
 
 
 class _Sent:
@@ -140,6 +145,7 @@ class Relay:
     def _answer(self, line: bytes, message: "dict[str, Any]") -> bytes:
         """An answer to a question of the server; nothing if that server is gone."""
         shown = message["id"]
+        # It was under way when the question was withdrawn: the server that asked is gone, or wants no answer any more.
         if shown in self._withdrawn:
             self._withdrawn.discard(shown)
             return b""
@@ -198,7 +204,8 @@ class Relay:
     # -- one server after the other ---------------------------------------------------------------------------
 
     def lost(self) -> bytes:
-        """The connection is gone: what the client is told at once."""
+        """To be called when the connection is gone. Returns what the client gets at once: withdrawals of open
+        questions, and errors for requests that cannot be repeated."""
         messages = [_cancellation(shown, "the server that asked is gone") for shown in self._asked]
         for request_id, sent in list(self._in_flight.items()):
             if sent.line is None or sent.tries >= _TRIES:
@@ -207,6 +214,7 @@ class Relay:
         self._withdrawn |= self._asked.keys()
         self._asked.clear()
         self._replayed.clear()
+        # Last: the questions above have the names of the server that is gone, those of the next one get new ones.
         self._generation += 1
         return b"".join(messages)
 
@@ -216,6 +224,8 @@ class Relay:
 
     def _resumed(self) -> "Iterator[bytes]":
         opening = look(self._opening)["id"] if self._opening is not None else None
+        # The client has its answer already: it must not get a second
+        # one. One that is still in flight is repeated under its own id.
         if self._opening is not None and opening not in self._in_flight:
             yield self._replay(self._opening)
         elif self._opening is not None:
@@ -254,7 +264,19 @@ def _may_repeat(line: bytes, method: object, params: object) -> bool:
     if method != "tools/call":
         return method in READING_METHODS
     name = params.get("name") if isinstance(params, dict) else None
-    return isinstance(name, str) and name in READING_TOOLS
+    if not isinstance(name, str):
+        return False
+    return name in READING_TOOLS or (name in KEYED_TOOLS and _has_key(params))
+
+
+def _has_key(params: object) -> bool:
+    arguments = params.get("arguments") if isinstance(params, dict) else None
+    # A fork is made anew with every call, whatever its key.
+    return (
+        isinstance(arguments, dict)
+        and isinstance(arguments.get("messageKey"), str)
+        and not arguments.get("forkSession")
+    )
 
 
 def _with_id(line: bytes, request_id: int | str) -> bytes:

@@ -1,4 +1,8 @@
-"""The state database: opening, migrating and checking the file, and transactions on it.
+"""The state database: its tables, opening, migrating and checking the file, and transactions on it.
+
+The version of a database is the number of steps that were applied to it (`PRAGMA user_version`). A step is never
+changed once it was released: a change of the schema is a new step at the end, and every later version reads what every
+earlier one wrote. A database of a later version than ours is refused, untouched.
 
 Every server and command of a user works on the same file, `state.sqlite3` in the state directory, in SQLite's WAL mode:
 readers never wait for a writer, writers take turns, and a transaction is there whole or not at all, whoever is killed
@@ -16,6 +20,7 @@ import contextlib
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -23,10 +28,162 @@ from typing import TYPE_CHECKING, TypeVar
 from .. import __version__
 from ..errors import StateUnavailable
 from ..private_files import open_private, private_directory
-from .schema import APPLICATION_ID, STEPS, VERSION
+from .interrupted_restore import undo_interrupted_restore
 
 if TYPE_CHECKING:
     import sqlite3
+
+
+APPLICATION_ID = 0x43434D53
+"""Stands in the file's header, so that a database of another program is recognised."""
+
+STEPS: tuple[str, ...] = (
+    """
+    CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+
+    -- `change` is taken from `changes` at every write, so that a reader finds what is new since it last looked;
+    -- a removal gives all readers a new `epoch` instead, after which they read everything again.
+    CREATE TABLE changes (topic TEXT PRIMARY KEY, change INTEGER NOT NULL, epoch INTEGER NOT NULL) STRICT;
+    INSERT INTO changes VALUES ('sessions', 0, 0), ('marks', 0, 0), ('durable', 0, 0);
+
+    -- What a listing shows stands before `body`: a long body lies on pages of its own, which a listing passes over.
+    CREATE TABLE sessions (
+        session_id TEXT PRIMARY KEY,
+        revision INTEGER NOT NULL,
+        change INTEGER NOT NULL,
+        principal TEXT NOT NULL,
+        config_dir TEXT NOT NULL,
+        written_at REAL NOT NULL,
+        running INTEGER NOT NULL,
+        cancelled INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        usage TEXT NOT NULL,
+        checksum BLOB NOT NULL,
+        body TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX sessions_by_change ON sessions (change);
+
+    CREATE TABLE holders (
+        session_id TEXT PRIMARY KEY, server TEXT NOT NULL, token TEXT NOT NULL, description TEXT NOT NULL,
+        wanted INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE open_questions (
+        question_id TEXT PRIMARY KEY, session_id TEXT NOT NULL, server TEXT NOT NULL, line TEXT NOT NULL,
+        asked_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE moved_ids (
+        old_id TEXT PRIMARY KEY, new_id TEXT NOT NULL, config_dir TEXT NOT NULL, written_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE marks (
+        session_id TEXT NOT NULL, mark TEXT NOT NULL, PRIMARY KEY (session_id, mark)
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE spending (
+        day TEXT NOT NULL, principal TEXT NOT NULL, session_id TEXT NOT NULL, usd REAL NOT NULL,
+        PRIMARY KEY (day, principal, session_id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE reservations (
+        session_id TEXT PRIMARY KEY, principal TEXT NOT NULL, server TEXT NOT NULL, remaining REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE tasks (
+        task_id TEXT PRIMARY KEY, principal TEXT NOT NULL, updated_at REAL NOT NULL, body TEXT NOT NULL
+    ) STRICT;
+
+    CREATE TABLE tickets (
+        hash TEXT PRIMARY KEY, principal TEXT NOT NULL, credential TEXT NOT NULL, expires_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE sign_ins (
+        id TEXT PRIMARY KEY, principal TEXT NOT NULL, credential TEXT NOT NULL, device TEXT NOT NULL,
+        csrf_hash TEXT NOT NULL, created_at REAL NOT NULL, used_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE deliveries (
+        delivery_id TEXT PRIMARY KEY, server TEXT NOT NULL, principal TEXT NOT NULL, receiver_id TEXT NOT NULL,
+        at REAL NOT NULL, notice TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE documents (
+        kind TEXT NOT NULL, key TEXT NOT NULL, written_at REAL NOT NULL, body TEXT NOT NULL, PRIMARY KEY (kind, key)
+    ) STRICT;
+    """,
+    """
+    -- `target` is the session that a message went to, which for one that begins a session is not the one it named.
+    CREATE TABLE message_keys (
+        principal TEXT NOT NULL, session_id TEXT NOT NULL, key TEXT NOT NULL, message_id TEXT NOT NULL,
+        digest TEXT NOT NULL, target TEXT NOT NULL, accepted INTEGER NOT NULL, server TEXT NOT NULL, at REAL NOT NULL,
+        PRIMARY KEY (principal, session_id, key)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX message_keys_by_age ON message_keys (principal, at);
+    """,
+    """
+    CREATE TABLE person_names (
+        name TEXT PRIMARY KEY, issuer TEXT NOT NULL, subject TEXT NOT NULL, since REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    -- `grantee` is a principal, or `group:` and the name of a group.
+    CREATE TABLE shares (
+        session_id TEXT NOT NULL, grantee TEXT NOT NULL, access TEXT NOT NULL, granted_by TEXT NOT NULL,
+        at REAL NOT NULL, PRIMARY KEY (session_id, grantee)
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO changes VALUES ('shares', 0, 0);
+
+    -- What was spent by people while they were in a group; `groups` are those that a reservation counts for, as JSON.
+    CREATE TABLE group_spending (
+        day TEXT NOT NULL, group_name TEXT NOT NULL, principal TEXT NOT NULL, usd REAL NOT NULL,
+        PRIMARY KEY (day, group_name, principal)
+    ) STRICT, WITHOUT ROWID;
+    ALTER TABLE reservations ADD COLUMN groups TEXT NOT NULL DEFAULT '[]';
+    """,
+    """
+    -- The embedded authorization server. Everything of a person goes with the person: `subject` is never given twice.
+    CREATE TABLE people (
+        subject TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, groups TEXT NOT NULL, invited_at REAL NOT NULL,
+        console_until REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE invites (
+        hash TEXT PRIMARY KEY, subject TEXT NOT NULL REFERENCES people (subject) ON DELETE CASCADE,
+        expires_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX invites_by_person ON invites (subject);
+    CREATE TABLE passkeys (
+        credential_id BLOB PRIMARY KEY, subject TEXT NOT NULL REFERENCES people (subject) ON DELETE CASCADE,
+        public_key BLOB NOT NULL, sign_count INTEGER NOT NULL, created_at REAL NOT NULL, used_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX passkeys_by_person ON passkeys (subject);
+
+    CREATE TABLE oauth_clients (
+        client_id TEXT PRIMARY KEY, metadata TEXT NOT NULL, registered_at REAL NOT NULL, used_at REAL
+    ) STRICT, WITHOUT ROWID;
+    -- All that follows from one consent; codes and tokens end with it.
+    CREATE TABLE oauth_grants (
+        grant_id TEXT PRIMARY KEY, subject TEXT NOT NULL REFERENCES people (subject) ON DELETE CASCADE,
+        client_id TEXT NOT NULL, scopes TEXT NOT NULL, resource TEXT NOT NULL, granted_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX oauth_grants_by_person ON oauth_grants (subject, granted_at);
+    CREATE INDEX oauth_grants_by_client ON oauth_grants (client_id);
+    CREATE TABLE oauth_codes (
+        hash TEXT PRIMARY KEY, grant_id TEXT NOT NULL REFERENCES oauth_grants (grant_id) ON DELETE CASCADE,
+        redirect_uri TEXT NOT NULL, redirect_given INTEGER NOT NULL, challenge TEXT NOT NULL, expires_at REAL NOT NULL,
+        used INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX oauth_codes_by_grant ON oauth_codes (grant_id);
+    CREATE TABLE oauth_tokens (
+        hash TEXT PRIMARY KEY, grant_id TEXT NOT NULL REFERENCES oauth_grants (grant_id) ON DELETE CASCADE,
+        kind TEXT NOT NULL, scopes TEXT NOT NULL, expires_at REAL NOT NULL, used INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX oauth_tokens_by_grant ON oauth_tokens (grant_id);
+    CREATE INDEX oauth_tokens_by_age ON oauth_tokens (expires_at);
+    """,
+)
+
+VERSION = len(STEPS)
+
+
+# -- database ---------------------------------------------------------------------------------------------------------
+
 
 ResultT = TypeVar("ResultT")
 FILE_NAME = "state.sqlite3"
@@ -34,6 +191,8 @@ _OLDEST_SQLITE = (3, 37, 0)
 """The first one with STRICT tables."""
 _BUSY_SECONDS = 20.0
 """How long a transaction waits for those of other processes before it fails."""
+_BUSY_PAUSE = 0.01
+"""Seconds between two tries where SQLite does not wait itself."""
 _WAL_BYTES = 8 << 20
 """To which the log beside the database is cut when it has been longer."""
 
@@ -81,8 +240,11 @@ class Database:
         with self._writing, _faults(self.path):
             connection = self._usable(self._writer)
             if durable:
+                # Outside of the transaction: within one SQLite refuses the change.
                 connection.execute("PRAGMA synchronous = FULL")
             try:
+                # Immediate: a transaction that reads first and is to write
+                # later fails if another process has written in between.
                 connection.execute("BEGIN IMMEDIATE")
                 try:
                     result = work(connection)
@@ -113,6 +275,7 @@ class Database:
     def open(self) -> None:
         """Opens the database, makes it or brings it to our version. StateUnavailable if it must not be used. Harmless
         if it is open."""
+        # Without the lock: every call passes here, and once it is true it only changes when the database is closed.
         if self._ready:
             return
         with self._opening:
@@ -129,6 +292,7 @@ class Database:
                     self._on_open(self)
                 finally:
                     self._in_on_open = False
+            # Last: as soon as this is set, other threads use the database without waiting for the opening.
             self._ready = True
 
     def _open_file(self) -> None:
@@ -137,7 +301,11 @@ class Database:
         self._prepare_file()
         writer = self._connect()
         try:
+            # In one transaction: another server may be making the tables at this moment, and half of what it writes
+            # would be taken for the file of another program.
+            writer.execute("BEGIN")
             _check_header(writer, self.path)
+            writer.execute("COMMIT")
             _migrate(writer, self.path)
             self._reader = self._connect()
         except BaseException:
@@ -151,6 +319,7 @@ class Database:
         It is opened here only when it is made. Whoever closes a file gives up all locks that their process has on it,
         which those of other connections of this process would be.
         """
+        undo_interrupted_restore(self.path.parent)
         private_directory(self.path.parent)
         if os.path.islink(self.path):
             raise StateUnavailable(f"{self.path} is a link. Remove it: the state of the server must be a file there.")
@@ -168,8 +337,8 @@ class Database:
             address, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
-            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            if mode != "wal":
+            # SQLite does not fail where it cannot have this mode; it answers with the one that it has.
+            if _journal_mode(connection) != "wal":
                 raise StateUnavailable(
                     f"The state cannot be kept in {self.path.parent}: files cannot be shared and locked there, as on "
                     "some network file systems. Set CLAUDE_CODE_MCP_STATE_DIR to a directory on a local disk."
@@ -196,14 +365,47 @@ class Database:
             self.close()  # what is there cannot be trusted, and must not be made worse
             raise _damaged(self.path, "; ".join(findings)[:300])
 
+    def copy_to(self, path: Path) -> None:
+        """Writes a copy to a file that is not there yet: the database as it is at one moment, whoever writes to it
+        meanwhile. StateUnavailable if it cannot be read or written."""
+        self.open()
+        import sqlite3  # noqa: PLC0415
+
+        with (
+            _refusals(self.path),
+            contextlib.closing(self._connect()) as connection,
+            contextlib.closing(sqlite3.connect(path)) as copy,
+        ):
+            connection.backup(copy)
+
     def close(self) -> None:
         """Ends the use of the file; every later call fails. Harmless when repeated."""
+        # All three, so that no transaction of another thread is cut off in the middle.
         with self._opening, self._reading, self._writing:
             self._closed, self._ready = True, False
             for connection in (self._reader, self._writer):
                 if connection is not None:
                     connection.close()
             self._reader = self._writer = None
+
+
+def _journal_mode(connection: "sqlite3.Connection") -> str:
+    """Asks for the write-ahead log; returns the mode that the database has then.
+
+    Waits here for others that ask at the same moment, as servers do that start at once on a new directory: SQLite
+    tells them that the database is locked without the wait that every other statement has, since two that wait for
+    each other while they change the mode would wait for ever.
+    """
+    import sqlite3  # noqa: PLC0415
+
+    until = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                raise
+        time.sleep(_BUSY_PAUSE)
 
 
 # -- the file's version and its damage ------------------------------------------------------------------------
@@ -238,6 +440,8 @@ def _migrate(connection: "sqlite3.Connection", path: Path) -> None:
         for step in STEPS[version:]:
             for statement in filter(None, map(str.strip, _statements(step))):
                 connection.execute(statement)
+        # The header is changed within the same transaction as the tables:
+        # one without the other would be refused or migrated twice.
         connection.execute("INSERT OR REPLACE INTO facts VALUES ('written_by', ?)", (__version__,))
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -274,7 +478,7 @@ def _damaged(path: Path, finding: str) -> StateUnavailable:
 
 @contextlib.contextmanager
 def _refusals(path: Path) -> Iterator[None]:
-    """Every failure to open the file is told as one."""
+    """Turns every failure to open the file into StateUnavailable."""
     import sqlite3  # noqa: PLC0415
 
     try:
@@ -294,6 +498,7 @@ def _faults(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
+        # A full disk is told apart, since a person can do something about it.
         code = errno.ENOSPC if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL else errno.EIO
         text = os.strerror(code) if code == errno.ENOSPC else str(error)
         raise StateFault(code, text, str(path)) from error

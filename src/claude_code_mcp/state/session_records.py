@@ -26,18 +26,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from ..errors import RecordUnreadable
-from ..model.options import SessionOptions
-from ..model.outcome import Outcome
-from ..model.session_ids import is_session_id
-from ..model.states import State
+from ..model.caller import LOCAL
+from ..model.options import SessionOptions, is_session_id
+from ..model.outcome import Outcome, State
 from ..model.usage import Usage
 from .database import Database, StateFault
 
 if TYPE_CHECKING:
     import sqlite3
 
-LOCAL = "local"
-"""The owner of sessions where there is only one user, who owns the machine and with it every session on it."""
 VERSION: Final = 1
 LONGEST_RESULT = 256 << 10
 """Characters of a result that a record keeps; a longer one is read from the transcript."""
@@ -103,6 +100,14 @@ class Summary:
     usage: Mapping[str, Sequence[float]]
     """By model: input, output, cache read and cache creation tokens, and dollars."""
     revision: int = 0
+    config_dir: str = ""
+    """Where the transcript of the session lies."""
+
+
+def owners_below(database: Database, config_dir: str) -> frozenset[str]:
+    """Who has sessions that are kept below a Claude Code directory. Blocks on the disk; raises OSError."""
+    query, values = "SELECT DISTINCT principal FROM sessions WHERE config_dir = ?", (_storable_path(config_dir),)
+    return frozenset(name for (name,) in database.read(lambda db: db.execute(query, values).fetchall()))
 
 
 class SessionRecords:
@@ -111,7 +116,7 @@ class SessionRecords:
 
     def __init__(self, database: Database, config_dir: str) -> None:
         self._database = database
-        self._config_dir = _storable(os.path.realpath(config_dir))
+        self.config_dir = _storable_path(config_dir)
         self._lock = threading.Lock()
         self._summaries: dict[str, Summary] = {}
         self._seen = (-1, -1)
@@ -133,7 +138,7 @@ class SessionRecords:
         """Replaces the record; nobody who reads has half of it. What is not `durable` outlives this process, and a
         failure of the machine only after `make_durable`. OSError if it cannot be written, or if another server has
         written a later revision meanwhile; then the old one is untouched."""
-        row = encode_record(record, self._config_dir, time.time())
+        row = encode_record(record, self.config_dir, time.time())
         self._database.write(lambda db: put_record(db, row), durable=durable)
 
     def make_durable(self) -> None:
@@ -143,16 +148,18 @@ class SessionRecords:
     def move(self, old: str, record: SessionRecord | None, new: str) -> None:
         """A session goes on under another id: its record is that of the new id, the old one has no turn any more, and
         the old id leads to the new one. All of that or none. OSError or RecordUnreadable if it cannot be done."""
-        row = encode_record(record, self._config_dir, time.time()) if record is not None else None
+        row = encode_record(record, self.config_dir, time.time()) if record is not None else None
+        # Read before the transaction: if another server goes on with the
+        # session meanwhile, `put_record` refuses the older revision.
         previous = self.read(old)
         ended = previous.model_copy(update={"running_since": None}) if previous is not None else None
-        old_row = encode_record(ended, self._config_dir, time.time()) if ended is not None else None
+        old_row = encode_record(ended, self.config_dir, time.time()) if ended is not None else None
 
         def change(db: "sqlite3.Connection") -> None:
             for changed in (row, old_row):
                 if changed is not None:
                     put_record(db, changed)
-            point_id(db, old, new, self._config_dir, time.time())
+            point_id(db, old, new, self.config_dir, time.time())
 
         self._database.write(change, durable=True)
 
@@ -161,33 +168,34 @@ class SessionRecords:
         session_id = _checked_id(session_id)
         self._database.write(lambda db: _remove_records(db, [session_id]), durable=True)
 
-    def owned_by(self, caller: str, session_id: str) -> bool:
-        """Whether this caller may use a session that is only on disk. One whose record cannot be read has no owner."""
-        if caller == LOCAL:
+    def owned_by(self, principal: str, session_id: str) -> bool:
+        """Whether a principal may use a session that is only on disk. One whose record cannot be read has no owner."""
+        if principal == LOCAL:
             return True
         try:
             record = self.read(session_id) if is_session_id(session_id) else None
         except RecordUnreadable:
             return False
-        return record is not None and record.owner == caller
+        return record is not None and record.owner == principal
 
     def knows(self, session_id: str) -> bool:
-        """Whether anything is recorded under this id, or was before it moved. True if that cannot be told."""
-        query = (
-            "SELECT 1 FROM sessions WHERE session_id = ?1 UNION SELECT 1 FROM moved_ids WHERE ?1 IN (old_id, new_id)"
-        )
+        """Whether anything is recorded under this id, or was before it moved. True if it cannot be determined."""
+        query = "SELECT 1 FROM sessions WHERE session_id = ? UNION SELECT 1 FROM moved_ids WHERE ? IN (old_id, new_id)"
         try:
-            return self._database.read(lambda db: db.execute(query, (session_id,)).fetchone()) is not None
+            return self._database.read(lambda db: db.execute(query, (session_id, session_id)).fetchone()) is not None
         except StateFault:
             return True
 
     def summaries(self) -> dict[str, Summary]:
         """Every record in short, by session id; not to be changed, and the same object until a record changes. Reads
         only those that have changed since the last call. OSError if they cannot be read."""
+        # Rows and the change up to which they are complete must fit together for the next caller, in whatever thread.
         with self._lock:
             seen, rows = self._database.read(self._news)
             if seen != self._seen:
+                # A new epoch means that something was removed, which no row can say: then all of them were read.
                 known = self._summaries if seen[1] == self._seen[1] else {}
+                # A new object: those who have the old one may be iterating over it, and compare the two by identity.
                 self._summaries = known | {row[0]: _summary(row) for row in rows}
                 self._seen = seen
             return self._summaries
@@ -197,7 +205,7 @@ class SessionRecords:
         known = self._seen[0] if epoch == self._seen[1] else -1
         if change == known:
             return (change, epoch), []
-        columns = "session_id, principal, cancelled, running, state, usage, revision"
+        columns = "session_id, principal, cancelled, running, state, usage, revision, config_dir"
         rows = db.execute(f"SELECT {columns} FROM sessions WHERE change > ?", (known,)).fetchall()  # noqa: S608 - no value
         return (change, epoch), rows
 
@@ -209,9 +217,10 @@ class SessionRecords:
             "SELECT session_id FROM sessions WHERE config_dir = ? AND session_id > ? AND written_at < ?"
             " ORDER BY session_id LIMIT ?"
         )
-        values = (self._config_dir, self._checked, time.time() - grace, _CHECKED_AT_ONCE)
+        values = (self.config_dir, self._checked, time.time() - grace, _CHECKED_AT_ONCE)
         old = [session_id for (session_id,) in self._database.read(lambda db: db.execute(query, values).fetchall())]
         self._checked = old[-1] if len(old) == _CHECKED_AT_ONCE else ""
+        # Outside of the transaction, since it looks at files; a record that is written meanwhile is kept by its time.
         gone = [session_id for session_id in old if not has_transcript(session_id)]
         if gone:
             self._database.write(lambda db: _remove_records(db, gone, values[2]))
@@ -223,7 +232,7 @@ class MovedIds:
 
     def __init__(self, database: Database, config_dir: str) -> None:
         self._database = database
-        self._config_dir = _storable(os.path.realpath(config_dir))
+        self._config_dir = _storable_path(config_dir)
         self._checked = ""
 
     def point(self, old: str, new: str) -> None:
@@ -348,7 +357,8 @@ def point_id(db: "sqlite3.Connection", old: str, new: str, config_dir: str, writ
 
 
 def _remove_records(db: "sqlite3.Connection", session_ids: Sequence[str], before: float = float("inf")) -> None:
-    """Those that were last written before a moment: one that was written since it was looked at is in use."""
+    """Removes those of the records that were last written before a moment: one that was written since it was looked at
+    is in use."""
     rows = [(session_id, before) for session_id in session_ids]
     removed = db.executemany("DELETE FROM sessions WHERE session_id = ? AND written_at < ?", rows).rowcount
     if removed:
@@ -364,6 +374,7 @@ def _resolved(db: "sqlite3.Connection", session_id: str) -> str:
 
 
 def _follow(following: Callable[[str], str | None], session_id: str) -> str:
+    # Bounded: pointers that lead in a circle must not keep a thread for ever.
     for _ in range(_MOST_HOPS):
         new_id = following(session_id)
         if new_id is None:
@@ -373,8 +384,8 @@ def _follow(following: Callable[[str], str | None], session_id: str) -> str:
 
 
 def _summary(row: Sequence[Any]) -> Summary:
-    _, owner, cancelled, running, state, usage, revision = row
-    return Summary(owner, bool(cancelled), bool(running), State(state), json.loads(usage), revision)
+    _, owner, cancelled, running, state, usage, revision, config_dir = row
+    return Summary(owner, bool(cancelled), bool(running), State(state), json.loads(usage), revision, config_dir)
 
 
 def _checked_id(session_id: str) -> str:
@@ -384,7 +395,12 @@ def _checked_id(session_id: str) -> str:
 
 
 def _checksum(session_id: str, body: str) -> bytes:
+    # With the id, so that the body of one session does not pass for that of another.
     return hashlib.blake2b(f"{session_id.lower()}\n{body}".encode(), digest_size=16).digest()
+
+
+def _storable_path(path: str) -> str:
+    return _storable(os.path.realpath(path))
 
 
 def _storable(text: str) -> str:
@@ -393,7 +409,7 @@ def _storable(text: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with a record, without its contents, which may be secret."""
+    """The fault of a record in words, without its contents, which may be secret."""
     if isinstance(error, ValidationError):
         return f"{len(error.errors(include_input=False))} of its fields are not as they must be"
     if isinstance(error, json.JSONDecodeError | RecursionError):

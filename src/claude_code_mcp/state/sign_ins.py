@@ -32,7 +32,7 @@ _COLUMNS = "id, principal, credential, device, created_at, used_at"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a ticket or a sign-in stands for, and what that rests on: see `Accounts`."""
+    """The principal that a ticket or a sign-in stands for, and the credential that it rests on; see `Accounts`."""
 
     principal: str
     credential: str
@@ -63,7 +63,7 @@ class NewSignIn:
 
 
 class SignIns:
-    """Those in one state directory."""
+    """The tickets and sign-ins in one state directory."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time, most: int = _MOST_OF_ONE) -> None:
         """At most so many sign-ins, and so many tickets, of one principal."""
@@ -88,15 +88,17 @@ class SignIns:
         return ticket, expires_at
 
     def look_at_ticket(self, ticket: str) -> Identity | None:
-        """Whom a ticket is for that can still be used."""
+        """The identity that a usable ticket is for, without using it up; None if it cannot be used."""
         query = "SELECT principal, credential FROM tickets WHERE hash = ? AND expires_at > ?"
         row = self._database.read(lambda db: db.execute(query, (hash_of(ticket), self._clock())).fetchone())
         return None if row is None else Identity(*row)
 
     def use_ticket(self, ticket: str) -> Identity | None:
-        """Whom the ticket is for; None if it was never given, has been used or has expired. It is used up by this."""
+        """Uses a ticket up and returns the identity that it is for; None if it was never given, has been used or has
+        expired."""
         query = "DELETE FROM tickets WHERE hash = ? RETURNING principal, credential, expires_at"
         row = self._database.write(lambda db: db.execute(query, (hash_of(ticket),)).fetchone(), durable=True)
+        # Removed in any case: one that has expired is of no use to anybody either.
         return None if row is None or row[2] <= self._clock() else Identity(row[0], row[1])
 
     # -- sign-ins -------------------------------------------------------------------------------------------------
@@ -117,11 +119,14 @@ class SignIns:
         """The sign-in with these two secrets, whose use is noted; None if there is none, or it has expired."""
         query = f"SELECT {_COLUMNS}, csrf_hash FROM sign_ins WHERE id = ?"  # noqa: S608 - no value
         row = self._database.read(lambda db: db.execute(query, (hash_of(cookie),)).fetchone())
+        # The first secret is looked up by its hash, which says
+        # nothing about it; the second is compared in constant time.
         if row is None or not hmac.compare_digest(row[-1], hash_of(csrf)):
             return None
         found, now = _sign_in(row[:-1]), self._clock()
         if found.expires_at < now:
             return None
+        # Not at every request: each note is a transaction, and those of all servers of the user take turns.
         if now - found.used_at > _USE_NOTED:
             values = (now, found.id)
             self._database.write(lambda db: db.execute("UPDATE sign_ins SET used_at = ? WHERE id = ?", values))
@@ -131,6 +136,12 @@ class SignIns:
         """Whether a sign-in that was found before still is there."""
         query = "SELECT 1 FROM sign_ins WHERE id = ?"
         return self._database.read(lambda db: db.execute(query, (sign_in_id,)).fetchone()) is not None
+
+    def any(self, principal: str | None = None) -> bool:
+        """Whether anybody, or this principal, is signed in on some device."""
+        query = "SELECT 1 FROM sign_ins WHERE used_at > ? AND (? IS NULL OR principal = ?)"
+        values = (self._clock() - SIGN_IN_SECONDS, principal, principal)
+        return self._database.read(lambda db: db.execute(query, values).fetchone()) is not None
 
     def of(self, principal: str) -> list[SignIn]:
         """All sign-ins of a principal, the last used first; expired ones are removed."""
@@ -151,8 +162,8 @@ class SignIns:
         """Ends all sign-ins and tickets of a principal, or of everybody; how many sign-ins there were."""
 
         def change(db: "sqlite3.Connection") -> int:
-            db.execute("DELETE FROM tickets WHERE ?1 IS NULL OR principal = ?1", (principal,))
-            return db.execute("DELETE FROM sign_ins WHERE ?1 IS NULL OR principal = ?1", (principal,)).rowcount
+            db.execute("DELETE FROM tickets WHERE ? IS NULL OR principal = ?", (principal, principal))
+            return db.execute("DELETE FROM sign_ins WHERE ? IS NULL OR principal = ?", (principal, principal)).rowcount
 
         return self._database.write(change, durable=True)
 

@@ -1,34 +1,64 @@
 """What callers have spent today (UTC), and what turns that run may still spend, over restarts and over all servers that
 share a state directory.
 
-What was spent is kept by day, caller and session for a month. A reservation belongs to a session that is at work; it is
-made in one transaction with the look at what is left, so that two servers cannot give away the same dollars, and it
-becomes smaller as the session spends. The reservations of a server that has died count no more: every server holds a
-lock of its own while it lives (`ServerLife`).
+What was spent is kept by day, caller and session for a month, and by day and caller for thirteen. What somebody spends
+while they are in a group is the group's too, and stays that when they leave it. A reservation belongs to a session that
+is at work; it is made in one transaction with the look at what is left, so that two servers cannot give away the same
+dollars, and it becomes smaller as the session spends. The reservations of a server that has died count no more: every
+server holds a lock of its own while it lives (`ServerLife`).
 """
 
+import json
 import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from .database import Database
-from .server_life import ServerLife
+from .session_holders import ServerLife
 
 if TYPE_CHECKING:
     import sqlite3
 
-_DAYS_KEPT = 31
+_DAYS_KEPT, _DAYS_KEPT_BY_CALLER = 31, 400
 _DAY_SECONDS = 86_400.0
+Period = Literal["day", "month"]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be spent within a day or a month (UTC), by a caller or, with a group, by all who are in it."""
+
+    limit: float
+    period: Period = "month"
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpentLine:
+    """What a caller has spent in a month or on a day, and, of what counts for a group, in which."""
+
+    period: str
+    principal: str
+    usd: float
+    group: str | None = None
 
 
 class Spending:
     """`note`, `today`, `reserved`, `release` and `moved` use memory only; the others block on the disk. All are
     thread-safe."""
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Callable[[], float] = time.time,
+        groups_of: Callable[[str], Collection[str]] = lambda _: (),
+    ) -> None:
+        """`groups_of` says for which groups counts what a caller spends now."""
+        self._groups_of = groups_of
         self._database = database
         self._life = ServerLife(database.directory)
         self._clock = clock
@@ -42,6 +72,11 @@ class Spending:
         """By caller: today's amounts in the database, of all servers, as far as this one has read them."""
         self._noted: defaultdict[str, float] = defaultdict(float)
         """By caller: amounts of this server that are not there yet."""
+        self._noted_groups: defaultdict[str, float] = defaultdict(float)
+        """The same by group."""
+        self._groups_noted: dict[str, Collection[str]] = {}
+        """By session of this server, for which groups an amount was noted that is not in the database yet."""
+        self._reserved_groups: dict[str, Collection[str]] = {}
         self._reserved: dict[str, tuple[str, float]] = {}
         """By session of this server: who reserved, and how much is left of it."""
 
@@ -56,7 +91,12 @@ class Spending:
         with self._lock:
             self._begin_day()
             self._noted[who] += usd
+            self._groups_noted[session_id] = groups = tuple(self._groups_of(who))
+            for group in groups:
+                self._noted_groups[group] += usd
             if session_id in self._reserved:
+                # In the same step as the amount: otherwise the same dollars
+                # would count as spent and as reserved for a moment.
                 left = max(0.0, self._reserved[session_id][1] - usd)
                 self._reserved[session_id] = who, left
 
@@ -67,25 +107,39 @@ class Spending:
             with self._lock:
                 day = self._begin_day()
                 remaining = self._reserved[session_id][1] if session_id in self._reserved else None
+                groups = self._groups_noted.pop(session_id, ()) if usd else ()
+                for_groups = self._reserved_groups.get(session_id, ())
             self._life.begin()
 
             def change(db: "sqlite3.Connection") -> None:
                 _add(db, day, who, session_id, usd)
+                _add_to_groups(db, day, groups, who, usd)
                 if remaining is None:
                     db.execute("DELETE FROM reservations WHERE session_id = ?", (session_id,))
                 else:
-                    _reserve(db, session_id, who, self._life.id, remaining)
+                    _reserve(db, session_id, who, self._life.id, remaining, for_groups)
 
             self._database.write(change)
             with self._lock:
+                for group in groups:
+                    self._noted_groups[group] -= usd
+                # Only after the commit: if that fails, the amount goes on counting here.
                 self._noted[who] -= usd
                 if day == self._day:  # otherwise it was written for yesterday
                     self._written[who] += usd
 
     # -- reservations -----------------------------------------------------------------------------------------
 
-    def reserve(self, who: str, session_id: str, limit: float, share: Callable[[float], float]) -> float:
-        """Reserves a part of what is left of today's `limit` and returns the amount; 0 if nothing is left.
+    def reserve(
+        self,
+        who: str,
+        session_id: str,
+        limit: float,
+        share: Callable[[float], float],
+        budgets: Sequence[Budget] = (),
+    ) -> float:
+        """Reserves a part of what is left of today's `limit`, and of all `budgets`, and returns the amount; 0 if
+        nothing is left.
 
         `share` says how much of what is left is wanted. It is on disk when this returns, instead of a reservation that
         the session had before. OSError if it cannot be written; then nothing is reserved.
@@ -94,15 +148,32 @@ class Spending:
             with self._lock:
                 day = self._begin_day()
                 noted = self._noted[who]
+                # Without the session's own, which the new reservation replaces.
                 mine = sum(left for each, (by, left) in self._reserved.items() if by == who and each != session_id)
+                groups = tuple(self._groups_of(who))
+                # Of this server, for each group of a budget: noted, and reserved by others than this session.
+                of_groups = {
+                    budget.group: self._noted_groups[budget.group] + self._reserved_for(budget.group, session_id)
+                    for budget in budgets
+                    if budget.group is not None
+                }
             self._life.begin()
 
             def change(db: "sqlite3.Connection") -> tuple[float, float]:
                 written = _spent(db, day).get(who, 0.0)
-                left = limit - written - noted - mine - self._reserved_elsewhere(db, who)
+                # All of it within one transaction: another server cannot reserve between the look and the row.
+                elsewhere = self._reserved_elsewhere(db, who)
+                left = limit - written - noted - mine - elsewhere
+                for budget in budgets:
+                    spent = _spent_of(db, budget, who, day)
+                    if budget.group is None:
+                        left = min(left, budget.limit - spent - noted - mine - elsewhere)
+                    else:
+                        others = self._group_reserved_elsewhere(db, budget.group)
+                        left = min(left, budget.limit - spent - of_groups[budget.group] - others)
                 amount = min(left, share(left)) if left > 0 else 0.0
                 if amount > 0:
-                    _reserve(db, session_id, who, self._life.id, amount)
+                    _reserve(db, session_id, who, self._life.id, amount, groups)
                 return written, max(0.0, amount)
 
             written, amount = self._database.write(change)
@@ -111,7 +182,30 @@ class Spending:
                     self._written[who] = written
                 if amount > 0:
                     self._reserved[session_id] = who, amount
+                    self._reserved_groups[session_id] = groups
             return amount
+
+    def spent(self, who: str, budget: Budget) -> float:
+        """What counts against a budget by now, without what is reserved. OSError if it cannot be read."""
+        with self._lock:
+            day = self._begin_day()
+            noted = self._noted[who] if budget.group is None else self._noted_groups[budget.group]
+        return noted + self._database.read(lambda db: _spent_of(db, budget, who, day))
+
+    def _reserved_for(self, group: str, session_id: str) -> float:
+        """What this server's sessions have reserved that counts for a group, without one; the caller holds the lock."""
+        return sum(
+            self._reserved[each][1]
+            for each, groups in self._reserved_groups.items()
+            if each != session_id and each in self._reserved and group in groups
+        )
+
+    def _group_reserved_elsewhere(self, db: "sqlite3.Connection", group: str) -> float:
+        query = "SELECT server, remaining, groups FROM reservations WHERE server != ? AND groups != '[]'"
+        rows = db.execute(query, (self._life.id,)).fetchall()
+        counted = [(server, remaining) for server, remaining, groups in rows if group in json.loads(groups)]
+        alive = {server for server in {server for server, _ in counted} if self._life.lives(server)}
+        return float(sum(remaining for server, remaining in counted if server in alive))
 
     def reserved(self, session_id: str) -> float | None:
         """What is left of the session's reservation; None if it has none."""
@@ -122,6 +216,7 @@ class Spending:
     def release(self, session_id: str) -> bool:
         """Gives back what is left of a reservation, in memory; `write` makes it known to others. False without one."""
         with self._lock:
+            self._reserved_groups.pop(session_id, None)
             return self._reserved.pop(session_id, None) is not None
 
     def moved(self, old: str, new: str) -> str | None:
@@ -132,6 +227,7 @@ class Spending:
             if found is None:
                 return None
             self._reserved[new] = found
+            self._reserved_groups[new] = self._reserved_groups.pop(old, ())
             return found[0]
 
     def _reserved_elsewhere(self, db: "sqlite3.Connection", who: str) -> float:
@@ -168,9 +264,33 @@ class Spending:
         return day
 
     def clean_up(self) -> int:
-        """Removes what is older than a month; returns how many rows that were."""
-        oldest = _day_of(self._clock() - _DAYS_KEPT * _DAY_SECONDS)
-        return self._database.write(lambda db: db.execute("DELETE FROM spending WHERE day < ?", (oldest,)).rowcount)
+        """Adds up the sessions of days that are older than a month, and removes what is older than thirteen; returns
+        how many rows that were."""
+        now = self._clock()
+        oldest, kept = (_day_of(now - days * _DAY_SECONDS) for days in (_DAYS_KEPT, _DAYS_KEPT_BY_CALLER))
+
+        def change(db: "sqlite3.Connection") -> int:
+            db.execute(
+                "INSERT INTO spending SELECT day, principal, '', sum(usd) FROM spending"
+                " WHERE day < ? AND session_id != '' GROUP BY day, principal"
+                " ON CONFLICT (day, principal, session_id) DO UPDATE SET usd = usd + excluded.usd",
+                (oldest,),
+            )
+            statement = "DELETE FROM spending WHERE (day < ? AND session_id != '') OR day < ?"
+            removed = db.execute(statement, (oldest, kept)).rowcount
+            return removed + db.execute("DELETE FROM group_spending WHERE day < ?", (kept,)).rowcount
+
+        return self._database.write(change)
+
+    def by_month(self, *, groups: bool = False) -> list[SpentLine]:
+        """What was spent in each month, the newest first, by caller or, with `groups`, by group and caller. OSError if
+        it cannot be read."""
+        name, table = ("group_name", "group_spending") if groups else ("NULL", "spending")
+        query = (
+            f"SELECT substr(day, 1, 7), principal, sum(usd), {name} FROM {table}"  # noqa: S608 - our own names
+            " GROUP BY 1, 2, 4 ORDER BY 1 DESC, 4, 2"
+        )
+        return [SpentLine(*row) for row in self._database.read(lambda db: db.execute(query).fetchall())]
 
 
 def _day_of(moment: float) -> str:
@@ -192,5 +312,29 @@ def _add(db: "sqlite3.Connection", day: str, who: str, session_id: str, usd: flo
         )
 
 
-def _reserve(db: "sqlite3.Connection", session_id: str, who: str, server: str, remaining: float) -> None:
-    db.execute("INSERT OR REPLACE INTO reservations VALUES (?, ?, ?, ?)", (session_id, who, server, remaining))
+def _add_to_groups(db: "sqlite3.Connection", day: str, groups: Collection[str], who: str, usd: float) -> None:
+    if usd > 0 and math.isfinite(usd):
+        for group in groups:
+            db.execute(
+                "INSERT INTO group_spending VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (day, group_name, principal) DO UPDATE SET usd = usd + excluded.usd",
+                (day, group, who, usd),
+            )
+
+
+def _spent_of(db: "sqlite3.Connection", budget: Budget, who: str, day: str) -> float:
+    """What is in the database of what counts against a budget."""
+    table, column, name = ("spending", "principal", who)
+    if budget.group is not None:
+        table, column, name = ("group_spending", "group_name", budget.group)
+    first = day if budget.period == "day" else f"{day[:7]}-01"
+    query = f"SELECT total(usd) FROM {table} WHERE {column} = ? AND day >= ? AND day <= ?"  # noqa: S608 - our own names
+    (spent,) = db.execute(query, (name, first, day)).fetchone()
+    return float(spent)
+
+
+def _reserve(
+    db: "sqlite3.Connection", session_id: str, who: str, server: str, remaining: float, groups: Collection[str]
+) -> None:
+    values = (session_id, who, server, remaining, json.dumps([*groups]))
+    db.execute("INSERT OR REPLACE INTO reservations VALUES (?, ?, ?, ?, ?)", values)

@@ -1,1 +1,1 @@
-"""What is kept: the event log of each session in memory; records, locks, spending and transcripts on disk."""
+"""What is read and followed: the event log of each session in memory, transcripts on disk, and the index of these."""

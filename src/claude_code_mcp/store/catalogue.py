@@ -23,13 +23,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..model.session_ids import is_session_id
+from ..model.options import is_session_id
 from ..model.text import clip_line
-from ..state.leases import directory_name
-from ..state.session_marks import MarkedSessions, Marks
+from ..state.documents import MarkedSessions, Marks
+from ..state.session_holders import directory_name
 from ..state.state_directory import database_in
-from .file_changes import File, FileTable, look_at
-from .index import FileIndex, file_name
+from .index import File, FileIndex, FileTable, file_name, look_at
 from .transcript_lines import clean, in_folder, is_bare_command, last_lines, parse_all, unwrapped
 from .transcript_reader import first_mention, grown_lines, readable_lines
 from .transcript_summary import LONGEST_TITLE, TranscriptSummary, dump, load, summarize
@@ -91,6 +90,9 @@ class HistoryEntry:
     last_used: float
 
 
+_NO_HISTORY: dict[str, HistoryEntry] = {}
+
+
 class Catalogue:
     """The sessions below one configuration directory of the CLI."""
 
@@ -105,15 +107,15 @@ class Catalogue:
         self._table = FileTable(self._projects.path, is_transcript, below=True, linked=self._projects.linked)
         self._summaries: OrderedDict[str, tuple[File, TranscriptSummary]] = OrderedDict()
         self._lock = threading.Lock()
+        # Apart from the other: the first search reads all transcripts, and listings must not wait for that.
         self._indexing = threading.Lock()
         self._indexed: object = None
         """The files as they were when all of them were last in the index."""
-        self._order: tuple[object, list[str]] = (None, [])
+        self._order: tuple[object, object, object, list[str]] = (None, None, None, [])
         self._newest: tuple[object, dict[str, File]] = (None, {})
         self._unread: dict[str, str] = {}
         """The transcripts that could not be read when they were last needed, and the history if it was so, with why."""
-        self._history_file: File | None = None
-        self._last_history: dict[str, HistoryEntry] = {}
+        self._last_history: dict[str, HistoryEntry] = _NO_HISTORY
         self._history_as_of = lru_cache(maxsize=1)(lambda file: read_history(file.path))
 
     def find(self, session_id: str) -> Entry | None:
@@ -135,7 +137,7 @@ class Catalogue:
         return [*self._files()]
 
     def with_transcript(self, session_ids: Iterable[str]) -> frozenset[str]:
-        """Those of the sessions that have a transcript."""
+        """Those of the given sessions that have a transcript."""
         files = self._files()
         return frozenset(session_id for session_id in session_ids if session_id in files)
 
@@ -161,13 +163,25 @@ class Catalogue:
         whole: bool = False,
         only: frozenset[str] | None = None,
         archived: bool = False,
+        by_name: bool = False,
     ) -> CatalogueEntries:
         """At most `limit` sessions behind the first `offset`, pinned ones first, then the newest: those of the
         directory `project`, with an id in `only`, and with `text` in title, prompts, directory, branch, tag or id or,
         with `whole`, anywhere in the conversation. What is unset does not filter. Archived ones are left out unless
-        they are asked for, and then come alone."""
-        found = self._found(project, text.casefold() if text else None, whole, only, archived)
+        they are asked for, and then come alone. With `by_name`, directories are compared without a look at the disk: a
+        session could have written any into its transcript, and must not learn in this way what there is."""
+        directory = _Directory(project, by_name=by_name) if project is not None else None
+        found = self._found(directory, text.casefold() if text else None, whole, only, archived)
         return [*itertools.islice(found, max(0, offset), max(0, offset) + max(0, limit))]
+
+    def count(self, *, only: frozenset[str] | None = None, archived: bool = False) -> int:
+        """How many sessions there are to be listed, without opening any: files that turn out to hold no conversation
+        count as well."""
+        files, history, marked = self._files(), self._history(), self.marks.read()
+        return sum(
+            (only is None or session_id in only) and (session_id in marked.archived) is archived
+            for session_id in self._ordered(files, history, marked)
+        )
 
     def transcripts(self) -> dict[str, File]:
         """The transcript of every session that has one, by id; the same object until something changes."""
@@ -184,8 +198,8 @@ class Catalogue:
         return {file: summary for file, summary in {**found, **fresh}.items() if summary is not None}
 
     def unread(self) -> str | None:
-        """Why not everything was seen, as of now, in a sentence without names; None if everything was. Tries again to
-        read what could not be read when it was last needed."""
+        """The reason why not everything was seen, in a sentence without names; None if everything was. First tries
+        again to read what could not be read when it was last needed."""
         self._history()
         files = self._table.files()
         for path in [*self._unread]:
@@ -208,15 +222,20 @@ class Catalogue:
     # -- listing --------------------------------------------------------------------------------------------------
 
     def _found(
-        self, project: str | None, text: str | None, whole: bool, only: frozenset[str] | None, archived: bool
+        self,
+        directory: "_Directory | None",
+        text: str | None,
+        whole: bool,
+        only: frozenset[str] | None,
+        archived: bool,
     ) -> Iterator[Entry]:
         """A generator, so that no more files are opened than the caller takes entries."""
-        directory = _Directory(project) if project is not None else None
         files, history, marked = self._files(), self._history(), self.marks.read()
         named = self._named(text, history) if text is not None else None
         for session_id in self._ordered(files, history, marked):
             if (only is not None and session_id not in only) or (session_id in marked.archived) is not archived:
                 continue
+            # What can be decided without opening the transcript comes first: most of them are never opened.
             file, past = files.get(session_id), history.get(session_id)
             if directory is not None and not directory.may_be(file, past):
                 continue
@@ -253,19 +272,22 @@ class Catalogue:
     def _ordered(
         self, files: dict[str, File], history: dict[str, HistoryEntry], marked: MarkedSessions
     ) -> Iterable[str]:
-        """Pinned ones first, then the newest; kept until something changes."""
-        state = (self._table.version, self._history_file, marked)
+        """Pinned ones first, then the newest; kept while all three are the same objects, which they are until something
+        changes. Whether it has changed is not asked here: files that came since would be taken for part of an order
+        without them."""
         with self._lock:
-            if self._order[0] == state:
-                return self._order[1]
+            known_files, known_history, known_marks, order = self._order
+            if known_files is files and known_history is history and known_marks is marked:
+                return order
             used = {session_id: past.last_used for session_id, past in history.items()}
             for session_id, transcript in files.items():
                 used[session_id] = max(transcript.mtime_ns / 1e9, used.get(session_id, 0))
             ids = [session_id for session_id in used if session_id not in marked.deleted]
             ids.sort(key=used.__getitem__, reverse=True)
             pinned = marked.pinned
-            self._order = state, [*filter(pinned.__contains__, ids), *(other for other in ids if other not in pinned)]
-            return self._order[1]
+            order = [*filter(pinned.__contains__, ids), *(other for other in ids if other not in pinned)]
+            self._order = files, history, marked, order
+            return order
 
     def _entry(
         self, session_id: str, file: File | None, past: HistoryEntry | None, marked: MarkedSessions
@@ -312,14 +334,15 @@ class Catalogue:
             return self._newest[1]
 
     def _history(self) -> dict[str, HistoryEntry]:
+        """By session; the same object until something changes."""
         try:
             file = look_at(self._history_path)
-            history = self._history_as_of(file) if file is not None else {}
+            history = self._history_as_of(file) if file is not None else _NO_HISTORY
         except OSError as error:
             self._note_unread(self._history_path, error)
             return self._last_history
         self._unread.pop(self._history_path, None)
-        self._history_file, self._last_history = file, history
+        self._last_history = history
         return history
 
     # -- what is known of transcripts -----------------------------------------------------------------------------
@@ -332,6 +355,8 @@ class Catalogue:
             if cached is not None and cached[0] == file:
                 self._summaries.move_to_end(file.path)
                 return cached[1]
+        # Not under the lock: a large transcript would hold up everybody.
+        # Two threads may read the same file and find the same.
         summary = load(self.index.known((file,)).get(file.path, ""))
         if summary is None:
             try:
@@ -356,6 +381,8 @@ class Catalogue:
         """OSError if it cannot be read."""
         size, facts = self.index.earlier((file,)).get(file.path, (0, ""))
         earlier = load(facts)
+        # Transcripts only grow: one that is as long as before or
+        # shorter was written anew, and nothing known of it holds.
         return summarize(file.path, file.size, earlier if 0 < size < file.size else None)
 
     def _index_all(self) -> Sequence[File]:
@@ -376,11 +403,12 @@ class Catalogue:
                     unnoted += some
             if not self._table.unread:  # what could not be listed is not gone
                 self.index.forget(self.index.paths() - files.keys())
+            # Not if something is missing: the next search tries again, although no file has changed.
             self._indexed = None if unnoted else files
             return unnoted
 
     def _fresh(self, file: File) -> TranscriptSummary | None:
-        """From the file itself; None if it cannot be read now."""
+        """The summary read from the file itself, past all caches; None if it cannot be read now."""
         try:
             summary = self._read(file)
         except OSError as error:
@@ -408,15 +436,16 @@ def _time(timestamp: str | None) -> float | None:
 
 
 class _Directory:
-    """A directory that is asked for, however it is spelled."""
+    """A directory that is asked for, however it is spelled; with `by_name`, however its name is."""
 
-    def __init__(self, path: str) -> None:
-        self._spellings = (_resolved(path), os.path.abspath(path))
-        self._identity_of = lru_cache(maxsize=_MOST_CACHED)(_identity)
+    def __init__(self, path: str, *, by_name: bool = False) -> None:
+        identity: Callable[[str], object] = normalised if by_name else _identity
+        self._spellings = (normalised(path),) if by_name else (_resolved(path), os.path.abspath(path))
+        self._identity_of = lru_cache(maxsize=_MOST_CACHED)(identity)
         self._may_have: Callable[[str], bool] = lru_cache(maxsize=_MOST_CACHED)(
             lambda folder: any(in_folder(spelling, folder) for spelling in self._spellings)
         )
-        self._identity = _identity(path)
+        self._identity = identity(path)
 
     def may_be(self, file: File | None, past: HistoryEntry | None) -> bool:
         """Whether a session can be one of this directory: by the folder that its transcript lies in, which others may
@@ -438,6 +467,11 @@ def _identity(directory: str) -> object:
     return status.st_dev, status.st_ino
 
 
+def normalised(directory: str) -> str:
+    """The same for spellings of a directory that differ in their letters alone; the disk is not looked at."""
+    return unicodedata.normalize("NFC", os.path.abspath(directory))
+
+
 def _resolved(directory: str) -> str:
     """The path as Claude Code writes it into transcripts."""
     try:
@@ -452,6 +486,7 @@ def _resolved(directory: str) -> str:
 def read_history(path: str) -> dict[str, HistoryEntry]:
     """The sessions in the latest part of the history, by id."""
     history: dict[str, HistoryEntry] = {}
+    # Sorted out by bytes first, which is much cheaper than parsing.
     for line in parse_all([raw for raw in last_lines(path, _HISTORY_BYTES)[0] if b'"sessionId"' in raw]):
         _add_line(history, line)
     return history

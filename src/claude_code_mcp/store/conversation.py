@@ -15,21 +15,30 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..beneath import DirectoryItem, entries_at, is_absence
+from ..model.text import clip_line
 from .transcript_lines import (
     LONGEST_LINE,
     clean,
+    clean_data,
+    clean_line,
+    id_of,
     interrupted_by,
     lines_from,
+    moment_of,
     open_regular,
     parse,
+    steers_terminal,
     typed,
     unwrapped,
+    without_sequences,
+    without_surrogates,
 )
 
 _SUMMARY_NOTE = "The conversation so far was summarized."
 _INTERRUPTED_NOTE = "Interrupted by the person."
 _SUBAGENTS = "subagents"
 _AGENT_PREFIX, _AGENT_SUFFIX = "agent-", ".jsonl"
+_LONGEST_NAME = 200
 _DEEPEST, _MOST_FOLDERS = 5, 1000
 """How far the transcripts of subagents are looked for below their directory."""
 
@@ -78,6 +87,8 @@ class Item:
     status: str = ""
     """Of a tool call: `ok`, `error`, or empty if nothing came back."""
     result: str = ""
+    output: str = ""
+    """The result as it was printed, where it has colours of a terminal or lines that were written over."""
     diff: str = ""
     """What the call changed in a file."""
     agent: str | None = None
@@ -98,6 +109,10 @@ class ConversationTurn:
     """When it began, as the transcript has it."""
     message_id: str | None = None
     model: str | None = None
+    images: int = 0
+    documents: int = 0
+    """PDF documents that went with the prompt."""
+    """How many went with the prompt."""
     items: list[Item] = field(default_factory=list)
 
 
@@ -122,6 +137,7 @@ def outline(lines: Iterable[tuple[bytes, int]], *, of_subagent: bool = False) ->
         line = parse(raw) if b'"uuid"' in raw else None
         if line is not None and bool(line.get("isSidechain")) is of_subagent:
             uuid = line.get("uuid")
+            # The first one counts: a line that repeats an id cannot take the place of an earlier one.
             if isinstance(uuid, str) and uuid not in nodes:
                 nodes[uuid] = _node(line, LineRange(start, end))
         start = end
@@ -160,6 +176,7 @@ def _chain(nodes: Mapping[str, _Node]) -> list[_Node]:
     chain: list[_Node] = []
     reached = len(order)
     seen: set[str] = set()
+    # The file may be damaged or written by anybody: parents may be missing or lead in a circle.
     while last is not None and last not in seen:
         seen.add(last)
         node = nodes[last]
@@ -187,6 +204,7 @@ def _with_results(chain: Sequence[_Node], nodes: Mapping[str, _Node]) -> list[tu
     for node in nodes.values():
         if node.answer_id in turn_of_answer:
             taken.setdefault(node.place.start, (node, turn_of_answer[node.answer_id]))
+    # After the parts of answers: calls in a part on a side branch have results too.
     for node, of_turn in taken.values():
         turn_of_call.update(dict.fromkeys(node.calls, of_turn))
     for node in nodes.values():
@@ -220,6 +238,15 @@ def read_turn(path: str, places: Iterable[LineRange]) -> ConversationTurn:
     return turn_of(_read_lines(path, places))
 
 
+def read_prompt_images(path: str, places: Iterable[LineRange]) -> list[str]:
+    """The images that went with the prompt of the turn whose lines lie there, as base64; none without a prompt."""
+    for line in _read_lines(path, places):
+        if typed(line, of_subagent=bool(line.get("isSidechain"))) is not None:
+            blocks = (block.get("source") for block in _blocks(line) if block.get("type") == "image")
+            return [str(source.get("data", "")) for source in blocks if isinstance(source, Mapping)]
+    return []
+
+
 def _read_lines(path: str, places: Iterable[LineRange]) -> Iterator[dict[str, Any]]:
     try:
         with open_regular(path) as file:
@@ -239,8 +266,7 @@ def turn_of(lines: Iterable[Mapping[str, Any]]) -> ConversationTurn:
     calls: dict[str, Item] = {}
     waiting: list[Mapping[str, Any]] = []
     for line in lines:
-        at = line.get("timestamp")
-        turn.at = turn.at or (at if isinstance(at, str) else None)
+        turn.at = turn.at or moment_of(line.get("timestamp"))
         match line.get("type"):
             case "assistant":
                 _add_answer(turn, line, calls)
@@ -259,7 +285,7 @@ def turn_of(lines: Iterable[Mapping[str, Any]]) -> ConversationTurn:
 def _add_answer(turn: ConversationTurn, line: Mapping[str, Any], calls: dict[str, Item]) -> None:
     message = line.get("message")
     model = message.get("model") if isinstance(message, Mapping) else None
-    turn.model = model if isinstance(model, str) and not model.startswith("<") else turn.model
+    turn.model = _name(model) if isinstance(model, str) and not model.startswith("<") else turn.model
     for number, block in enumerate(_blocks(line)):
         item_id = _item_id(line, number)
         match block.get("type"):
@@ -268,14 +294,22 @@ def _add_answer(turn: ConversationTurn, line: Mapping[str, Any], calls: dict[str
             case "thinking":
                 turn.items.append(Item("thinking", clean(str(block.get("thinking", ""))), id=item_id))
             case "tool_use":
-                call_id = str(block.get("id"))
-                item = Item("tool", name=clean(str(block.get("name", "tool"))), input=block.get("input"), id=call_id)
-                calls[call_id] = item
+                name, tool_input = _name(str(block.get("name", "tool"))), clean_data(block.get("input"))
+                item = Item("tool", name=name, input=tool_input, id=_call_id(block.get("id")))
+                calls[str(block.get("id"))] = item
                 turn.items.append(item)
 
 
+def _name(name: str) -> str:
+    return clip_line(clean(name), _LONGEST_NAME)
+
+
 def _item_id(line: Mapping[str, Any], number: int = 0) -> str:
-    return f"{line.get('uuid')}:{number}"
+    return f"{id_of(line.get('uuid')) or ''}:{number}"
+
+
+def _call_id(call_id: object) -> str:
+    return clip_line(clean_line(str(call_id)), _LONGEST_NAME)
 
 
 def _add_user_line(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
@@ -283,14 +317,16 @@ def _add_user_line(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
     prompt = typed(line, of_subagent=bool(line.get("isSidechain")))
     if prompt is not None and turn.prompt is None and not turn.items:
         turn.prompt = prompt
-        turn.message_id = line.get("uuid") if isinstance(line.get("uuid"), str) else None
+        turn.message_id = id_of(line.get("uuid"))
+        turn.images = sum(block.get("type") == "image" for block in _blocks(line))
+        turn.documents = sum(block.get("type") == "document" for block in _blocks(line))
     elif prompt is not None:
         turn.items.append(Item("message", prompt, id=_item_id(line)))
     elif interrupted_by(line):
         turn.items.append(Item("note", _INTERRUPTED_NOTE, id=_item_id(line)))
     elif line.get("isCompactSummary"):
         summary = "\n".join(str(block.get("text", "")) for block in _blocks(line))
-        turn.items.append(Item("thinking", summary, id=_item_id(line)))
+        turn.items.append(Item("thinking", clean(summary), id=_item_id(line)))
 
 
 def _add_message(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
@@ -301,8 +337,8 @@ def _add_message(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
         text = prompt if isinstance(prompt, str) else "\n".join(_texts(prompt))
         if (message := unwrapped(text)) is not None:
             # While it happens it has the id with which it was sent.
-            sent = attachment.get("source_uuid")
-            turn.items.append(Item("message", message, id=f"{sent}:0" if isinstance(sent, str) else _item_id(line)))
+            sent = id_of(attachment.get("source_uuid"))
+            turn.items.append(Item("message", message, id=_item_id(line) if sent is None else f"{sent}:0"))
 
 
 def _texts(content: object) -> Iterator[str]:
@@ -320,7 +356,9 @@ def _add_results(line: Mapping[str, Any], calls: Mapping[str, Item]) -> None:
 
 def _set_result(item: Item, block: Mapping[str, Any], details: object) -> None:
     content = block.get("content")
-    item.result = clean(content if isinstance(content, str) else "\n".join(_texts(content)))
+    text = content if isinstance(content, str) else "\n".join(_texts(content))
+    item.result = clean(without_sequences(text))
+    item.output = without_surrogates(text) if steers_terminal(text) else ""
     item.status = "error" if block.get("is_error") else "ok"
     if isinstance(details, Mapping):
         item.diff = _diff(details)
@@ -338,7 +376,7 @@ def frame_items(frame: Mapping[str, Any]) -> list[Item]:
     results = [block for block in _blocks(frame) if block.get("type") == "tool_result"]
     items = []
     for block in results if frame.get("type") == "user" else ():
-        item = Item("tool", id=str(block.get("tool_use_id")))
+        item = Item("tool", id=_call_id(block.get("tool_use_id")))
         _set_result(item, block, frame.get("tool_use_result"))
         items.append(item)
     return items

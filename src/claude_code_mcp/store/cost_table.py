@@ -1,4 +1,10 @@
-"""What sessions have cost by day and model, kept in the index of transcripts and added up there.
+"""What sessions have cost by day and model, kept in the index and reported.
+
+The dollars are those that Claude Code wrote down when its processes ended or, for sessions that this product ran, what
+their records have where that is more: a killed process writes nothing, and a session can remove what it has written. A
+transcript of a caller other than the local user is written by that caller's sessions alone: there it says on which days
+something was spent, and the record says how much. What was used and never priced is counted in
+tokens alone. All of it is for people to read: limits are kept to by what the server itself has counted, elsewhere.
 
 `CostTable` is the tables: what is kept of each session, and the sums. `CostLedger` keeps them up to date: a session is
 counted again only when its transcript or its record has changed, so that a report reads no transcript that it has read
@@ -7,21 +13,165 @@ it when a process first asks, and whenever another process has written to the in
 now keeps the costs that it had, and is counted at the next call. All functions block on the disk.
 """
 
+import math
 import os
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ..model.caller import LOCAL
 from ..state.session_records import Summary
-from .catalogue import Catalogue
-from .cost_report import CostLine, Costs, Grouping, SpentSession, daily_costs, spent_session
-from .file_changes import File
-from .index import FileIndex, storable
-from .transcript_summary import NO_DAY
+from .catalogue import Catalogue, normalised
+from .index import File, FileIndex, storable
+from .transcript_summary import NO_DAY, Row, TranscriptSummary
 
 if TYPE_CHECKING:
     import sqlite3
+
+
+_NOTHING: Row = [0.0] * 5
+_LARGEST_AMOUNT = 1e15
+"""Transcripts can be written by anybody: what is in one must not make the sum of all infinite."""
+Grouping = Literal["session", "project", "model", "day"]
+
+
+@dataclass(frozen=True, slots=True)
+class SpentSession:
+    """One session, as far as its costs go."""
+
+    session_id: str
+    title: str
+    project: str
+    usage: Mapping[str, Row]
+    """By day and model, joined by a space."""
+    unpriced: Mapping[str, Row]
+
+
+class DailyCost(NamedTuple):
+    """What one session cost on one day with one model."""
+
+    session_id: str
+    day: str
+    model: str
+    usd: float
+    input_tokens: float
+    output_tokens: float
+    unpriced_tokens: float
+
+
+@dataclass(slots=True)
+class CostLine:
+    """The costs of one group."""
+
+    name: str
+    usd: float = 0.0
+    input_tokens: int = 0
+    """Those read from and written to the cache included."""
+    output_tokens: int = 0
+    sessions: int = 0
+    unpriced_tokens: int = 0
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What sessions cost, in groups and together."""
+
+    by: Grouping
+    lines: list[CostLine]
+    """Days in their order, all others with the most expensive first."""
+    total: CostLine
+    left_out: int = 0
+    """So many more groups there are: days before these, or cheaper ones."""
+
+
+def spent_session(
+    session_id: str,
+    summary: TranscriptSummary,
+    last_used: float,
+    recorded: Mapping[str, Row],
+    former: Iterable[TranscriptSummary] = (),
+) -> SpentSession:
+    """`recorded` is what its record has, by model, together with the conversations before it was cleared (`former`).
+    Where that is more than the transcripts say, the difference is laid on the day it was last used."""
+    unpriced = {} if recorded else summary.pending
+    known = _by_model((summary, *former))
+    return _spent(session_id, summary, dict(summary.usage), _missing(recorded, known), last_used, unpriced)
+
+
+def recorded_session(
+    session_id: str, summary: TranscriptSummary, last_used: float, recorded: Mapping[str, Row]
+) -> SpentSession:
+    """A session that cost just what is recorded, on the days that its transcript tells of."""
+    known, usage = _by_model((summary,)), {}
+    for key, row in summary.usage.items():
+        limits = zip(row, known[key[11:]], recorded.get(key[11:], _NOTHING), strict=True)
+        usage[key] = [part * min(1.0, most / whole) if whole else 0.0 for part, whole, most in limits]
+    kept = {model: [*map(min, row, recorded.get(model, _NOTHING))] for model, row in known.items()}
+    return _spent(session_id, summary, usage, _missing(recorded, kept), last_used, {})
+
+
+def _spent(
+    session_id: str,
+    summary: TranscriptSummary,
+    usage: dict[str, Row],
+    missing: Mapping[str, Row],
+    last_used: float,
+    unpriced: Mapping[str, Row],
+) -> SpentSession:
+    day = datetime.fromtimestamp(min(max(last_used, 0), 1e11), UTC).date().isoformat()
+    for model, more in missing.items():
+        usage[f"{day} {model}"] = _sum(usage.get(f"{day} {model}", _NOTHING), more)
+    return SpentSession(session_id, summary.title or summary.first_prompt or "", summary.cwd or "", usage, unpriced)
+
+
+def _missing(recorded: Mapping[str, Row], known: Mapping[str, Row]) -> dict[str, Row]:
+    """What is recorded of models that cost more than is known otherwise, beyond that."""
+    missing = {}
+    for model, row in recorded.items():
+        counted = known.get(model, _NOTHING)
+        # Both are sums of the same amounts in another order, and may differ in the last digits.
+        if row[4] > counted[4] * (1 + 1e-9):
+            missing[model] = [max(0.0, new - old) for new, old in zip(row, counted, strict=True)]
+    return missing
+
+
+def _by_model(summaries: Iterable[TranscriptSummary]) -> dict[str, Row]:
+    total: dict[str, Row] = {}
+    for summary in summaries:
+        for key, row in summary.usage.items():
+            total[key[11:]] = _sum(total.get(key[11:], _NOTHING), row)
+    return total
+
+
+def _sum(left: Row, right: Row) -> Row:
+    return [a + b for a, b in zip(left, right, strict=True)]
+
+
+def daily_costs(session: SpentSession) -> Iterator[DailyCost]:
+    """One for each day and model that the session has used."""
+    for key in {**session.usage, **session.unpriced}:
+        used, unpriced = session.usage.get(key, _NOTHING), session.unpriced.get(key, _NOTHING)
+        yield DailyCost(
+            session.session_id,
+            key[:10],
+            key[11:],
+            _amount(used[4]),
+            round(_amount(used[0] + used[2] + used[3])),
+            round(_amount(used[1])),
+            round(_amount(sum(unpriced[:4]))),
+        )
+
+
+def _amount(value: float) -> float:
+    return 0.0 if math.isnan(value) else min(max(value, 0.0), _LARGEST_AMOUNT)
+
+
+# -- cost table -------------------------------------------------------------------------------------------------------
+
 
 _AT_ONCE = 200
 """Sessions that are counted in one transaction."""
@@ -45,7 +195,7 @@ class CostQuery:
     owner: str | None = None
     """None for the sessions of everybody."""
     project: str | None = None
-    """A directory, however it is spelled."""
+    """A directory, however it is spelled; with an owner, its name alone is compared."""
     most: int | None = None
     """At most so many groups: the latest days, or the most expensive of others."""
 
@@ -65,7 +215,7 @@ class CostTable:
         self._index = index
 
     def version(self) -> tuple[int, int] | None:
-        """Another one whenever somebody else has written to the index, or it was begun anew."""
+        """A value that differs whenever another process has written to the index, or the index was begun anew."""
         found = self._index.run(lambda db: int(db.execute("PRAGMA data_version").fetchone()[0]))
         return None if found is None else (self._index.generation, found)
 
@@ -95,9 +245,11 @@ class CostTable:
         """The sums, from the tables alone."""
         projects = None
         if query.project is not None:
-            wanted = os.path.realpath(query.project)
+            # The sessions of an owner could have written any directory, and must not learn which ones there are.
+            place: Callable[[str], str] = os.path.realpath if query.owner is None else normalised
+            wanted = place(query.project)
             known = self._index.run(lambda db: db.execute("SELECT DISTINCT project FROM spent_sessions").fetchall())
-            projects = [project for (project,) in known or () if os.path.realpath(project) == wanted]
+            projects = [project for (project,) in known or () if place(project) == wanted]
         return self._index.run(lambda db: _report(db, query, projects))
 
 
@@ -137,16 +289,21 @@ def _line(
 class _Source(NamedTuple):
     """What the costs of a session are counted from."""
 
-    file: File
+    file: File | None
+    """None if it has no transcript, or has one no longer."""
     record: Summary | None
     former: tuple[File, ...]
     """The transcripts of what it was before it was cleared."""
 
     @property
+    def files(self) -> tuple[File, ...]:
+        return self.former if self.file is None else (self.file, *self.former)
+
+    @property
     def basis(self) -> str:
         record = self.record
         known = (record.owner, record.revision) if record is not None else None
-        return repr((*self.file, known, *self.former))
+        return repr((*(self.file or ()), known, *self.former))
 
 
 class _Inputs(NamedTuple):
@@ -155,6 +312,7 @@ class _Inputs(NamedTuple):
     files: Mapping[str, File]
     records: Mapping[str, Summary]
     moved: Mapping[str, str]
+    config_dir: str
 
     def changed_since(self, before: "_Inputs") -> set[str]:
         """The sessions whose costs may be others than they were."""
@@ -168,28 +326,45 @@ class _Inputs(NamedTuple):
             names.update(name for name, record in self.records.items() if recorded.get(name) is not record)
             names.update(recorded.keys() - self.records.keys())
         if self.moved != before.moved:
-            names.update(self.moved.values(), before.moved.values())
+            names.update(self.moved.values(), before.moved.values(), self.moved, before.moved)
         names.update([self.moved[name] for name in names if name in self.moved])
+        names.update([old for old, new in self.moved.items() if new in names])
         return names
 
     def sources(self, names: Iterable[str]) -> dict[str, _Source]:
-        """What these sessions are counted from; those without a transcript are left out."""
+        """What these sessions are counted from; those without a transcript and without a record of costs are left out,
+        and so is what a record has as part of the session that it was cleared to."""
         former: defaultdict[str, list[File]] = defaultdict(list)
         for old, new in self.moved.items():
             if old in self.files:
                 former[new].append(self.files[old])
         return {
-            name: _Source(self.files[name], self.records.get(name), tuple(former.get(name, ())))
+            name: _Source(self.files.get(name), self.records.get(name), tuple(former.get(name, ())))
             for name in names
-            if name in self.files
+            if (name in self.files or self._is_recorded_here(name)) and not _is_binding(self._successor(name))
         }
+
+    def _is_recorded_here(self, name: str) -> bool:
+        record = self.records.get(name)
+        return record is not None and bool(record.usage) and record.config_dir == self.config_dir
+
+    def _successor(self, name: str) -> Summary | None:
+        return self.records.get(self.moved[name]) if self.moved.get(name, name) != name else None
+
+
+def _is_binding(record: Summary | None) -> bool:
+    """Whether a record has all that a session cost. One of the local user may also go on in a terminal, of which the
+    transcript alone knows."""
+    return record is not None and record.owner != LOCAL
 
 
 class CostLedger:
     """The costs of all sessions of a catalogue. One thread at a time may call it."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, config_dir: str = "") -> None:
+        """`config_dir` is what records name as the place of the catalogue's transcripts."""
         self._catalogue = catalogue
+        self._config_dir = config_dir
         self._table = CostTable(catalogue.index)
         self._counted: dict[str, _Source] = {}
         self._version: tuple[int, int] | None = None
@@ -215,7 +390,7 @@ class CostLedger:
         self, records: Mapping[str, Summary], moved: Mapping[str, str], query: CostQuery
     ) -> Costs | None:
         for _ in range(2):
-            if not self._update(_Inputs(self._catalogue.transcripts(), records, dict(moved))):
+            if not self._update(_Inputs(self._catalogue.transcripts(), records, dict(moved), self._config_dir)):
                 return None
             costs = self._answers.get(query) or self._table.report(query)
             version = self._table.version()
@@ -229,6 +404,8 @@ class CostLedger:
 
     def _update(self, inputs: "_Inputs") -> bool:
         """Counts what has changed; False if it cannot be noted."""
+        # Taken first: what another process writes while this counts makes it
+        # another version at the next call. Our own writes do not change it.
         version, before = self._table.version(), self._inputs
         if version is None:
             return False
@@ -237,17 +414,19 @@ class CostLedger:
             if not names:
                 self._inputs = inputs
                 return True
-            sources = {**self._counted, **inputs.sources(names)}
-            gone = self._counted.keys() - inputs.files.keys()
+            found = inputs.sources(names)
+            sources = {**self._counted, **found}
+            gone = {name for name in names if name in self._counted and name not in found}
             for name in gone:
                 del sources[name]
             stale = [name for name in names if name in sources and self._counted.get(name) != sources[name]]
         else:
-            basis, sources = self._table.basis(), inputs.sources(inputs.files)
+            basis, sources = self._table.basis(), inputs.sources({*inputs.files, *inputs.records})
             if basis is None:
                 return False
             stale = [name for name, source in sources.items() if basis.get(name) != source.basis]
             gone = basis.keys() - sources.keys()
+        # Before the counting: if that fails half way, the tables have changed all the same.
         self._answers.clear()
         unread = self._count(sources, stale, gone)
         if unread is None:
@@ -267,20 +446,26 @@ class CostLedger:
             return None
         for start in range(0, len(stale), _AT_ONCE):
             some = {name: sources[name] for name in stale[start : start + _AT_ONCE]}
-            files = {file for source in some.values() for file in (source.file, *source.former)}
+            files = {file for source in some.values() for file in source.files}
             summaries = self._catalogue.summaries(files)
             counted = []
             for name, source in some.items():
-                if not all(file in summaries for file in (source.file, *source.former)):
+                if not all(file in summaries for file in source.files):
                     unread.append(name)
                     continue
-                summary, record = summaries[source.file], source.record
-                recorded = {model: [*row] for model, row in record.usage.items()} if record is not None else {}
-                former = [summaries[file] for file in source.former]
-                spent = spent_session(name, summary, source.file.mtime_ns / 1e9, recorded, former)
-                if not summary.is_session:
-                    spent = SpentSession(name, "", "", {}, {})
-                counted.append(CountedSession(spent, record.owner if record is not None else "", source.basis))
+                owner = source.record.owner if source.record is not None else ""
+                counted.append(CountedSession(_counted(name, source, summaries), owner, source.basis))
             if self._table.put(counted) is None:
                 return None
         return unread
+
+
+def _counted(name: str, source: _Source, summaries: Mapping[File, TranscriptSummary]) -> SpentSession:
+    summary, last_used = TranscriptSummary(""), time.time()
+    if source.file is not None:
+        found, last_used = summaries[source.file], source.file.mtime_ns / 1e9
+        summary = found if found.is_session else summary
+    recorded = {model: [*row] for model, row in source.record.usage.items()} if source.record is not None else {}
+    if _is_binding(source.record):
+        return recorded_session(name, summary, last_used, recorded)
+    return spent_session(name, summary, last_used, recorded, [summaries[file] for file in source.former])

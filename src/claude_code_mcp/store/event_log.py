@@ -68,6 +68,7 @@ class EventLog:
         self._bytes = 0
         self._counted = 0
         self._closed = False
+        # A tuple that is replaced and never changed: a subscriber may leave while an event is being handed out.
         self._subscribers: tuple[Subscription, ...] = ()
         self.epoch = secrets.token_hex(4)
         """Distinguishes this log from every other, those of the same session included."""
@@ -132,6 +133,8 @@ class EventLog:
     def _merge(self, event: Partial) -> None:
         run = self._entries[-1] if self._entries else None
         cost = _PART_COST + len(event.text)
+        # Only the newest entry is continued, so that the numbers of a
+        # run have no hole; not for ever, or it could never be evicted.
         if run.__class__ is PartialRun and (run.kind == event.kind or not event.text) and run.size < self._long_run:
             run.parts.append(event.text)
             run.seq = event.seq
@@ -179,6 +182,8 @@ class EventLog:
     def subscribe(self, after: int | None = None, capacity: int = 10_000, max_bytes: int = 32 << 20) -> "Subscription":
         """A live view that starts behind `after` (or with what comes next). Use it as a context manager."""
         subscription = Subscription(self, capacity, max_bytes)
+        # Nothing is awaited from here to the registration: no event
+        # can fall between what is replayed and what comes live.
         for event in self.after(after) if after is not None else ():
             subscription._offer(event)
         if self._closed:
@@ -208,7 +213,7 @@ class Subscription:
         self._queue: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._waiting = False
-        """Whether the reader sleeps, or has not noticed yet that it was woken."""
+        """Whether the reader sleeps and nobody has woken it yet."""
         self._lost: Gap | None = None
         self._closed = False
 
@@ -219,20 +224,15 @@ class Subscription:
         if self._bytes > self._max_bytes or len(self._queue) > self._capacity:
             self._drop_oldest()
         if self._waiting:
+            self._waiting = False
             self._wake.set()
 
     def _drop_oldest(self) -> None:
         while len(self._queue) > 1 and (len(self._queue) > self._capacity or self._bytes > self._max_bytes):
-            self._lose(self._next())
-
-    def _lose(self, event: Event) -> None:
-        first = event.first if isinstance(event, Gap | PartialRun) else event.seq
-        self._lost = Gap(first=self._lost.first if self._lost else first, seq=event.seq, at=event.at)
-
-    def _next(self) -> Event:
-        event = self._queue.popleft()
-        self._bytes -= event.size
-        return event
+            event = self._queue.popleft()
+            self._bytes -= event.size
+            first = event.first if isinstance(event, Gap | PartialRun) else event.seq
+            self._lost = Gap(first=self._lost.first if self._lost else first, seq=event.seq, at=event.at)
 
     def close(self) -> None:
         """Ends the iteration once the queue is empty, and takes no more events."""
@@ -253,6 +253,7 @@ class Subscription:
         while not (self._lost or self._queue):
             if self._closed:
                 raise StopAsyncIteration
+            # Nothing is awaited between the look at the queue and the wait: an event cannot come unnoticed.
             self._wake.clear()
             self._waiting = True
             await self._wake.wait()

@@ -12,22 +12,45 @@ import json
 import os
 import re
 import stat
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from ..beneath import is_absence, open_at
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)|[ -/]{0,8}[0-~])")
+"""What a program tells a terminal, as in `web/src/terminal_output.ts`."""
+_STEERING = re.compile(r"[\x1b\x08]|\r(?!\n)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+_DEEPEST = 100
+"""How deeply a line may be nested: what is parsed is written and walked again by code that may be deep in calls."""
+
+
 def parse(line: bytes) -> dict[str, Any] | None:
-    """The object in a line; None if there is none."""
+    """The object in a line; None if there is none, or one that is nested too deeply to be Claude Code's."""
     try:
         parsed = json.loads(line)
     except (ValueError, RecursionError):
         return None
+    # Most lines have too few brackets to be nested so deeply, which is quickly counted.
+    if line.count(b"{") + line.count(b"[") > _DEEPEST and not _is_shallow(parsed):
+        return None
     return parsed if isinstance(parsed, dict) else None
+
+
+def _is_shallow(value: object) -> bool:
+    level = [value]
+    for _ in range(_DEEPEST):
+        inner: list[object] = []
+        for each in level:
+            inner.extend(each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
+        level = [each for each in inner if isinstance(each, dict | list)]
+        if not level:
+            return True
+    return False
 
 
 def parse_all(lines: list[bytes]) -> list[dict[str, Any]]:
@@ -36,6 +59,7 @@ def parse_all(lines: list[bytes]) -> list[dict[str, Any]]:
         parsed = json.loads(b"[" + b",".join(lines) + b"]")
     except (ValueError, RecursionError):
         parsed = []
+    # A line may hold several values, or the half of one that the next line ends.
     if len(parsed) != len(lines):
         parsed = [parse(line) for line in lines]
     return [value for value in parsed if isinstance(value, dict)]
@@ -76,12 +100,55 @@ def last_lines(path: str, at_most: int) -> tuple[list[bytes], bool]:
         return [], False
     if not rest:
         return first.split(b"\n"), False
+    # Without the first one, which was most likely cut in the middle.
     return rest.split(b"\n")[1:], True
 
 
 def clean(text: str) -> str:
     """The text without control characters that would steer a terminal, and without lone surrogates."""
-    return _SURROGATE.sub("�", _UNPRINTABLE.sub("", text))
+    return without_surrogates(_UNPRINTABLE.sub("", text))
+
+
+def without_surrogates(text: str) -> str:
+    return _SURROGATE.sub("�", text)
+
+
+def without_sequences(text: str) -> str:
+    """The text without what a program tells a terminal, such as colours; single control characters stay."""
+    return _SEQUENCE.sub("", text) if "\x1b" in text else text
+
+
+def steers_terminal(text: str) -> bool:
+    """Whether a terminal would show it in another way than as the lines that it has."""
+    return _STEERING.search(text) is not None
+
+
+def clean_data(value: Any) -> Any:
+    """A JSON value with all of its texts and names cleaned."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean(name): clean_data(inner) for name, inner in value.items()}
+    return [clean_data(inner) for inner in value] if isinstance(value, list) else value
+
+
+def clean_line(text: str) -> str:
+    """The text cleaned, with spaces for line breaks and tabs."""
+    return clean(text).replace("\n", " ").replace("\t", " ")
+
+
+_LONGEST_ID = 200
+_IS_MOMENT = re.compile("[0-9T:.Z+ -]{1,40}")
+
+
+def id_of(value: object) -> str | None:
+    """An id in a line; None for what is none."""
+    return clean_line(value) if isinstance(value, str) and 0 < len(value) <= _LONGEST_ID else None
+
+
+def moment_of(value: object) -> str | None:
+    """A time as Claude Code writes it, such as `2026-11-10T10:00:00.000Z`; None for what is none."""
+    return value if isinstance(value, str) and _IS_MOMENT.fullmatch(value) else None
 
 
 _BLOCK = 1 << 20
@@ -93,6 +160,7 @@ _ENDLESS_LINE = 4 * LONGEST_LINE
 
 def lines_from(path: str, offset: int = 0) -> Iterator[tuple[bytes, int]]:
     """The whole lines from an offset on, each with the offset behind it. What follows the last line break is left.
+    Holes in the file are not read: a line with one is given without its text, since it is none of Claude Code's.
 
     Holds one line at a time in memory. OSError if the file cannot be read, or not to its end.
     """
@@ -101,11 +169,20 @@ def lines_from(path: str, offset: int = 0) -> Iterator[tuple[bytes, int]]:
         yield from _whole_lines(file, offset)
 
 
-def _whole_lines(file: BinaryIO, offset: int) -> Iterator[tuple[bytes, int]]:
+def all_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file, with what follows the last line break."""
+    for line, _ in _whole_lines(file, 0, unfinished=True):
+        yield line
+
+
+def _whole_lines(file: BinaryIO, offset: int, *, unfinished: bool = False) -> Iterator[tuple[bytes, int]]:
     parts: list[bytes] = []
     held = 0
-    while held <= _ENDLESS_LINE and (block := file.read(_BLOCK)):
+    for gap, block in _data_from(file, offset):
+        held += gap
         *whole, rest = block.split(b"\n")
+        if gap:
+            parts = [_HOLE]
         for line in whole:
             offset += held + len(line) + 1
             if held <= LONGEST_LINE:
@@ -116,6 +193,40 @@ def _whole_lines(file: BinaryIO, offset: int) -> Iterator[tuple[bytes, int]]:
             parts.append(rest)
         else:
             parts = []
+        if held > _ENDLESS_LINE:
+            return
+    if unfinished and parts:
+        yield b"".join(parts), offset + held
+
+
+_HOLE = b"\0"
+"""Stands for a hole, so that no line with one can be parsed."""
+
+
+def _data_from(file: BinaryIO, position: int) -> Iterator[tuple[int, bytes]]:
+    """Blocks of what was written to a file, each with how many bytes of a hole lie before it. A file may be made
+    longer than any disk by holes; only what takes up space is read."""
+    while True:
+        start, end = _extent(file, position)
+        file.seek(start)
+        block = file.read(min(_BLOCK, end - start) if end is not None else _BLOCK)
+        if not block:
+            return
+        yield start - position, block
+        position = start + len(block)
+
+
+def _extent(file: BinaryIO, position: int) -> tuple[int, int | None]:
+    """Where data begins at or behind a position, and where it ends; None if that is not known, as on a system that
+    cannot tell of holes."""
+    if not hasattr(os, "SEEK_DATA"):
+        return position, None
+    try:
+        start = file.seek(position, os.SEEK_DATA)
+        return start, file.seek(start, os.SEEK_HOLE)
+    except OSError as error:
+        # Behind the last data: there may be a hole, which ends the file.
+        return (file.seek(0, os.SEEK_END) if error.errno == errno.ENXIO else position), None
 
 
 _LONGEST_FOLDER = 200
@@ -136,6 +247,27 @@ def folder_of(directory: str) -> str:
     """
     name = re.sub("[^a-zA-Z0-9]", lambda found: "--" if ord(found[0]) > 0xFFFF else "-", directory)
     return name[:_LONGEST_FOLDER]
+
+
+def new_folder_of(directory: str) -> str:
+    """The whole name of the folder that Claude Code would make for a directory, whose links are resolved."""
+    directory = unicodedata.normalize("NFC", directory)
+    name = re.sub("[^a-zA-Z0-9]", lambda found: "--" if ord(found[0]) > 0xFFFF else "-", directory)
+    return name if len(name) <= _LONGEST_FOLDER else f"{name[:_LONGEST_FOLDER]}-{_path_hash(directory)}"
+
+
+def _path_hash(text: str) -> str:
+    """As the CLI computes it: 31 * hash + unit over UTF-16, in 32 bits with a sign, its amount in base 36."""
+    value = 0
+    units = text.encode("utf-16-le", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (value * 31 + int.from_bytes(units[at : at + 2], "little")) & 0xFFFFFFFF
+    value = abs(value - (1 << 32) if value >= 1 << 31 else value)
+    digits = ""
+    while value or not digits:
+        value, digit = divmod(value, 36)
+        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
+    return digits
 
 
 def in_folder(directory: str, folder: str) -> bool:
@@ -165,8 +297,8 @@ def _text_of(content: Any) -> str:
         return content
     blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
     texts = [block["text"] for block in blocks if isinstance(block.get("text"), str)]
-    has_image = any(block.get("type") == "image" for block in blocks)
-    return "\n".join(texts) or ("[image]" if has_image else "")
+    kinds = [block.get("type") for block in blocks]
+    return "\n".join(texts) or next((f"[{kind}]" for kind in ("image", "document") if kind in kinds), "")
 
 
 def unwrapped(text: str) -> str | None:

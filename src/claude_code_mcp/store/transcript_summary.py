@@ -19,8 +19,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..model.text import clip_line
-from ..model.usage import SYNTHETIC, ModelUsage, Totals, read_number, read_usage
-from .transcript_lines import clean, ends_of, in_folder, is_bare_command, lines_from, open_regular, parse, typed
+from ..model.usage import SYNTHETIC, UNNAMED, ModelUsage, Totals, Usage, read_number, read_usage
+from .transcript_lines import (
+    clean,
+    clean_line,
+    ends_of,
+    id_of,
+    in_folder,
+    is_bare_command,
+    lines_from,
+    moment_of,
+    open_regular,
+    parse,
+    typed,
+)
 
 LONGEST_TITLE = 200
 """Characters of a title or first prompt."""
@@ -31,7 +43,12 @@ _WHOLE_UP_TO = 256 << 20
 _END = 4 << 20
 """Of a transcript that is larger than `_WHOLE_UP_TO`, so much of its beginning and of its end is read."""
 _CHECKED = 1024
+_LONGEST_PATH = 4096
 _MOST_SUMMARIES = 100
+_MOST_MODELS = 64
+"""What further models used is counted together, as that of a model without a name."""
+_MOST_ROWS = 4096
+"""So many days and models are told apart; what was used on further days is counted without one."""
 _LEADING_TYPE = re.compile(rb'\{"type": ?"([a-z-]+)"')
 _READ_TYPES = {
     b"user", b"assistant", b"custom-title", b"ai-title", b"summary", b"cost-state", b"tag", b"relocated",
@@ -82,6 +99,8 @@ class TranscriptSummary:
     """Answers since the last line about costs."""
     totals: dict[str, Any] = field(default_factory=dict)
     """What that line said."""
+    models: list[str] = field(default_factory=list)
+    """The models that are told apart."""
 
     @property
     def is_session(self) -> bool:
@@ -115,7 +134,7 @@ class TranscriptSummary:
             case "summary":
                 self._take_summary(line)
             case "queue-operation":
-                self.begun = self.begun or str(line.get("timestamp") or "")[:40]
+                self.begun = self.begun or moment_of(line.get("timestamp"))
             case "relocated":
                 self._take_cwd(line.get("relocatedCwd"))
             case "cost-state":
@@ -125,20 +144,19 @@ class TranscriptSummary:
 
     def _take_summary(self, line: Mapping[str, Any]) -> None:
         """Old versions wrote summaries of other conversations too; ours is one whose last message is in this file."""
-        title, leaf = _title(line.get("summary")), line.get("leafUuid")
-        if title and isinstance(leaf, str) and len(self.others) < _MOST_SUMMARIES:
+        title, leaf = _title(line.get("summary")), id_of(line.get("leafUuid"))
+        if title and leaf is not None and len(self.others) < _MOST_SUMMARIES:
             self.others[leaf] = title
 
     def _take_message(self, line: dict[str, Any]) -> None:
         if self.sidechain is None and isinstance(line.get("isSidechain"), bool):
             self.sidechain = line["isSidechain"]
         self._take_cwd(line.get("cwd"))
-        if line.get("uuid") in self.others:
-            self.summary = self.others.pop(line["uuid"])
-        branch, at = line.get("gitBranch"), line.get("timestamp")
+        self.summary = self.others.pop(id_of(line.get("uuid")) or "", self.summary)
+        branch, at = line.get("gitBranch"), moment_of(line.get("timestamp"))
         if isinstance(branch, str):
-            self.branch = clean(branch) or None if branch != "HEAD" else None
-        if isinstance(at, str) and len(at) <= 40:
+            self.branch = _title(branch) if branch != "HEAD" else None
+        if at is not None:
             self.first_at, self.last_at = self.first_at or at, at
         if line["type"] == "assistant":
             self._take_answer(line)
@@ -148,10 +166,10 @@ class TranscriptSummary:
             self._take_prompt(prompt)
 
     def _take_cwd(self, cwd: object) -> None:
-        if isinstance(cwd, str) and cwd and not self.own_cwd:
+        if isinstance(cwd, str) and 0 < len(cwd) <= _LONGEST_PATH and not self.own_cwd:
             own = in_folder(cwd, self.folder)
             if own or self.cwd is None:
-                self.cwd, self.own_cwd = clean(cwd), own
+                self.cwd, self.own_cwd = clean_line(cwd), own
 
     def _take_prompt(self, prompt: str) -> None:
         """The first prompt is the first that is more than a bare command, or such a command if there is no other."""
@@ -165,29 +183,47 @@ class TranscriptSummary:
         message = line.get("message")
         if not isinstance(message, dict):
             return
-        model, answer, usage = message.get("model"), str(message.get("id")), message.get("usage")
+        model, answer, usage = message.get("model"), id_of(message.get("id")) or "", message.get("usage")
         if answer != self.answer:
             self.messages += 1
         if not isinstance(model, str) or model == SYNTHETIC:
             return
-        self.model = clip_line(clean(model), LONGEST_TITLE)
+        self.model = self._model_name(model)
+        # An answer that was copied from another session has been paid for there.
         copied = "forkedFrom" in line or str(line.get("timestamp")) < (self.begun or "")
         if isinstance(usage, dict) and answer != self.answer and not copied:
-            _add(self.pending, f"{_day(line.get('timestamp'))} {self.model}", _tokens(usage))
+            _add(self.pending, _day(line.get("timestamp")), self.model, _tokens(usage))
         self.answer = answer
 
     def _take_costs(self, line: Mapping[str, Any]) -> None:
-        totals = line.get("modelUsage")
-        if not isinstance(totals, dict):
+        if not isinstance(line.get("modelUsage"), dict):
             return
+        # The line says totals of the whole session: only what is new in them belongs to this process.
+        totals = _written(self._by_model_name(read_usage(line["modelUsage"])))
         new = Totals(read_usage(self.totals)).used_by({"modelUsage": totals})
         began = read_number(line, "startTime")
         first = datetime.fromtimestamp(began / 1000, UTC).date().isoformat() if 0 < began < 1e14 else ""
-        answers = {key: row for key, row in self.pending.items() if key[:10] >= first}
+        days = _days_by_model((key, row) for key, row in self.pending.items() if key[:10] >= first)
         for model, used in new.models.items():
-            for key, share in _shares(answers, model, first or _day(self.last_at)):
-                _add(self.usage, key, [part * share for part in _row(used)])
+            for day, share in _shares(days.get(model, {}), first or _day(self.last_at)):
+                _add(self.usage, day, model, [part * share for part in _row(used)])
         self.totals, self.pending = totals, {}
+
+    def _model_name(self, name: str) -> str:
+        """The name under which a model is counted; always the same for one model."""
+        model = clip_line(clean(name), LONGEST_TITLE)
+        if model not in self.models:
+            if len(self.models) >= _MOST_MODELS:
+                return UNNAMED
+            self.models.append(model)
+        return model
+
+    def _by_model_name(self, usage: Usage) -> Usage:
+        used: dict[str, ModelUsage] = {}
+        for name, part in usage.models.items():
+            model = self._model_name(name)
+            used[model] = used.get(model, ModelUsage()) + part
+        return Usage(used)
 
 
 def _is_read(line: bytes) -> bool:
@@ -224,17 +260,33 @@ def _row(used: ModelUsage) -> Row:
     ]
 
 
-def _add(rows: dict[str, Row], key: str, more: Row) -> None:
+def _written(usage: Usage) -> dict[str, Any]:
+    """In the shape of the CLI's, which `read_usage` reads."""
+    names = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheCreationInputTokens", "costUSD")
+    return {model: dict(zip(names, _row(used), strict=True)) for model, used in usage.models.items()}
+
+
+def _add(rows: dict[str, Row], day: str, model: str, more: Row) -> None:
+    key = f"{day} {model}"
+    if key not in rows and len(rows) >= _MOST_ROWS:
+        key = f"{NO_DAY} {model}"
     rows[key] = [old + new for old, new in zip(rows.get(key, [0.0] * 5), more, strict=True)]
 
 
-def _shares(answers: Mapping[str, Row], model: str, otherwise: str) -> list[tuple[str, float]]:
-    """On which days a model was used, and how much of it on each. Subagents may use models that had no answer here."""
-    weights = {key[:10]: sum(row) for key, row in answers.items() if key[11:] == model and key[:10] != NO_DAY}
-    total = sum(weights.values())
-    if not total:
-        return [(f"{otherwise} {model}", 1.0)]
-    return [(f"{day} {model}", weight / total) for day, weight in weights.items()]
+def _days_by_model(answers: Iterable[tuple[str, Row]]) -> dict[str, dict[str, float]]:
+    """How much each model was used on each day; in one pass, since there may be as many models as answers."""
+    days: dict[str, dict[str, float]] = {}
+    for key, row in answers:
+        if key[:10] != NO_DAY:
+            days.setdefault(key[11:], {})[key[:10]] = sum(row)
+    return days
+
+
+def _shares(days: Mapping[str, float], otherwise: str) -> list[tuple[str, float]]:
+    """The days on which a model was used, and how much of it on each. Subagents may use models that had no answer
+    here."""
+    total = sum(days.values())
+    return [(day, weight / total) for day, weight in days.items()] if total else [(otherwise, 1.0)]
 
 
 def summarize(path: str, size: int, before: TranscriptSummary | None = None) -> TranscriptSummary:
@@ -242,10 +294,12 @@ def summarize(path: str, size: int, before: TranscriptSummary | None = None) -> 
     OSError if it cannot be read: what was found up to there is not a summary of it."""
     if size > _WHOLE_UP_TO:
         return _summary_of_ends(path)
+    # The size alone does not show that a transcript was written anew and has become longer since.
     summary = before if before is not None and _goes_on(path, before) else TranscriptSummary(_folder_of_file(path))
     for line, offset in lines_from(path, summary.offset):
         summary.feed((line,))
         summary.offset = offset
+    # After the reading, of the bytes that were read last: the file may have grown meanwhile, which does no harm.
     summary.before_offset = _checksum(path, summary.offset)
     return summary
 

@@ -1,29 +1,48 @@
-"""Claude Code's own transcripts on disk, the only store of conversations: where they lie and what costs they hold.
+"""Claude Code's own transcripts on disk: where they lie, and changes to the files of one session.
 
 `projects/<directory with everything but letters and digits made ->/<id>.jsonl` below the CLI's configuration
-directory. They are read and never written, but for the end of a line that was cut off. What cannot be read now (no
+directory. They are read and never written, but for the end of a line that was cut off, and for a conversation that
+comes from another machine (`SessionFiles.put`). What cannot be read now (no
 descriptor is free, the disk fails) raises TranscriptUnreadable: that is not a session without a transcript. All
 functions block on the disk: call them from a thread.
 
 Sessions write there themselves, so no link is followed below the root: see `ProjectFolders` for what that is.
+
+A title and a tag are lines at the end of the transcript, as Claude Code writes them itself, so that its own list of
+sessions shows them; a process that has the session open takes them over. Nothing else in a transcript is ever changed.
+Who calls makes sure that nobody runs a session that is removed. No link that a session may have made is followed. All
+functions block on the disk and raise OSError where it refuses.
 """
 
 import contextlib
 import itertools
+import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..beneath import is_absence, open_at, remove_at
-from ..errors import TranscriptUnreadable
-from ..model.session_ids import is_session_id
+from ..beneath import entries_at, is_absence, make_directory_at, open_at, remove_at, replace_at
+from ..errors import SessionNotFound, TranscriptUnreadable
+from ..model.options import is_session_id
+from ..model.text import clip_line
 from ..model.usage import SYNTHETIC, Usage, read_number, read_usage
-from .file_changes import File, list_folders, look_at
-from .transcript_lines import LONGEST_LINE, folder_of, in_folder, open_regular, parse
+from ..private_files import TEMPORARY
+from .index import File, list_folders, look_at
+from .transcript_lines import (
+    LONGEST_LINE,
+    all_lines,
+    clean,
+    folder_of,
+    in_folder,
+    lines_from,
+    new_folder_of,
+    open_regular,
+    parse,
+)
 
 _LAST_BYTES = 256 << 10
 """How much of the end of a transcript is read first, beside the answer that is looked for."""
@@ -87,28 +106,24 @@ class ProjectFolders:
         return os.path.realpath(path) if self.linked else path
 
     def locate(self, session_id: str) -> str | None:
-        """Where the transcript of a session lies; None if there is none, TranscriptUnreadable if none was found and not
-        every folder could be looked into. A session that was moved to another directory may have left one behind: the
-        newest counts."""
+        """Where the transcript of a session lies; None if there is none. A session that was moved to another directory
+        may have left one behind: the newest counts. TranscriptUnreadable if not every folder could be looked into: the
+        newest may be where it cannot be seen now."""
         if not is_session_id(session_id):
             return None
         found: list[File] = []
-        failure: OSError | None = None
-        for path in (os.path.join(folder, session_id + EXTENSION) for folder in self.all()):
-            try:
-                os.lstat(path)  # ten times as fast as a look that follows no link, and there is none in most folders
-                file = look_at(path)
-            except OSError as error:
-                failure = failure if is_absence(error) else error
-                continue
-            if file is not None:
-                found.append(file)
-        if found:
-            return max(found, key=lambda file: (file.size > 0, file.mtime_ns)).path
         with unreadable_refused(session_id):
-            if failure is not None:
-                raise failure
-        return None
+            for path in (os.path.join(folder, session_id + EXTENSION) for folder in self.all()):
+                try:
+                    os.lstat(path)  # ten times as fast as a look that follows no link; there is none in most folders
+                    file = look_at(path)
+                except OSError as error:
+                    if not is_absence(error):
+                        raise
+                    continue
+                if file is not None:
+                    found.append(file)
+        return max(found, key=lambda file: (file.size > 0, file.mtime_ns)).path if found else None
 
 
 @contextlib.contextmanager
@@ -138,6 +153,7 @@ class Transcripts:
         if cwd is not None and is_session_id(session_id):
             expected = self._expected_path(session_id, cwd)
             with unreadable_refused(session_id):
+                # An error is no absence: searched for elsewhere, an older transcript might be taken for this one.
                 if look_at(str(expected)) is not None:
                     return expected
         found = self.projects.locate(session_id)
@@ -217,6 +233,7 @@ class Transcripts:
             with open(trial, "xb", opener=open_at) as file:
                 file.write(bytes(size))
                 file.flush()
+                # A full disk may show only now: what was written may still be in memory alone.
                 os.fsync(file.fileno())
         except FileNotFoundError:
             return None  # Claude Code makes the directory
@@ -265,8 +282,8 @@ def _line_with(path: Path, message_id: str, last_bytes: int) -> bytes | None:
 
 
 def read_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:
-    """The objects in a transcript that contain these bytes; none if there is no such file. Ends early at a line that is
-    too long to be one. TranscriptUnreadable if it cannot be read."""
+    """The objects in a transcript that contain these bytes; none if there is no such file. Lines that are too long to
+    be one are passed over. TranscriptUnreadable if it cannot be read."""
     with unreadable_refused(path.stem):
         try:
             file = open_regular(str(path))
@@ -275,7 +292,7 @@ def read_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:
                 return
             raise
         with file:
-            while (line := file.readline(LONGEST_LINE)) and len(line) < LONGEST_LINE:
+            for line in all_lines(file):
                 parsed = parse(line) if containing in line else None
                 if parsed is not None:
                     yield parsed
@@ -324,3 +341,156 @@ def _last_costs(path: Path) -> dict[str, Any]:
     for line in read_lines(path, b'"cost-state"'):
         last = line if line.get("type") == "cost-state" else last
     return last
+
+
+# -- session care -----------------------------------------------------------------------------------------------------
+
+
+LONGEST_TITLE = 200
+_TITLE_FILE = "custom-title.json"
+_NOT_COPIED = {"cost-state", "queue-operation", "custom-title", "tag", "continued-in"}
+"""Lines that are about the session that is copied: what it cost, what waited in it, what it was called."""
+_AGENT_METADATA = "agent_metadata"
+"""What Claude Code calls the content of `agent-….meta.json` when it reports it as an entry of the transcript."""
+_OTHER_PLACES = ("file-history", "session-env", "todos", "tasks")
+"""Directories of the CLI that may have files or directories named after a session."""
+
+
+class SessionFiles:
+    """The files of the sessions below one configuration directory of the CLI."""
+
+    def __init__(self, config_dir: str, projects: ProjectFolders) -> None:
+        self._config_dir = os.path.realpath(config_dir)
+        self._projects = projects
+
+    def set_title(self, session_id: str, title: str) -> str:
+        """Names a session and returns the name as it is shown: on one line, and not too long. An empty one takes the
+        name away. Written as the CLI does, into the transcript and into a small file beside it."""
+        path = self._transcript(session_id)
+        title = clip_line(clean(title), LONGEST_TITLE)
+        _append(path, {"type": "custom-title", "customTitle": title, "sessionId": session_id})
+        beside = path.removesuffix(EXTENSION)
+        # Something else in its place was made by a session, and may lead to what is not the session's.
+        with contextlib.suppress(OSError):
+            if title:
+                make_directory_at(beside)
+                content = json.dumps({"customTitle": title}, ensure_ascii=False).encode()
+                _write(os.path.join(beside, _TITLE_FILE), [content])
+            else:
+                remove_at(os.path.join(beside, _TITLE_FILE))
+        return title
+
+    def set_tag(self, session_id: str, tag: str) -> str:
+        """Tags a session; an empty tag takes it away."""
+        tag = clip_line(clean(tag), LONGEST_TITLE)
+        _append(self._transcript(session_id), {"type": "tag", "tag": tag, "sessionId": session_id})
+        return tag
+
+    def copy(self, session_id: str, new_id: str, title: str) -> None:
+        """Another session with the same conversation so far. It is whole or it is not there."""
+        source = self._transcript(session_id)
+        target = os.path.join(os.path.dirname(source), new_id + EXTENSION)
+        own_title = _line({"type": "custom-title", "customTitle": title, "sessionId": new_id})
+        _write(target, itertools.chain(_copied_lines(source, new_id), [own_title]))
+
+    def put(self, session_id: str, cwd: str, files: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+        """Writes a conversation that was begun elsewhere, as if it had been begun in this directory; returns where its
+        transcript lies. `files` are its entries: "" is the transcript, the others `subagents/…` beside it, where
+        entries of the type `agent_metadata` are what the CLI keeps in a small file beside. Each file is whole or not
+        there, the transcript last: without it the session counts as absent."""
+        if not is_session_id(session_id):
+            raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+        folder = self._folder_for(os.path.realpath(cwd))
+        os.makedirs(self._projects.path, mode=0o700, exist_ok=True)
+        make_directory_at(folder)
+        transcript = os.path.join(folder, session_id)
+        for path in sorted(files, reverse=True):
+            place = os.path.join(transcript, path) if path else transcript
+            if path:
+                _make_directories(folder, os.path.dirname(place))
+            lines = [dict(entry) for entry in files[path]]
+            described = [line for line in lines if line.get("type") == _AGENT_METADATA]
+            if path and described:
+                metadata = {name: value for name, value in described[-1].items() if name != "type"}
+                _write(place + ".meta.json", [json.dumps(metadata, ensure_ascii=False).encode("utf-8", "replace")])
+            _write(place + EXTENSION, (_line(line) for line in lines if line.get("type") != _AGENT_METADATA))
+        return transcript + EXTENSION
+
+    def _folder_for(self, directory: str) -> str:
+        """That which Claude Code has made for the directory, if there is one: its name may end in another hash."""
+        names = [os.path.basename(folder) for folder in self._projects.all()]
+        known = [name for name in names if in_folder(directory, name)]
+        exact = new_folder_of(directory)
+        return self._projects.folder(exact if exact in known or len(known) != 1 else known[0])
+
+    def remove(self, session_id: str) -> None:
+        """Removes all transcripts of a session, its subagents' too, and what the CLI keeps of it elsewhere."""
+        if not is_session_id(session_id):
+            raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+        for folder in self._projects.all():
+            # The transcript itself goes last: after a crash in between
+            # the session is still listed and can be removed again.
+            remove_at(os.path.join(folder, session_id))
+            remove_at(os.path.join(folder, session_id + EXTENSION))
+        for place in (os.path.join(self._config_dir, name) for name in _OTHER_PLACES):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # a link is none
+                for entry in entries_at(place, lambda name: name.startswith(session_id)):
+                    remove_at(os.path.join(place, entry.name))
+
+    def _transcript(self, session_id: str) -> str:
+        path = self._projects.locate(session_id)
+        if path is None:
+            raise SessionNotFound(f"Session {session_id} has no transcript.", session_id=session_id)
+        return path
+
+
+def _make_directories(root: str, path: str) -> None:
+    """Makes the directories below a root that are missing; a link among them refuses (OSError)."""
+    for part in itertools.accumulate(os.path.relpath(path, root).split(os.sep), os.path.join):
+        make_directory_at(os.path.join(root, part))
+
+
+def _append(path: str, line: dict[str, str]) -> None:
+    """In one write, behind a line break if the last line was never finished."""
+    descriptor = open_at(path, os.O_RDWR | os.O_APPEND)
+    try:
+        size = os.fstat(descriptor).st_size
+        os.lseek(descriptor, max(0, size - 1), os.SEEK_SET)
+        unfinished = size > 0 and os.read(descriptor, 1) != b"\n"
+        # In one call and at the end (O_APPEND): a process that has the session open may write at the same time.
+        os.write(descriptor, (b"\n" if unfinished else b"") + _line(line))
+    finally:
+        os.close(descriptor)
+
+
+def _line(line: dict[str, Any] | dict[str, str]) -> bytes:
+    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+
+
+def _copied_lines(source: str, new_id: str) -> Iterator[bytes]:
+    for raw, _ in lines_from(source):
+        line = parse(raw)
+        if line is not None and line.get("type") not in _NOT_COPIED:
+            yield _line(_copied(line, new_id)) if "sessionId" in line else raw + b"\n"
+
+
+def _copied(line: dict[str, Any], new_id: str) -> dict[str, Any]:
+    """Messages say where they come from, so that their costs are not counted again."""
+    copied = {**line, "sessionId": new_id}
+    if "uuid" in line:
+        copied["forkedFrom"] = {"sessionId": line["sessionId"], "messageUuid": line["uuid"]}
+    return copied
+
+
+def _write(path: str, content: Iterable[bytes]) -> None:
+    """Makes a file with this content, for us alone, or replaces one; it is whole or it is not there."""
+    unfinished = f"{path}.{uuid.uuid4().hex}{TEMPORARY}"
+    try:
+        with open(open_at(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.writelines(content)
+        # Under its name only when it is whole: a process that lists sessions may look at any moment.
+        replace_at(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove_at(unfinished)
+        raise

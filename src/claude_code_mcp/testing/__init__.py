@@ -7,9 +7,8 @@ of its own.
 Standard library only; nothing here knows the rest of the package.
 """
 
-from claude_code_mcp.testing.records import RequestRecord, ToolResult
 from claude_code_mcp.testing.sandbox import Sandbox
-from claude_code_mcp.testing.scripted_model import ScriptedModel, ScriptedModelThread
+from claude_code_mcp.testing.scripted_model import RequestRecord, ScriptedModel, ScriptedModelThread, ToolResult
 
 __all__ = [
     "RequestRecord",

@@ -1,4 +1,4 @@
-"""A Messages API on loopback that plays the scripts it finds in the prompts.
+"""A Messages API on loopback that plays the scripts it finds in the prompts, and remembers each request.
 
 It keeps no conversations, so any number of sessions can share one. The only state is a record of the last
 requests, and how often each step that fails a limited number of times has failed.
@@ -8,24 +8,116 @@ import asyncio
 import json
 import os
 import socket
+import sys
 import threading
+import time
 from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from claude_code_mcp.testing.http_api import (
-    Request,
-    chunk,
-    error_body,
-    message_of,
-    pieces_of,
-    read_request,
-    stream_head,
-    write_json,
+from .http_api import Request, chunk, error_body, message_of, pieces_of, read_request, stream_head, write_json
+from .script import Fault, ModelAnswer, answer_to, messages_of, newest_script, texts_by_role, texts_of, tool_results_in
+
+_HEADERS = (
+    *("anthropic-beta", "anthropic-version", "authorization", "user-agent", "x-api-key", "x-app", "x-gateway-key"),
+    "x-stainless-retry-count",
 )
-from claude_code_mcp.testing.records import RequestRecord, record_of
-from claude_code_mcp.testing.request_reader import answer_to
-from claude_code_mcp.testing.script import Fault, ModelAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """A tool result as the model received it."""
+
+    tool_use_id: str
+    text: str
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One request to the scripted model."""
+
+    at: float
+    """Seconds of the monotonic clock when it had been read."""
+    path: str
+    """Without its query."""
+    status: int
+    """What was answered; 200 also for a stream that was cut or stalled."""
+    session_id: str
+    """The session of Claude Code that asked; subagents ask in that of their parent."""
+    model: str
+    """The model that was asked for."""
+    stream: bool
+    """Whether the answer was to be streamed."""
+    messages: int
+    """How many there were."""
+    tools: tuple[str, ...]
+    """The names of the tools the model was offered."""
+    system: str
+    """The system prompt."""
+    prompt: str
+    """The newest text with a script in it; the newest text of the user if none has one."""
+    tool_results: tuple[ToolResult, ...]
+    """What came back for the calls of the last answer."""
+    step: int | None
+    """Which step of the script was the answer, if one was."""
+    headers: Mapping[str, str]
+    """Those of interest, in lower case."""
+    body: Mapping[str, Any] | None
+    """The decoded request, only with `keep_bodies`."""
+
+
+def record_of(
+    path: str,
+    headers: Mapping[str, str],
+    body: Mapping[str, Any],
+    *,
+    status: int,
+    step: int | None,
+    keep_body: bool,
+) -> RequestRecord:
+    """The record of one request. System prompts repeat, so equal ones share their memory."""
+    messages = messages_of(body)
+    return RequestRecord(
+        at=time.monotonic(),
+        path=path.partition("?")[0],
+        status=status,
+        session_id=_session_id(body),
+        model=str(body.get("model", "")),
+        stream=bool(body.get("stream")),
+        messages=len(messages),
+        tools=tuple(str(tool.get("name")) for tool in body.get("tools") or []),
+        system=sys.intern("\n".join(texts_of(body.get("system")))),
+        prompt=_prompt(messages),
+        tool_results=tuple(map(_tool_result, tool_results_in(messages))),
+        step=step,
+        headers={name: headers[name] for name in _HEADERS if name in headers},
+        body=body if keep_body else None,
+    )
+
+
+def _tool_result(block: Mapping[str, Any]) -> ToolResult:
+    text = "\n".join(texts_of(block.get("content")))
+    return ToolResult(str(block.get("tool_use_id", "")), text, bool(block.get("is_error")))
+
+
+def _prompt(messages: list[dict[str, Any]]) -> str:
+    found = newest_script(messages)
+    return found[1] if found else "".join(texts_by_role(messages, "user")[-1:])
+
+
+def _session_id(body: Mapping[str, Any]) -> str:
+    """The CLI hides it in the user id, which is JSON in a string."""
+    try:
+        return str(json.loads(body["metadata"]["user_id"])["session_id"])
+    except (KeyError, TypeError, ValueError):
+        return ""
+
+
+# -- scripted model ---------------------------------------------------------------------------------------------------
+
 
 BAD_KEY = "sk-bad"
 """The API key that is refused with 401; any other is accepted."""
@@ -61,6 +153,7 @@ class ScriptedModel:
     async def wait_for_requests(self, count: int) -> list[RequestRecord]:
         """The requests, as soon as there are at least this many."""
         while len(self._records) < count:
+            # Nothing is awaited between the look and `clear`: a request that comes later sets it again.
             self._arrival.clear()
             await self._arrival.wait()
         return self.requests
@@ -98,6 +191,7 @@ class ScriptedModel:
         task.add_done_callback(self._connections.discard)
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Each piece goes out at once: the pauses between them are what tests are about.
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             while (request := await read_request(reader)) and await self._respond(request, reader, writer):
@@ -134,6 +228,7 @@ class ScriptedModel:
         answer = answer_to(body)
         fault = self._current_fault(answer)
         refused = fault is not None and fault.kind == "error"
+        # Before the delay: tests wait for the request, and not for its answer.
         self._record(request, fault.status if fault and refused else 200, answer.step, body)
         await asyncio.sleep(answer.delay)
         if fault and refused:
@@ -148,6 +243,7 @@ class ScriptedModel:
         """The fault of this attempt, if the step has not yet failed as often as it should."""
         if answer.fault is None or answer.fault.times is None:
             return answer.fault
+        # Bounded: one server may serve a whole run of tests.
         if len(self._failures) > _FAILURES_KEPT:
             self._failures.clear()
         self._failures[answer.key] += 1
@@ -195,6 +291,7 @@ class ScriptedModelThread:
     ) -> None:
         """Stop, and wait until the thread has ended."""
         assert self._loop is not None
+        # From the thread of that loop: its event may not be set from here.
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
@@ -204,6 +301,7 @@ class ScriptedModelThread:
         except OSError as error:
             self._error = error
         finally:
+            # Also after a failure: `__enter__` waits for it.
             self._ready.set()
 
     async def _serve(self) -> None:
@@ -283,6 +381,7 @@ async def _write_stream(
             await asyncio.sleep(max(0.0, due - loop.time()))
         if piece.waits:
             await _wait_for_file(answer.until, reader)
+            # The time that was waited is not made up for by a burst.
             due = loop.time()
     if fault is None:
         writer.write(chunk(b""))

@@ -1,4 +1,8 @@
-"""A conversation as blocks, folded from what the server tells. Pure.
+"""A conversation as blocks, folded from what the server sends; a text that is being written, in chunks. Pure.
+
+While an answer streams only its last chunk changes, so that only this one has to be drawn again: a chunk ends at an
+empty line outside of code before a line that is not indented, or when it is too long; code that is torn apart goes on
+in a block of its own. Each character is looked at a bounded number of times, and no more than `LONGEST` are kept.
 
 Two sources tell of the same things: the transcript (`add_history`, backwards, page by page) and the feed of a session
 that is at work (`fold`). A block has the id of what it shows, so that whatever comes twice is one block. A window of
@@ -10,9 +14,97 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..client.tool_view import call_line, result_text
+from ..client.question_view import call_line, result_text
 from ..model.text import clip_line, cut, visible
-from .chunked_text import ChunkedText
+
+LONGEST = 200_000
+"""Characters that are kept of one text; the oldest chunks go first."""
+_LONG_CHUNK = 4_000
+_FENCES = ("```", "~~~")
+
+
+class ChunkedText:
+    def __init__(self, text: str = "") -> None:
+        self.chunks: list[str] = []
+        """Those that stay as they are, oldest first."""
+        self.left_out = 0
+        """Characters of the beginning that are no longer kept, and"""
+        self.dropped = 0
+        """in how many chunks."""
+        self._lines: list[str] = []
+        """The whole lines of the last chunk."""
+        self._size = 0
+        self._kept = 0
+        self._rest: list[str] = []
+        """The pieces of a line that is not whole."""
+        self._rest_size = 0
+        self._fence = ""
+        """The line that has begun the code in which we are."""
+        if text:
+            self.append(text)
+
+    def append(self, text: str) -> None:
+        *whole, rest = text.split("\n")
+        for line in whole:
+            self._take_line("".join((*self._rest, line)))
+            self._rest, self._rest_size = [], 0
+        if rest:
+            self._rest.append(rest)
+            self._rest_size += len(rest)
+            # A text without a line break would otherwise be joined anew for each fragment, which is quadratic.
+            if self._rest_size > _LONG_CHUNK:
+                self._take_line("".join(self._rest))
+                self._rest, self._rest_size = [], 0
+
+    @property
+    def tail(self) -> str:
+        """The chunk that is being written; empty if there is none."""
+        return "\n".join((*self._lines, *(("".join(self._rest),) if self._rest else ())))
+
+    @property
+    def size(self) -> int:
+        return self._kept + self._size + self._rest_size
+
+    @property
+    def text(self) -> str:
+        """All that is kept."""
+        return "\n".join(filter(None, (*self.chunks, self.tail)))
+
+    def _take_line(self, line: str) -> None:
+        if self._lines and not self._fence and not self._lines[-1].strip() and line[:1].strip():
+            self._end_chunk()
+        self._lines.append(line)
+        self._size += len(line) + 1
+        self._follow_fence(line)
+        if self._size > _LONG_CHUNK:
+            fence = self._fence
+            if fence:
+                self._lines.append(fence.lstrip()[:3])
+            self._end_chunk()
+            if fence:
+                self._lines, self._size = [fence], len(fence) + 1
+
+    def _follow_fence(self, line: str) -> None:
+        mark = line.strip()
+        if not self._fence and mark.startswith(_FENCES):
+            self._fence = line[:100]
+        elif self._fence and mark.startswith(self._fence.strip()[:3]) and not mark.strip(mark[0]):
+            self._fence = ""
+
+    def _end_chunk(self) -> None:
+        chunk = "\n".join(self._lines)
+        self._lines, self._size = [], 0
+        self.chunks.append(chunk)
+        self._kept += len(chunk)
+        while self._kept > LONGEST:
+            gone = len(self.chunks.pop(0))
+            self._kept -= gone
+            self.left_out += gone
+            self.dropped += 1
+
+
+# -- blocks -----------------------------------------------------------------------------------------------------------
+
 
 MOST_BLOCKS = 400
 MOST_CHARACTERS = 3_000_000
@@ -41,6 +133,8 @@ class ConversationBlock:
     diff: str = ""
     within_agent: bool = False
     """Whether a subagent did it."""
+    agent: str = ""
+    """The subagent that the call has started, whose conversation can be read."""
     is_open: bool = False
     """Whether a block that can be folded is unfolded."""
     streaming: bool = False
@@ -57,7 +151,7 @@ class ConversationBlock:
 
     @property
     def text(self) -> str:
-        """What is copied of it."""
+        """The text of the block as it is copied."""
         if self.kind != "tool":
             return self.body.text
         return "\n".join(filter(None, (self.summary, self.result)))
@@ -162,10 +256,12 @@ class ShownConversation:
                 self._writing_input = 0
                 self._add(self._call(str(part.get("id")), str(part.get("name")), part.get("input"), within))
             case "tool_result":
-                self._result(part)
+                self._result(part, message.get("tool_use_result"))
 
     def _whole(self, kind: str, block_id: str, text: str) -> None:
         """A text that was streamed, or not, is whole."""
+        # The whole text takes the place of what was streamed:
+        # fragments may have been left out where the reader was slow.
         streamed, self._stream = self._stream, None
         if streamed is not None and (streamed.kind != kind or block_id in self._by_id):
             self._remove(streamed)
@@ -188,11 +284,12 @@ class ShownConversation:
             "tool", block_id, name=visible(name), summary=summary, input=tool_input, within_agent=within
         )
 
-    def _result(self, part: Mapping[str, Any]) -> None:
+    def _result(self, part: Mapping[str, Any], details: object = None) -> None:
         block = self._by_id.get(str(part.get("tool_use_id")))
         if block is not None and block.kind == "tool":
             block.status = "error" if part.get("is_error") else "ok"
             block.result = cut(visible(result_text(part.get("content"))), _LONGEST_RESULT)
+            block.agent = visible(str(details.get("agentId") or "")) if isinstance(details, Mapping) else ""
             block.revision += 1
 
     def _note(self, text: str) -> None:
@@ -221,6 +318,7 @@ class ShownConversation:
         """A message was taken up by the running turn; one that was sent from here is shown already."""
         body = _body(text)
         for block in reversed(self.blocks):
+            # The newest first: an older one with the same text may never have been taken up.
             if block.kind == "message" and not block.id and block.body.text == body.text:
                 block.id = message_id
                 self._by_id.setdefault(message_id, block)
@@ -258,6 +356,7 @@ class ShownConversation:
                 self._add(block)
             elif before.kind == "tool" and before.status != block.status:
                 before.status, before.result, before.diff = block.status, block.result, block.diff
+                before.agent = block.agent
                 before.revision += 1
         self._shrink()
         self.revision += 1
@@ -267,6 +366,7 @@ class ShownConversation:
             return ConversationBlock(item["kind"], item.get("id") or "", _body(item.get("text") or ""))
         block = self._call(item["id"], item.get("name") or "tool", item.get("input"))
         block.status, block.diff = item.get("status") or "", visible(item.get("diff") or "")
+        block.agent = visible(item.get("agent") or "")
         block.result = cut(visible(item.get("result") or ""), _LONGEST_RESULT)
         return block
 
@@ -283,6 +383,7 @@ class ShownConversation:
             del self.blocks[: len(gone)]
             for block in gone:
                 self._by_id.pop(block.id, None)
+            # Where the pages go on is not known any more: `load_older` looks for the oldest block that is left.
             self.previous, self.has_older = None, True
 
     # -- what is drawn beside it ------------------------------------------------------------------------------
@@ -297,7 +398,7 @@ class ShownConversation:
 
     @property
     def activity(self) -> str:
-        """What is going on that no block shows."""
+        """A remark on work in progress that no block shows; empty if there is none."""
         if self._writing_input:
             return f"writing the input of a tool ({self._writing_input} characters)"
         return ""

@@ -1,8 +1,8 @@
-"""A question of Claude's while a person answers it, part by part. Pure."""
+"""The answers to a question with several parts, one after the other. Pure."""
 
 from typing import Any
 
-from ..client.live_sessions import OpenQuestion
+from ..client.open_questions import OpenQuestion
 from ..model.question import Choice
 
 

@@ -1,11 +1,14 @@
-"""The conversation on the screen: scrolls over lines that are drawn once, and again only where a block has changed.
+"""The conversation on the screen: scrolling, selecting, unfolding, copying and searching its blocks.
 
 While the end is in sight the view follows what comes. Otherwise what is being read stays where it is, whatever is added
 or dropped above and below.
+
+Of a long conversation that has to be drawn anew, as after a resize, what is in sight is drawn at once and the rest in
+portions, with keys and frames in between; what is scrolled to meanwhile comes first.
 """
 
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, chain, zip_longest
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -15,11 +18,15 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.timer import Timer
 
 from .blocks import ConversationBlock, ShownConversation
 from .drawing import DrawnBlock, Palette
 
 _GUTTER = 2
+_AT_ONCE = 40
+"""Blocks that are drawn without a pause."""
+_PAUSE = 0.02
 
 
 class ConversationView(ScrollView, can_focus=True):
@@ -31,7 +38,8 @@ class ConversationView(ScrollView, can_focus=True):
         Binding("enter,space", "unfold", "Unfold"),
         Binding("x", "unfold_all", "Unfold all"),
         Binding("y", "copy", "Copy"),
-        Binding("slash", "app.search", "Search"),
+        Binding("a", "open_agent", "Subagent", show=False),
+        Binding("slash", "app.command('search')", "Search"),
         Binding("n", "next_found(1)", "Next", show=False),
         Binding("N", "next_found(-1)", "Previous", show=False),
         Binding("pageup", "page_up", "Page up", show=False),
@@ -52,6 +60,13 @@ class ConversationView(ScrollView, can_focus=True):
             super().__init__()
             self.text = text
 
+    class AgentWanted(Message):
+        """The conversation of a subagent is to be shown."""
+
+        def __init__(self, session_id: str, agent: str) -> None:
+            super().__init__()
+            self.session_id, self.agent = session_id, agent
+
     def __init__(self, palette: Palette, *, id: str) -> None:  # noqa: A002 - as Textual has it
         super().__init__(id=id)
         self.palette = palette
@@ -64,6 +79,8 @@ class ConversationView(ScrollView, can_focus=True):
         """The first line of each block."""
         self._total = 0
         self._found: list[ConversationBlock] = []
+        self._portion: Timer | None = None
+        """Draws the next of those that are not drawn yet."""
 
     # -- what is shown ----------------------------------------------------------------------------------------
 
@@ -74,26 +91,57 @@ class ConversationView(ScrollView, can_focus=True):
         self.redraw()
 
     def redraw(self) -> None:
-        """Draws what has changed."""
+        """Draws what has changed: what is in sight at once, of the rest as much as takes no time, and all by and by."""
         width = self._text_width
         if width <= 0:
             return
+        # Before anything is drawn: it is found by the lines as they are on the screen now.
         anchor = None if self.following else self._anchor()
-        blocks = self.conversation.blocks
         known = self._drawn
-        self._drawn = {block: known.get(block) or DrawnBlock(block) for block in blocks}
+        self._drawn = {block: known.get(block) or DrawnBlock(block) for block in self.conversation.blocks}
         self._order = list(self._drawn.values())
-        for drawn in self._order:
-            drawn.draw(width, self.palette)
-        self._starts = [0, *accumulate(len(drawn.strips) for drawn in self._order)]
-        self._total = self._starts.pop()
+        in_sight = (
+            self._order.index(self._drawn[anchor[0]]) if anchor and anchor[0] in self._drawn else len(self._order)
+        )
+        self._draw_from(in_sight)
+        self._measure()
         if self.selected is not None and self.selected not in self._drawn:
             self.selected = None
         self.virtual_size = Size(self.scrollable_content_region.width, self._total)
+        # After the size is set: before, the view would not scroll beyond its old end.
         self._keep_place(anchor)
         if self.following:
             self.call_after_refresh(self._keep_place, None)  # the first time, the size is not known before
         self.refresh()
+
+    def _draw_from(self, number: int) -> None:
+        """Draws blocks on both sides of a place, the nearest first: as many as fill the screen around it, and beyond
+        that at most so many at once."""
+        width, height, lines, count = self._text_width, max(1, self.size.height), 0, 0
+        after, before = iter(self._order[number:]), reversed(self._order[:number])
+        for drawn in chain.from_iterable(zip_longest(after, before)):
+            if drawn is None:
+                continue
+            if not drawn.is_current(width, self.palette):
+                if count >= _AT_ONCE and lines > 4 * height:
+                    # Both sides alternate: what is left is further away than what is in sight.
+                    self._draw_rest_later()
+                    return
+                drawn.draw(width, self.palette)
+                count += 1
+            lines += len(drawn.strips)
+
+    def _draw_rest_later(self) -> None:
+        if self._portion is None:
+            self._portion = self.set_timer(_PAUSE, self._draw_portion)
+
+    def _draw_portion(self) -> None:
+        self._portion = None
+        self.redraw()
+
+    def _measure(self) -> None:
+        self._starts = [0, *accumulate(len(drawn.strips) for drawn in self._order)]
+        self._total = self._starts.pop()
 
     @property
     def _text_width(self) -> int:
@@ -168,6 +216,13 @@ class ConversationView(ScrollView, can_focus=True):
     def _select(self, block: ConversationBlock) -> None:
         self.selected = block
         number = self.conversation.blocks.index(block)
+        if len(self._order) != len(self.conversation.blocks):
+            self.redraw()  # what came since the last picture has no place yet
+        if number >= len(self._order):
+            return  # there is no room to draw anything
+        if not self._order[number].is_current(self._text_width, self.palette):
+            self._order[number].draw(self._text_width, self.palette)
+            self._measure()
         start, height = self._starts[number], len(self._order[number].strips)
         top, bottom = round(self.scroll_y), round(self.scroll_y) + self.size.height
         if start < top or start + min(height, self.size.height) > bottom:
@@ -193,6 +248,13 @@ class ConversationView(ScrollView, can_focus=True):
         block = self.selected or (answers[-1] if answers else None)
         if block is not None:
             self.post_message(self.Copied(block.text))
+
+    def action_open_agent(self) -> None:
+        """Shows the conversation of the subagent that the selected call has started, or that the last one has."""
+        calls = [block for block in self.conversation.blocks if block.agent]
+        block = self.selected if self.selected is not None and self.selected.agent else calls[-1] if calls else None
+        if block is not None:
+            self.post_message(self.AgentWanted(self.conversation.session_id, block.agent))
 
     def action_follow(self) -> None:
         self.following, self.selected = True, None

@@ -1,9 +1,11 @@
-"""Blocks as lines of styled text. Pure: the same block at the same width is drawn the same.
+"""Blocks of a conversation as styled lines, drawn once, and again where a block changes; the colours of a theme.
 
 Text is drawn as Markdown without HTML, link definitions and hyperlinks: everything in it is to be seen, and nothing in
-it is a command to the terminal. What is drawn at once is bounded, because texts come in chunks.
+it is a command to the terminal. What is drawn at once is bounded, because texts come in chunks. Where Markdown needs
+more columns than there are, the text is drawn as it was written: nothing is lost, and nothing fails.
 """
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from copy import copy
@@ -11,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markdown import Markdown
 from rich.padding import Padding
@@ -20,15 +23,21 @@ from rich.text import Text
 from rich.theme import Theme
 from textual.strip import Strip
 
-from ..client.question_view import Line
+from ..client.question_view import Line, input_lines
 from ..client.question_view import Style as LineStyle
-from ..client.tool_view import input_lines
 from ..model.text import clip_line
 from .blocks import ConversationBlock
 
 _MOST_LINES = 2_000
 """Lines that are drawn of the input and of the result of one call."""
-_PARSER = MarkdownIt("commonmark", {"html": False}).enable("table").enable("strikethrough").disable("reference")
+_DEEPEST = 100
+"""Levels that the parser goes into; it leaves out what is nested more deeply."""
+_PARSER = (
+    MarkdownIt("commonmark", {"html": False, "maxNesting": _DEEPEST})
+    .enable("table")
+    .enable("strikethrough")
+    .disable("reference")
+)
 _EMPTY = Markdown("", hyperlinks=False)
 _SIGNS = {"ok": ("✓", "good"), "error": ("✗", "bad"), "": ("…", "quiet")}
 
@@ -96,32 +105,80 @@ def _console(palette: Palette) -> Console:
 _CONSOLES: dict[Palette, Console] = {}
 
 
+_LEAST_WIDTH = 8
+"""Columns that are drawn in any case; a part of the screen that has fewer shows their beginning."""
+_LEAST_TEXT = 10
+"""Columns that must be left for the text inside of quotes and lists."""
+_INDENTS = {"blockquote": 2, "bullet_list": 3, "ordered_list": 6}
+_CELL = 5
+"""Columns that a column of a table needs at least, with what is between it and the next one."""
+
+
 def lines_of(drawn: RenderableType, width: int, palette: Palette) -> list[Strip]:
     """What Rich draws, as lines; control codes are left out."""
     if palette not in _CONSOLES:
         _CONSOLES[palette] = _console(palette)
     console = _CONSOLES[palette]
-    options = console.options.update(width=max(8, width), height=None)
+    options = console.options.update(width=max(_LEAST_WIDTH, width), height=None)
     lines = console.render_lines(drawn, options, pad=False)
     return [Strip([segment for segment in line if not segment.control]) for line in lines]
 
 
-def markdown(text: str, palette: Palette) -> RenderableType:
-    """Text that a model wrote, which is visible already."""
-    drawn = copy(_EMPTY)  # a new one would make a parser of its own each time
-    drawn.markup, drawn.parsed, drawn.code_theme = text, _PARSER.parse(text), palette.code_theme
-    return drawn
+def markdown_lines(text: str, width: int, palette: Palette) -> list[Strip]:
+    """Text that a model wrote, which is visible already, drawn as Markdown, or as it was written where that needs more
+    columns than there are."""
+    tokens = _PARSER.parse(text)
+    if _columns_needed(tokens) <= width:
+        drawn = copy(_EMPTY)  # a new one would make a parser of its own each time
+        drawn.markup, drawn.parsed, drawn.code_theme = text, tokens, palette.code_theme
+        try:
+            return lines_of(drawn, width, palette)
+        except ValueError:
+            pass  # Rich divides by the columns that are left of some indent, which a model can make as deep as it likes
+    return lines_of(Text(text, overflow="fold"), width, palette)
+
+
+def _columns_needed(tokens: Iterable[Token]) -> int:
+    """How many columns Markdown needs for its indents, or for the columns of its widest table; more than there ever are
+    if the parser has left something out."""
+    indent = deepest = cells = widest = 0
+    for token in tokens:
+        if token.level >= _DEEPEST - 1:
+            return sys.maxsize
+        kind, _, end = token.type.rpartition("_")
+        step = _INDENTS.get(kind, 0)
+        indent += step if end == "open" else -step
+        deepest = max(deepest, indent)
+        if token.type == "tr_open":
+            cells = 0
+        elif kind in ("th", "td") and end == "open":
+            cells += 1
+            widest = max(widest, indent + cells * _CELL)
+    return max(deepest + _LEAST_TEXT if deepest else 0, widest)
 
 
 @dataclass(frozen=True)
 class DrawnMarkdown:
-    """The same for a widget: in our colours, and not in those of its console."""
+    """Markdown for a widget, drawn in our colours and not in those of its console."""
 
     text: str
     palette: Palette
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        for strip in lines_of(markdown(self.text, self.palette), options.max_width, self.palette):
+        for strip in markdown_lines(self.text, options.max_width, self.palette):
+            yield from strip
+            yield Segment.line()
+
+
+@dataclass(frozen=True)
+class DrawnAtAnyWidth:
+    """What Rich draws, for a widget that may be given no column at all for a moment: at least some are drawn then."""
+
+    drawn: RenderableType
+    palette: Palette
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        for strip in lines_of(self.drawn, options.max_width, self.palette):
             yield from strip
             yield Segment.line()
 
@@ -147,10 +204,16 @@ class DrawnBlock:
     _dropped: int = 0
     """Chunks that were drawn once and are gone."""
 
+    def is_current(self, width: int, palette: Palette) -> bool:
+        """Whether it is drawn as it is now, at this width."""
+        return self._key == self._now(width, palette)
+
+    def _now(self, width: int, palette: Palette) -> object:
+        return (self.block.revision, self.block.is_open, self.block.streaming, width, palette)
+
     def draw(self, width: int, palette: Palette) -> bool:
         """Whether anything is different now."""
-        block = self.block
-        key = (block.revision, block.is_open, block.streaming, width, palette)
+        block, key = self.block, self._now(width, palette)
         if key == self._key:
             return False
         if block.kind == "text":
@@ -162,6 +225,7 @@ class DrawnBlock:
 
     def _draw_text(self, width: int, palette: Palette) -> None:
         body = self.block.body
+        # By identity: a body that was replaced has other chunks, even if it is as long as the one before.
         fixed = (id(body), width, palette)
         if fixed != self._body:
             self._body, self._stable, self._dropped = fixed, deque(), body.dropped
@@ -178,7 +242,7 @@ class DrawnBlock:
 
 
 def _lines_of_chunk(chunk: str, width: int, palette: Palette) -> list[Strip]:
-    lines = lines_of(markdown(chunk, palette), width, palette)
+    lines = markdown_lines(chunk, width, palette)
     while lines and not lines[-1].text.strip():
         lines.pop()
     while lines and not lines[0].text.strip():
@@ -216,6 +280,8 @@ def _call_line(block: ConversationBlock, width: int, palette: Palette) -> list[S
     text.append("▾ " if block.is_open else "▸ ", palette.style("quiet"))
     text.append(f"{sign} ", palette.style(role))
     text.append(("  ↳ " if block.within_agent else "") + block.summary, palette.style("tool"))
+    if block.agent:
+        text.append("  a: its conversation", palette.style("quiet"))
     outcome = clip_line(block.result, 120)
     if outcome and not block.is_open:
         text.append(f"  {outcome}", palette.style("bad" if block.status == "error" else "quiet"))

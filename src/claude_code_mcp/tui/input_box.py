@@ -1,23 +1,81 @@
-"""Where messages are typed: several lines, the messages before it, slash commands and files completed.
+"""Where messages are typed, with slash commands and files completed.
+
+Only `files` reads the disk: one directory, and no more entries of it than can be shown.
 
 Enter sends, Ctrl+J or Shift+Enter makes a new line. Nothing but a key of the person takes what was typed away.
 """
 
-from collections.abc import Callable
-from typing import ClassVar
+import os
+from collections.abc import Callable, Iterable
+from typing import ClassVar, NamedTuple
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
+from textual.strip import Strip
 from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
-from ..client.async_calls import in_thread
-from .completing import Word, commands, files, word_before
+from ..client.connections import in_thread
+
+MOST = 8
+_MOST_READ = 2_000
+
+
+class Word(NamedTuple):
+    """What is being completed: the sign it begins with and what follows that, from `start` on."""
+
+    sign: str
+    text: str
+    start: int
+
+
+def word_before(line: str, column: int, *, is_first_line: bool) -> Word | None:
+    """The command or the mention that ends at the cursor; None if there is neither."""
+    before = line[:column]
+    start = max(before.rfind(" "), before.rfind("\t")) + 1
+    word = before[start:]
+    if word.startswith("@"):
+        return Word("@", word[1:], start)
+    if word.startswith("/") and start == 0 and is_first_line:
+        return Word("/", word[1:], start)
+    return None
+
+
+def commands(known: Iterable[str], beginning: str) -> list[str]:
+    """The commands that begin like this, the shortest first."""
+    wanted = beginning.casefold()
+    fitting = {name for name in known if name.casefold().startswith(wanted) and name != beginning}
+    return sorted(fitting, key=lambda name: (len(name), name))[:MOST]
+
+
+def files(directory: str, beginning: str) -> list[str]:
+    """The entries of a directory that begin like this, as paths below it; directories end in a slash."""
+    folder, _, name = beginning.rpartition("/")
+    place = os.path.join(directory, os.path.expanduser(folder)) if folder else directory
+    found: list[str] = []
+    try:
+        with os.scandir(place) as entries:
+            for number, entry in enumerate(entries):
+                if number >= _MOST_READ:
+                    break
+                fits = entry.name.casefold().startswith(name.casefold())
+                if fits and entry.name.isprintable() and (name.startswith(".") or not entry.name.startswith(".")):
+                    found.append(entry.name + ("/" if entry.is_dir() else ""))
+    except (OSError, ValueError):
+        return []
+    prefix = f"{folder}/" if folder else ""
+    return [prefix + entry for entry in sorted(found) if prefix + entry != beginning][:MOST]
+
+
+# -- input box --------------------------------------------------------------------------------------------------------
+
 
 _MOST_KEPT = 100
+_OPENS = {"question_mark": "help", "colon": "commands"}
+"""Keys that mean something else as long as nothing is typed."""
 _NEW_LINE = ("ctrl+j", "shift+enter", "alt+enter")
 
 
@@ -35,6 +93,13 @@ class InputBox(Vertical):
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
+
+    class Wanted(Message):
+        """A key that opens something else was pressed while nothing was typed; `command` is the name of it."""
+
+        def __init__(self, command: str) -> None:
+            super().__init__()
+            self.command = command
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - as Textual has it
         super().__init__(id=id)
@@ -60,7 +125,7 @@ class _Completions(OptionList, can_focus=False):
 
 class MessageArea(TextArea):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "app.interrupt", "Interrupt"),
+        Binding("escape", "app.command('interrupt')", "Interrupt"),
         Binding("ctrl+j", "new_line", "New line", show=False),
     ]
 
@@ -69,7 +134,7 @@ class MessageArea(TextArea):
             soft_wrap=True,
             show_line_numbers=False,
             highlight_cursor_line=False,
-            placeholder="Message; Enter sends, Ctrl+J new line, / commands, @ files, ? help",
+            placeholder="Message; Enter sends, Ctrl+J new line, / commands, @ files, : all there is",
         )
         self._box = box
         self._sent: list[str] = []
@@ -81,6 +146,11 @@ class MessageArea(TextArea):
     @property
     def _completions(self) -> _Completions:
         return self._box.query_one(_Completions)
+
+    def render_line(self, y: int) -> Strip:
+        # Textual wraps the placeholder into the columns that there are, and fails if there are none, as is the case for
+        # a moment when the terminal is resized or this part is shown again.
+        return super().render_line(y) if self.content_size.width > 0 else Strip.blank(self.size.width)
 
     async def _on_key(self, event: events.Key) -> None:
         handled = self._handle(event)
@@ -116,8 +186,8 @@ class MessageArea(TextArea):
             self._recall(-1)
         elif key == "down" and self.cursor_at_last_line and self._at is not None:
             self._recall(1)
-        elif key == "question_mark" and not self.text:
-            self.app.action_help()  # type: ignore[attr-defined]
+        elif key in _OPENS and not self.text:
+            self._box.post_message(InputBox.Wanted(_OPENS[key]))
         else:
             self._at = None if event.is_printable or key == "backspace" else self._at
             return False
@@ -166,6 +236,7 @@ class MessageArea(TextArea):
             found = commands(self._box.known_commands(), word.text)
         elif word is not None:
             directory = self._box.directory()
+            # A directory may lie on a slow disk. The worker is exclusive: a key that comes meanwhile cancels this look.
             found = await in_thread(files, directory, word.text) if directory else []
         self._word = word
         self._completions.set_options([Option(name) for name in found])

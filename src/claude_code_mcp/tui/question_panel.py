@@ -1,4 +1,4 @@
-"""An open question above the input: all of it, and the keys that answer it.
+"""An open question above the input: all of it, and the keys that answer it, part by part.
 
 The keys count only while the panel has the focus, which it never takes by itself, and which it gives back with every
 answer: no letter of a message that somebody is typing can allow anything, and no key that was meant for one question
@@ -8,8 +8,6 @@ answers the next.
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from rich.console import Group, RenderableType
-from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -18,15 +16,38 @@ from textual.containers import Vertical, VerticalScroll
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from ..client.deciding import ACCEPT_EDITS, NoAnswer, decide
-from ..client.live_sessions import OpenQuestion
-from ..client.question_view import question_lines
-from ..model.question import Choice, QuestionKind
-from ..model.text import clip_line, visible
+from ..client.open_questions import OpenQuestion
+from ..client.question_view import NoAnswer, decide
+from ..model.question import QuestionKind
 from .choosing import Choosing
-from .drawing import DrawnMarkdown, Palette, styled_lines
+from .drawing import Palette
+from .question_drawing import answer_keys, head_line, is_answer_possible, question_body
 
 _ENTER_HINT = "Ctrl+N or Tab: answer"
+
+
+class AnswerLine(Input):
+    """A line for a reason or an answer in words; not there until it is asked for."""
+
+    DEFAULT_CSS = "AnswerLine { height: 1; border: none; display: none; padding: 0; }"
+
+    def __init__(self) -> None:
+        super().__init__(compact=True, select_on_focus=False)
+        self._on_text: Callable[[str], None] = lambda _: None
+
+    def ask(self, hint: str, on_text: Callable[[str], None]) -> None:
+        """Takes a line, which `on_text` is called with; whatever was begun before is dropped."""
+        self.value, self.placeholder, self.display = "", hint, True
+        self._on_text = on_text
+        self.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        # A line that was taken away meanwhile, because its question was closed, answers nothing.
+        if self.display:
+            self.display = False
+            self.screen.query_one(QuestionPanel).focus()
+            self._on_text(event.value)
 
 
 class QuestionPanel(Vertical, can_focus=True):
@@ -39,21 +60,22 @@ class QuestionPanel(Vertical, can_focus=True):
         Binding("d", "deny", "Deny…"),
         Binding("t", "say", "Type an answer"),
         Binding("m", "source", "Source"),
+        Binding("o", "open_asking", "Open session"),
         Binding("up,k", "move(-1)", "Up", show=False),
         Binding("down,j", "move(1)", "Down", show=False),
         Binding("space", "mark", "Mark", show=False),
         Binding("enter", "confirm", "Confirm"),
-        Binding("pageup", "page(-1)", "Page up", show=False),
-        Binding("pagedown", "page(1)", "Page down", show=False),
+        Binding("pageup", "move(-1, True)", "Page up", show=False),
+        Binding("pagedown", "move(1, True)", "Page down", show=False),
         Binding("escape", "leave", "Back"),
     ]
     DEFAULT_CSS = """
     QuestionPanel { height: auto; max-height: 60%; display: none; border: round $warning; padding: 0 1; }
     QuestionPanel:focus, QuestionPanel:focus-within { border: heavy $warning; }
+    QuestionPanel.-elsewhere { border: double $error; }
     QuestionPanel VerticalScroll { height: auto; max-height: 100%; }
     QuestionPanel Static { height: auto; }
     QuestionPanel #asked-by { height: 1; }
-    QuestionPanel Input { height: 1; border: none; display: none; padding: 0; }
     """
 
     class Answered(Message):
@@ -63,35 +85,59 @@ class QuestionPanel(Vertical, can_focus=True):
             self.decision = decision
 
     class Left(Message):
-        """The person has turned to something else."""
+        """The person has turned to something else: `by_focus` by going there, and may have come back meanwhile."""
+
+        def __init__(self, *, by_focus: bool = False) -> None:
+            super().__init__()
+            self.by_focus = by_focus
+
+    class SessionWanted(Message):
+        """The person wants to see the session that asks."""
+
+        def __init__(self, session_id: str) -> None:
+            super().__init__()
+            self.session_id = session_id
 
     def __init__(self, palette: Palette, *, id: str) -> None:  # noqa: A002 - as Textual has it
         super().__init__(id=id)
         self.palette = palette
         self.asked: OpenQuestion | None = None
+        self.elsewhere = False
+        """Whether it is of another session than the one that is on the screen."""
+        self.also_here = False
+        """Whether the session on the screen has an open question too."""
         self.closed_text = ""
         """Why the question that is shown can no longer be answered."""
+        self._left_with: str | None = None
+        """The question that was shown when the terminal lost the focus, while its keys came here."""
         self._choosing: Choosing | None = None
         self._as_source = False
-        self._on_text: Callable[[str], None] = lambda _: None
 
     def compose(self) -> ComposeResult:
+        # Above the question, which may be longer than there is room for: keys and answer are seen in any case.
         yield Static(id="asked-by", markup=False)
+        yield Static(id="keys", markup=False)
+        yield AnswerLine()
         with VerticalScroll(can_focus=False):
             yield Static(id="question", markup=False)
-        yield Input(compact=True, select_on_focus=False)
-        yield Static(id="keys", markup=False)
 
     # -- what is shown ----------------------------------------------------------------------------------------
 
-    def show(self, asked: OpenQuestion | None) -> None:
+    def show(self, asked: OpenQuestion | None, *, elsewhere: bool = False, also_here: bool = False) -> None:
         """Shows a question, or none. Whatever was begun for another one is dropped."""
+        changed = (elsewhere, also_here) != (self.elsewhere, self.also_here)
+        self.elsewhere, self.also_here = elsewhere, also_here
+        self.set_class(elsewhere, "-elsewhere")
+        # The same question must stay as it is: the list is read
+        # all the time, and an answer that was begun would be lost.
         if asked is not None and self.asked is not None and asked.id == self.asked.id:
+            if changed:
+                self.redraw()
             return
         self.asked, self.closed_text, self._as_source = asked, "", False
         is_choice = asked is not None and asked.question.kind is QuestionKind.USER_QUESTION
         self._choosing = Choosing(asked) if is_choice and asked is not None else None
-        self._hide_input()
+        self.query_one(AnswerLine).display = False
         self.display = asked is not None
         if asked is not None:
             self.query_one(VerticalScroll).scroll_home(animate=False)
@@ -100,90 +146,44 @@ class QuestionPanel(Vertical, can_focus=True):
     def close_with(self, text: str) -> None:
         """The question was answered elsewhere: says so, and takes no key any more."""
         self.closed_text = text
-        self._hide_input()
+        self.query_one(AnswerLine).display = False
         self.redraw()
 
     def redraw(self) -> None:
         if self.asked is None:
             return
-        session = self.asked.session
-        title = visible(clip_line(session.get("displayText") or session["sessionId"][:8], 60))
-        self.query_one("#asked-by", Static).update(Text(f"{self._what} · {title}", self.palette.style("ask")))
+        head = head_line(self.asked, self.palette, elsewhere=self.elsewhere, also_here=self.also_here)
+        self.query_one("#asked-by", Static).update(head)
         if self.closed_text:
             self.query_one("#question", Static).update(Text(self.closed_text))
         else:
-            self.query_one("#question", Static).update(self._question())
-        self.query_one("#keys", Static).update(Text(self._keys, self.palette.style("quiet")))
+            body = question_body(self.asked, self._choosing, self.palette, as_source=self._as_source)
+            self.query_one("#question", Static).update(body)
+        if self.closed_text:
+            keys = "Esc: close"
+        elif not self.is_entered:
+            keys = _ENTER_HINT
+        elif self.query_one(AnswerLine).display:
+            keys = "Enter: send, Esc: back"
+        else:
+            keys = answer_keys(self.asked, elsewhere=self.elsewhere)
+        self.query_one("#keys", Static).update(Text(keys, self.palette.style("quiet")))
         self.refresh_bindings()
 
     @property
-    def _what(self) -> str:
-        assert self.asked is not None
-        kinds = {QuestionKind.PERMISSION: "Permission", QuestionKind.PLAN_REVIEW: "Plan"}
-        return kinds.get(self.asked.question.kind, "Question")
-
-    def _question(self) -> RenderableType:
-        assert self.asked is not None
-        question = self.asked.question
-        if self._choosing is not None:
-            return self._choice()
-        plan = question.tool_input.get("plan")
-        if question.kind is QuestionKind.PLAN_REVIEW and isinstance(plan, str) and not self._as_source:
-            return DrawnMarkdown(visible(plan), self.palette)
-        return styled_lines(question_lines(question), self.palette)
-
-    def _choice(self) -> RenderableType:
-        choosing = self._choosing
-        assert choosing is not None
-        part = choosing.part
-        if part is None:
-            return Text("This question has no parts that could be answered; it can be denied.")
-        head = Text(" ".join(filter(None, (visible(part.question), choosing.progress))), self.palette.style("head"))
-        return Group(head, *(self._option(part, number, choosing) for number in range(len(part.options))))
-
-    def _option(self, part: Choice, number: int, choosing: Choosing) -> Text:
-        label, description = part.options[number]
-        box = ("[x]" if number in choosing.marked else "[ ]") if part.several else ""
-        pointer = "❯" if number == choosing.cursor else " "
-        text = Text(f"{pointer} {number + 1} {box}{' ' if box else ''}{visible(label)}", Style(meta={"option": number}))
-        if description and description != label:
-            text.append(f"  {visible(description)}", self.palette.style("quiet"))
-        return text
-
-    @property
-    def _keys(self) -> str:
-        if self.asked is None or self.closed_text:
-            return "Esc: close"
-        if not self.has_focus and not self.has_focus_within:
-            return _ENTER_HINT
-        if self.query_one(Input).display:
-            return "Enter: send, Esc: back"
-        match self.asked.question.kind:
-            case QuestionKind.PERMISSION:
-                session = ", s: for this session" if self.asked.for_session else ""
-                return f"a: allow once{session}, d: deny with a reason, PgUp/PgDn: scroll, Esc: later"
-            case QuestionKind.PLAN_REVIEW:
-                edits = ", e: approve and accept edits" if ACCEPT_EDITS in self.asked.question.modes else ""
-                return f"a: approve{edits}, d: feedback, m: as written, PgUp/PgDn: scroll, Esc: later"
-        return "1-9 or ↑↓: choose, Space: mark, Enter: answer, t: type, d: decline, Esc: later"
+    def is_entered(self) -> bool:
+        """Whether keys go to the question, or to the line in which an answer to it is typed."""
+        return self.has_focus or self.has_focus_within
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Which keys there are for this question."""
         if self.asked is None or action == "leave":
             return True
-        kind = self.asked.question.kind
         if self.closed_text:
             return False
-        if action == "decide":
-            allowed = {
-                "allow": kind is not QuestionKind.USER_QUESTION,
-                "session": kind is QuestionKind.PERMISSION and self.asked.for_session,
-                "edits": kind is QuestionKind.PLAN_REVIEW and ACCEPT_EDITS in self.asked.question.modes,
-            }
-            return allowed[str(parameters[0])]
-        if action in ("say", "mark", "confirm"):
-            return kind is QuestionKind.USER_QUESTION
-        return action != "source" or kind is QuestionKind.PLAN_REVIEW
+        if action == "open_asking":
+            return self.elsewhere
+        return is_answer_possible(self.asked, action, parameters)
 
     # -- answering --------------------------------------------------------------------------------------------
 
@@ -196,44 +196,23 @@ class QuestionPanel(Vertical, can_focus=True):
 
     def action_deny(self) -> None:
         what = "feedback" if self.asked and self.asked.question.kind is QuestionKind.PLAN_REVIEW else "reason"
-        self._ask_text(f"{what}, or nothing; Enter denies", lambda text: self._answer(self._denied(text)))
-
-    def _denied(self, text: str) -> dict[str, Any]:
-        assert self.asked is not None
-        return decide(self.asked, "deny", text.strip())
+        asked = self.asked
+        if asked is not None:
+            deny = f"{what}, or nothing; Enter denies"
+            self.query_one(AnswerLine).ask(deny, lambda text: self._answer(decide(asked, "deny", text.strip())))
 
     def action_say(self) -> None:
-        self._ask_text("your answer", lambda text: self._chosen(self._choosing.say(text) if self._choosing else None))
+        choosing = self._choosing
+        if choosing is not None:
+            self.query_one(AnswerLine).ask("your answer", lambda text: self._chosen(choosing.say(text)))
 
-    def _ask_text(self, hint: str, on_text: Callable[[str], None]) -> None:
-        line = self.query_one(Input)
-        line.value, line.placeholder, line.display = "", hint, True
-        self._on_text = on_text
-        line.focus()
-        self.redraw()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        if self.closed_text:
-            return
-        text = event.value
-        self._hide_input()
-        self.focus()
-        self._on_text(text)
-
-    def _hide_input(self) -> None:
-        self.query_one(Input).display = False
-
-    def action_move(self, step: int) -> None:
-        if self._choosing is not None:
+    def action_move(self, step: int, by_page: bool = False) -> None:
+        scroll = self.query_one(VerticalScroll)
+        if self._choosing is not None and not by_page:
             self._choosing.move(step)
             self.redraw()
         else:
-            self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
-
-    def action_page(self, step: int) -> None:
-        scroll = self.query_one(VerticalScroll)
-        scroll.scroll_relative(y=step * max(1, scroll.size.height - 1), animate=False)
+            scroll.scroll_relative(y=step * max(1, scroll.size.height - 1) if by_page else step, animate=False)
 
     def action_mark(self) -> None:
         if self._choosing is not None:
@@ -274,15 +253,39 @@ class QuestionPanel(Vertical, can_focus=True):
             self.post_message(self.Answered(self.asked, decision))
 
     def action_leave(self) -> None:
-        if self.query_one(Input).display:
-            self._hide_input()
+        line = self.query_one(AnswerLine)
+        if line.display:
+            line.display = False
             self.focus()
             self.redraw()
             return
         self.post_message(self.Left())
 
+    def action_open_asking(self) -> None:
+        if self.asked is not None:
+            self.post_message(self.SessionWanted(str(self.asked.session["sessionId"])))
+
     def on_focus(self) -> None:
+        before, self._left_with = self._left_with, None
+        if before is not None and (self.asked is None or self.asked.id != before):
+            # The terminal was left with another question under the keys: none that was meant for that one counts here.
+            self.post_message(self.Left())
         self.redraw()
 
     def on_blur(self) -> None:
         self.redraw()
+        if not self.app.app_focus:
+            self._left_with = self.asked.id if self.asked is not None else ""
+        else:
+            # After the next part has the focus: it may be the line in which the answer is typed.
+            self.call_after_refresh(self._check_left)
+
+    def on_descendant_blur(self) -> None:
+        self.call_after_refresh(self._check_left)
+
+    def on_descendant_focus(self) -> None:
+        self.redraw()
+
+    def _check_left(self) -> None:
+        if self.asked is not None and not self.closed_text and not self.is_entered and self.app.app_focus:
+            self.post_message(self.Left(by_focus=True))

@@ -1,18 +1,107 @@
-"""The sessions on one side of the screen: those that need a person first, with a line to filter them."""
+"""The sessions on one side of the screen, and the lines above and below a conversation."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+import os
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
+from ..model.text import age, clip_line, visible
+from .blocks import ShownConversation
 from .drawing import Palette
-from .session_rows import SessionRow
+
+_SIGNS = {
+    "waiting_for_input": "?",
+    "running": "●",
+    "completed": "✓",
+    "interrupted": "◦",
+    "cancelled": "×",
+    "error": "!",
+}
+_NEED = {"waiting_for_input": 0, "running": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """One session in the list. Every text is visible, and on one line."""
+
+    id: str
+    title: str
+    project: str
+    state: str
+    asks: tuple[str, ...]
+    age: str
+    cost: str
+    in_memory: bool
+    timestamp: str
+
+    @property
+    def sign(self) -> str:
+        return _SIGNS.get(self.state, "·")
+
+    @property
+    def details(self) -> str:
+        """The second line of the row."""
+        if self.asks:
+            return self.asks[0]
+        return " · ".join(filter(None, (self.project, self.age, self.cost)))
+
+
+def row_of(listed: Mapping[str, Any], now: float) -> SessionRow:
+    """A session as the server lists it."""
+    cost = listed.get("costUsd")
+    return SessionRow(
+        id=listed["sessionId"],
+        title=visible(clip_line(listed.get("displayText") or "", 200)) or listed["sessionId"][:8],
+        project=visible(os.path.basename((listed.get("projectDirectory") or "").rstrip("/\\"))),
+        state=listed.get("activeStatus") or listed.get("lastStatus") or "",
+        asks=tuple(visible(clip_line(line, 200)) for line in listed.get("asks") or ()),
+        age=age(listed["timestamp"], now),
+        cost=f"${cost:.2f}" if cost else "",
+        in_memory=listed.get("activeStatus") is not None,
+        timestamp=listed["timestamp"],
+    )
+
+
+def arranged(
+    live: Iterable[Mapping[str, Any]],
+    stored: Iterable[Mapping[str, Any]],
+    now: float,
+    wanted: str = "",
+    found: Container[str] = (),
+) -> list[SessionRow]:
+    """Those that need a person first, then those at work, then the rest, each by their last use; with `wanted`, those
+    that have all of its terms in title, project, state or id, and those that were `found` for it elsewhere."""
+    # Those in memory last, so that they take the place of what the disk says of the same session.
+    listed = {session["sessionId"]: session for session in (*stored, *live)}
+    terms = wanted.casefold().split()
+    rows = [
+        row for row in (row_of(session, now) for session in listed.values()) if row.id in found or _fits(row, terms)
+    ]
+    rows.sort(key=lambda row: row.timestamp, reverse=True)
+    return sorted(rows, key=lambda row: _NEED.get(row.state if row.in_memory else "", 2))
+
+
+def _fits(row: SessionRow, terms: list[str]) -> bool:
+    text = " ".join((row.title, row.project, row.state, row.id, *row.asks)).casefold()
+    return all(word in text for word in terms)
+
+
+def asking_elsewhere(rows: Iterable[SessionRow], current: str | None) -> int:
+    """How many questions are open in other sessions than this one."""
+    return sum(len(row.asks) for row in rows if row.id != current)
+
+
+# -- session list -----------------------------------------------------------------------------------------------------
+
 
 _ROLES = {"waiting_for_input": "ask", "running": "good", "error": "bad"}
 
@@ -27,9 +116,21 @@ class SessionSidebar(Vertical):
     """
 
     class Opened(Message):
+        """A session is to be shown, at the text that it was found by if there is one."""
+
+        def __init__(self, session_id: str, wanted: str) -> None:
+            super().__init__()
+            self.session_id, self.wanted = session_id, wanted
+
+    class Highlighted(Message):
+        """The person has moved to a row."""
+
         def __init__(self, session_id: str) -> None:
             super().__init__()
             self.session_id = session_id
+
+    class ListLeft(Message):
+        """The person does not want any of them."""
 
     class Filtered(Message):
         def __init__(self, wanted: str) -> None:
@@ -43,20 +144,21 @@ class SessionSidebar(Vertical):
         self._rows: tuple[Sequence[SessionRow], str | None, int, Palette] | None = None
 
     def compose(self) -> ComposeResult:
-        yield Input(placeholder="filter sessions", compact=True, select_on_focus=False)
+        yield _Filter(placeholder="filter sessions", compact=True, select_on_focus=False)
         yield _Rows(markup=False, compact=True)
 
-    def show(self, rows: Sequence[SessionRow], current: str | None) -> None:
+    def show(self, rows: Sequence[SessionRow], current: str | None, *, keep_highlight: bool = False) -> None:
         """Shows these rows. The highlighted one stays highlighted, wherever it has moved to, until another session is
-        opened."""
+        opened, and with `keep_highlight` also then."""
         listing = self.query_one(_Rows)
         width = max(12, listing.scrollable_content_region.width - 1)
         shown = (tuple(rows), current, width, self.palette)
+        # Setting the options again would move the highlight and the scroll position under the person's hands.
         if shown == self._rows:
             return
         self._rows = shown
         before = listing.highlighted_option
-        wanted = before.id if before is not None and current == self._current else current
+        wanted = before.id if before is not None and (keep_highlight or current == self._current) else current
         self._current = current
         top = listing.scroll_y
         listing.set_options([Option(self._drawn(row, current, width), row.id) for row in rows])
@@ -65,6 +167,13 @@ class SessionSidebar(Vertical):
             with self.prevent(OptionList.OptionHighlighted):
                 listing.highlighted = ids.index(wanted)
         listing.scroll_to(y=top, animate=False, immediate=True)
+
+    def on_resize(self) -> None:
+        """Rows are cut to the columns that there are."""
+        if self._rows is not None:
+            rows, current, _, _ = self._rows
+            # After the list itself has its new size.
+            self.call_after_refresh(self.show, rows, current, keep_highlight=True)
 
     def _drawn(self, row: SessionRow, current: str | None, width: int) -> Text:
         role = _ROLES.get(row.state if row.in_memory else "", "quiet")
@@ -89,31 +198,127 @@ class SessionSidebar(Vertical):
         listing = self.query_one(_Rows)
         if listing.option_count:
             first = listing.get_option_at_index(0).id
-            self.query_one(Input).value = ""
-            self._open(first)
+            wanted, self.query_one(Input).value = self.query_one(Input).value, ""
+            self._open(first, wanted)
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        event.stop()
+        if self.query_one(_Rows).has_focus and event.option.id is not None:
+            self.post_message(self.Highlighted(event.option.id))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self._open(event.option.id)
+        self._open(event.option.id, self.query_one(Input).value)
 
-    def _open(self, session_id: str | None) -> None:
+    def _open(self, session_id: str | None, wanted: str) -> None:
         if session_id is not None:
-            self.post_message(self.Opened(session_id))
+            self.post_message(self.Opened(session_id, wanted))
 
     def focus_filter(self) -> None:
         self.query_one(Input).focus()
+
+    def focus_rows(self) -> None:
+        """Goes to the rows, to the first one if none is highlighted yet."""
+        rows = self.query_one(_Rows)
+        rows.focus()
+        if rows.highlighted is None and rows.option_count:
+            rows.highlighted = 0
+
+    def leave(self) -> None:
+        self.query_one(Input).value = ""
+        self.post_message(self.ListLeft())
+
+
+class _Filter(Input):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "rows", "Rows", show=False),
+        Binding("escape", "leave", "Back"),
+    ]
+
+    def action_rows(self) -> None:
+        _sidebar_of(self).focus_rows()
+
+    def action_leave(self) -> None:
+        _sidebar_of(self).leave()
 
 
 class _Rows(OptionList):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "select", "Open"),
         Binding("slash", "filter", "Filter"),
-        Binding("r", "app.rename", "Rename"),
-        Binding("f", "app.fork", "Fork"),
-        Binding("e", "app.export", "Export"),
+        Binding("r", "app.command('rename')", "Rename"),
+        Binding("f", "app.command('fork')", "Fork"),
+        Binding("e", "app.command('export')", "Export"),
+        Binding("d", "app.command('diff')", "Diff"),
+        Binding("escape", "leave", "Back"),
     ]
 
     def action_filter(self) -> None:
-        parent = self.parent
-        assert isinstance(parent, SessionSidebar)
-        parent.focus_filter()
+        _sidebar_of(self).focus_filter()
+
+    def action_leave(self) -> None:
+        _sidebar_of(self).leave()
+
+
+def _sidebar_of(part: Widget) -> SessionSidebar:
+    parent = part.parent
+    assert isinstance(parent, SessionSidebar)
+    return parent
+
+
+# -- status line ------------------------------------------------------------------------------------------------------
+
+
+_STATES = {
+    "running": ("● working", "good"),
+    "waiting_for_input": ("? asks", "ask"),
+    "completed": ("✓ done", "quiet"),
+    "interrupted": ("◦ interrupted", "quiet"),
+    "cancelled": ("× cancelled", "bad"),
+    "error": ("! failed", "bad"),
+}
+
+
+def status_line(conversation: ShownConversation | None, now: float, palette: Palette) -> Text:
+    """State, model, mode, tokens, cost, elapsed time, and what is wrong."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    if conversation is None:
+        return text.append("Type a message to begin a session here, or open one on the left.", palette.style("quiet"))
+    facts = conversation.summary
+    state, role = _STATES.get(conversation.status, (conversation.status or "…", "quiet"))
+    text.append(state, palette.style(role))
+    started = facts.get("turnStarted")
+    tokens = f"{_short(facts.get('inputTokens', 0))} in {_short(facts.get('outputTokens', 0))} out"
+    parts = [
+        f"{max(0, now - started):.0f} s" if started is not None else "",
+        conversation.model or facts.get("model") or "",
+        facts.get("permissionMode") or "",
+        tokens if facts.get("inputTokens") else "",
+        f"${facts['costUsd']:.4f}" if facts.get("costUsd") else "",
+        conversation.activity,
+    ]
+    text.append(visible("".join(f" · {part}" for part in parts if part)), palette.style("quiet"))
+    if facts.get("stalledSeconds"):
+        text.append(f" · nothing for {facts['stalledSeconds']} s", palette.style("ask"))
+    for name in ("retrying", "queued"):
+        if facts.get(name):
+            text.append(visible(f" · {facts[name]}"), palette.style("ask"))
+    return text
+
+
+def top_line(title: str, asking: int, problem: str, palette: Palette, *, is_preview: bool = False) -> Text:
+    """Which session is shown, whether only while the person goes through the list, how many questions wait in others,
+    and whether there is a server."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    if problem:
+        text.append(f" no server: {problem} ", palette.style("bad") + palette.style("found"))
+        text.append(" trying again ")
+    if asking:
+        text.append(f" {asking} ask{'s' if asking == 1 else ''} elsewhere: Ctrl+N ", palette.style("ask"))
+    if is_preview:
+        text.append(" preview: Enter opens, Esc goes back ", palette.style("prompt"))
+    return text.append(f" {title}", palette.style("head"))
+
+
+def _short(number: int) -> str:
+    return f"{number / 1000:.1f}k" if number >= 1000 else str(number)

@@ -1,19 +1,24 @@
-"""Events of a session as frames of server-sent events: one encoding for every watcher. Pure.
+"""Sessions, questions, turns and events as the page gets them. Pure.
 
 Fragments of a text that is being written are put together, as many as have come since the last flush, and are held back
 as long as they may end with the beginning of a known secret. An id is given only to what was sent up to it: whoever
 resumes behind it misses nothing and gets nothing twice.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .. import json_text
+from ..client.question_view import question_lines
 from ..model.events import (
     Event,
     Gap,
     Message,
+    MessageDropped,
     MessageJoined,
+    MessageQueued,
     Partial,
     PartialRun,
     ProcessChanged,
@@ -25,11 +30,17 @@ from ..model.events import (
     TurnEnded,
     TurnStarted,
 )
-from ..model.states import SESSION_TOOL_STATUS
-from ..model.text import iso
-from ..questions.presentation import Redacts, describe
-from ..store.conversation import Item, frame_items
-from ..store.conversation_pages import LONGEST_PREVIEW, shortened
+from ..model.outcome import SESSION_TOOL_STATUS, State
+from ..model.question import Closure, Question, QuestionKind
+from ..model.text import clip_line, iso
+from ..questions.presentation import Redaction, describe, without_secrets
+from ..server.tools.status import retrying_line
+from ..service import Service
+from ..sessions.session_view import SessionView
+from ..store.catalogue import Entry
+from ..store.conversation import ConversationTurn, Item, frame_items
+from ..store.transcript_export import item_without_secrets
+from ..store.transcript_reader import LONGEST_PREVIEW, shortened
 
 _KINDS = {"text": "text", "thinking": "thinking", "partial_json": "input"}
 _LONGEST_PENDING = 64 << 10
@@ -61,12 +72,13 @@ def item_fields(item: Item, cwd: str = "") -> dict[str, Any]:
             tool_input = item.input if isinstance(item.input, Mapping) else {}
             fields |= {"name": item.name, "input": item.input, "description": describe(item.name, tool_input, cwd)}
         if item.status:
-            fields |= {"result": item.result, "diff": item.diff, "agent": item.agent}
+            fields |= {"result": item.output or item.result, "diff": item.diff, "agent": item.agent}
     return {**fields, "cut": True} if item.cut else fields
 
 
-def whole_parts(parts: Sequence[str], redactor: Redacts) -> int:
+def whole_parts(parts: Sequence[str], redactor: Redaction) -> int:
     """How many of the first fragments of a text can be sent without those behind them."""
+    # From the end: as a rule nothing is held back, and the first look decides.
     for count in range(len(parts), 0, -1):
         end = "".join(parts[max(0, count - _LOOK_BACK) : count])[-_LONGEST_SECRET:]
         if not redactor.held_back(end):
@@ -77,7 +89,7 @@ def whole_parts(parts: Sequence[str], redactor: Redacts) -> int:
 class FrameEncoder:
     """Encodes the events of one session, in their order."""
 
-    def __init__(self, redactor: Redacts, cursor: Callable[[int], str], cwd: str = "") -> None:
+    def __init__(self, redactor: Redaction, cursor: Callable[[int], str], cwd: str = "") -> None:
         """`cursor` makes the id of an event from its number."""
         self._redactor = redactor
         self._cursor = cursor
@@ -105,6 +117,7 @@ class FrameEncoder:
     def flush(self) -> Iterator[Frame]:
         """What can be sent of the fragments that wait."""
         text = "".join(self._parts)
+        # A text that always seems to begin a secret must neither be held for ever nor grow without a bound.
         if text and (not self._redactor.held_back(text) or len(text) > _LONGEST_PENDING):
             yield from self._release()
 
@@ -148,9 +161,14 @@ class FrameEncoder:
             case TurnStarted():
                 prompt = self._redactor.text(event.prompt)
                 yield "turn", {"number": event.number, "prompt": prompt, "messageId": event.message_id}
+            case MessageQueued():
+                text = self._redactor.text(event.text)
+                yield "queued", {"messageId": event.message_id, "text": text, "images": event.images}
+            case MessageDropped():
+                yield "dropped", {"messageId": event.message_id}
             case MessageJoined():
                 joined = Item("message", event.text, id=f"{event.message_id}:0")
-                shown = item_fields(shortened(_clean(joined, self._redactor), LONGEST_PREVIEW), self._cwd)
+                shown = self._shown(joined)
                 yield "items", {"items": [shown], "parent": None, "model": None}
             case TurnEnded():
                 yield "ended", self._redactor.data(_ended(event))
@@ -179,19 +197,18 @@ class FrameEncoder:
             return
         items = frame_items(raw) if event.type in ("assistant", "user") else []
         if items:
-            shown = [item_fields(shortened(_clean(item, self._redactor), LONGEST_PREVIEW), self._cwd) for item in items]
+            shown = [self._shown(item) for item in items]
             message = raw.get("message")
             model = message.get("model") if isinstance(message, Mapping) else None
-            yield "items", {"items": shown, "parent": raw.get("parent_tool_use_id"), "model": model}
+            more = self._redactor.data({"parent": raw.get("parent_tool_use_id"), "model": model})
+            yield "items", {"items": shown, **more}
+
+    def _shown(self, item: Item) -> dict[str, Any]:
+        # Before it is shortened: of a secret that is cut in half nothing would be recognised.
+        return item_fields(shortened(item_without_secrets(item, self._redactor.data), LONGEST_PREVIEW), self._cwd)
 
 
-def _clean(item: Item, redactor: Redacts) -> Item:
-    item.text, item.result, item.diff = (redactor.text(text) for text in (item.text, item.result, item.diff))
-    item.input = redactor.data(item.input)
-    return item
-
-
-def question_fields(event: QuestionOpened, redactor: Redacts) -> dict[str, Any]:
+def question_fields(event: QuestionOpened, redactor: Redaction) -> dict[str, Any]:
     """Which question was opened; its whole input is asked for by its id."""
     question = event.question
     fields = {
@@ -226,3 +243,188 @@ def _ended(event: TurnEnded) -> dict[str, Any]:
         "costUsd": round(outcome.usage.cost_usd, 6),
         "durationMs": outcome.duration_ms,
     }
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+_LONGEST_TITLE = 200
+_NEEDS_ORDER = {"question": 0, "unanswered": 1, "stalled": 2, "error": 3}
+_LOOKED_AT = 20
+"""Settled questions among which one that nobody answered is looked for."""
+
+
+def live_row(session: SessionView, redactor: Redaction) -> dict[str, Any]:
+    """The row of a session in memory, made without a look at the disk; so it has no title."""
+    row: dict[str, Any] = {
+        "sessionId": session.id,
+        "prompt": clip_line(session.first_prompt or "", _LONGEST_TITLE),
+        "directory": session.cwd,
+        "lastUsed": iso(session.used_at),
+        "created": iso(session.created_at),
+        "status": SESSION_TOOL_STATUS[session.state],
+        "inMemory": True,
+        "live": session.live,
+        "needs": needs(session),
+        "asks": [_ask(question) for question in session.questions],
+        "unanswered": unanswered(session),
+        "permissionMode": session.options.permission_mode or "default",
+        "model": session.options.model or session.model,
+        "context": [*session.context] if session.context[0] else None,
+        "costUsd": round(session.usage.cost_usd, 6),
+        "queued": session.queued,
+        "retrying": retrying_line(session),
+        "stalledSeconds": _stalled_seconds(session),
+    }
+    return dict(redactor.data(row))
+
+
+def needs(session: SessionView) -> str | None:
+    """What a person is needed for."""
+    if session.questions:
+        return "question"
+    if unanswered(session) is not None:
+        return "unanswered"
+    if session.stalled:
+        return "stalled"
+    return "error" if session.state is State.ERROR else None
+
+
+def unanswered(session: SessionView) -> dict[str, str] | None:
+    """The last question of the latest turn that ended because nobody answered it in time; None if there is none, or
+    somebody has sent a message since."""
+    settled = (
+        event for event in session.events.latest(QuestionSettled, _LOOKED_AT) if isinstance(event, QuestionSettled)
+    )
+    expired = [event for event in settled if event.resolution.closure is Closure.EXPIRED]
+    if not expired:
+        return None
+    since = max(
+        (event.seq for kind in (TurnStarted, MessageJoined) for event in session.events.latest(kind, 1)), default=0
+    )
+    last = max(expired, key=lambda event: event.seq)
+    if last.seq < since:
+        return None
+    return {"description": last.question.description, "reason": last.resolution.detail, "at": iso(last.at)}
+
+
+def _ask(question: Question) -> dict[str, Any]:
+    return {"questionId": question.id, "kind": str(question.kind), "description": question.description}
+
+
+def _stalled_seconds(session: SessionView) -> int | None:
+    noticed = session.events.latest(Stalled, 1) if session.stalled else []
+    return next((int(time.time() - stall.at + stall.seconds) for stall in noticed if isinstance(stall, Stalled)), None)
+
+
+def listed_row(
+    entry: Entry | None, session: SessionView | None, last_state: State | None, redactor: Redaction
+) -> dict[str, Any]:
+    """A session wherever it is; without an entry, one in memory that has no transcript yet."""
+    row = dict(redactor.data(_stored(entry, last_state))) if entry is not None else {}
+    if session is None:
+        return row
+    known = live_row(session, redactor)
+    if entry is None:
+        return known
+    cost = max(row["costUsd"] or 0.0, known["costUsd"])
+    kept = {name: value for name, value in known.items() if value is not None and name not in ("created", "lastUsed")}
+    return {**row, **kept, "costUsd": cost}
+
+
+def _stored(entry: Entry, last_state: State | None) -> dict[str, Any]:
+    return {
+        "sessionId": entry.session_id,
+        "title": clip_line(entry.title or entry.first_prompt or "", _LONGEST_TITLE),
+        "directory": entry.project,
+        "branch": entry.branch,
+        "lastUsed": iso(entry.last_used),
+        "created": iso(entry.created) if entry.created is not None else None,
+        "status": SESSION_TOOL_STATUS[last_state] if last_state is not None else None,
+        "inMemory": False,
+        "live": False,
+        "messages": entry.messages,
+        "model": entry.model,
+        "costUsd": round(entry.cost_usd, 6) if entry.cost_usd is not None else None,
+        "tag": entry.tag,
+        "pinned": entry.pinned,
+        "archived": entry.archived,
+        "mention": entry.mention,
+    }
+
+
+def most_urgent_first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows in the order of urgency: sessions that ask, then stalled and failed ones, then those at work, each with
+    the newest first."""
+
+    def urgency(row: dict[str, Any]) -> int:
+        need = row.get("needs")
+        return _NEEDS_ORDER[need] if need in _NEEDS_ORDER else 4 if row.get("status") == "running" else 5
+
+    newest = sorted(rows, key=lambda row: str(row["lastUsed"]), reverse=True)
+    return sorted(newest, key=urgency)
+
+
+# -- questions --------------------------------------------------------------------------------------------------------
+
+
+def question_row(question: Question, redactor: Redaction) -> dict[str, Any]:
+    """All of a question, without secrets."""
+    shown = without_secrets(question, redactor)
+    row: dict[str, Any] = {
+        "questionId": shown.id,
+        "sessionId": shown.session_id,
+        "kind": str(shown.kind),
+        "toolName": shown.tool_name,
+        "toolInput": dict(shown.tool_input),
+        "description": shown.description,
+        "reason": shown.reason,
+        "blockedPath": shown.blocked_path,
+        "fileDiff": shown.change.diff if shown.change is not None else "",
+        "fileNote": shown.change.note if shown.change is not None else "",
+        "openedAt": iso(shown.opened_at),
+        "expiresAt": None if shown.deadline is None else iso(shown.deadline),
+        "toolUseId": shown.tool_use_id,
+        "canAllowForSession": bool(shown.suggestions),
+        "sessionRules": [*shown.session_rules],
+        "modes": [*shown.modes],
+        "modeAfter": shown.mode_after,
+        "lines": [
+            {"text": line.text, "style": str(line.style)} for line in question_lines(replace(shown, session_rules=()))
+        ],
+    }
+    if shown.kind is QuestionKind.USER_QUESTION:
+        row["choices"] = [
+            {
+                "question": choice.question,
+                "header": choice.header,
+                "several": choice.several,
+                "options": [{"label": label, "description": text} for label, text in choice.options],
+                "field": choice.field,
+            }
+            for choice in shown.choices
+        ]
+        row["form"] = shown.form
+    return row
+
+
+# -- turns ------------------------------------------------------------------------------------------------------------
+
+
+def turn_row(number: int, turn: ConversationTurn, cwd: str) -> dict[str, Any]:
+    return {
+        "number": number,
+        "prompt": turn.prompt,
+        "at": turn.at,
+        "messageId": turn.message_id,
+        "model": turn.model,
+        "images": turn.images,
+        "documents": turn.documents,
+        "items": [item_fields(item, cwd) for item in turn.items],
+    }
+
+
+def session_in_memory(service: Service, principal: str, session_id: str) -> SessionView | None:
+    """The session of a principal under the id that it goes on with; None if it is on disk alone."""
+    current = service.current_id(session_id)
+    return next((session for session in service.sessions(principal=principal) if session.id == current), None)

@@ -1,4 +1,8 @@
-"""Who a request is from: the checks that stand before everything else, in this order.
+"""Who a request is from, and who can sign in: the checks that stand before everything else.
+
+A sign-in rests on a token (it ends when that token is no longer the principal's), on the socket of the shared server,
+which only its own user can reach, on the word of a trusted proxy, which must say the same with every request, or on
+nothing where the server lets everybody on this machine in.
 
 The Host must be one of ours, so that no foreign name leads here (DNS rebinding). A browser must say that the page which
 asks is ours (Origin, Sec-Fetch-Site). Then a bearer token counts; or else a cookie together with the header
@@ -7,53 +11,99 @@ not: the cookie alone, which a server on another port may get to see, opens noth
 """
 
 import asyncio
-import ipaddress
-import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..model.caller import LOCAL, Caller
+from ..server.transports.callers import Callers
+from ..server.transports.proxy_users import user_of
+from ..server.transports.rate_limits import FailureLimit
 from ..state.sign_ins import SIGN_IN_SECONDS, Identity, NewSignIn, SignIn, SignIns
-from .accounts import Accounts
 from .answers import RequestRefused
+
+OPEN, SOCKET = "open", "socket"
+_PROXY_SECONDS = 12 * 3600.0
+"""After which somebody whom a proxy has let in signs in anew, which the page does by itself."""
+
+
+class Accounts:
+    """The identities that can sign in at one server, and what each rests on."""
+
+    def __init__(self, callers: Callers | None, *, by_socket: bool = False) -> None:
+        """`callers` have tokens. `by_socket`: tickets that were given through the shared server's socket count. A
+        server that asks for no token and has no socket is open."""
+        self._callers = callers
+        self._by_socket = by_socket
+
+    @property
+    def takes_tokens(self) -> bool:
+        return self._callers is not None and self._callers.required
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody who reaches this server is its user."""
+        return not self._by_socket and not self.takes_tokens
+
+    @property
+    def issuer(self) -> Callers | None:
+        """The callers, if people can sign in at the operator's own issuer."""
+        return self._callers if self._callers is not None and self._callers.open else None
+
+    async def by_proxy(self, request: Request) -> Identity | None:
+        """Whom a trusted proxy has let in with this request; None without one, or if they cannot be let in."""
+        user = user_of(request.scope)
+        return None if user is None or self._callers is None else await self._callers.by_proxy(user, _PROXY_SECONDS)
+
+    def is_proxied(self, identity: Identity) -> bool:
+        """Whether somebody is let in by the word of a proxy."""
+        proxied = self._callers.proxied if self._callers is not None else None
+        return proxied is not None and proxied.has(identity)
+
+    def anybody(self) -> Identity | None:
+        """The identity of a caller who brings neither a ticket nor a token; None where such callers are refused."""
+        return Identity(LOCAL, OPEN) if self.is_open else None
+
+    def of_user(self) -> Identity:
+        """The user of the shared server, who has asked through its socket."""
+        return Identity(LOCAL, SOCKET)
+
+    async def by_token(self, token: str) -> Identity | None:
+        """The identity that a token belongs to, None if it is nobody's. Raises UpstreamUnavailable while that cannot be
+        decided."""
+        return None if self._callers is None else await self._callers.by_token(token)
+
+    async def stands(self, identity: Identity) -> bool:
+        """Whether what a ticket or a sign-in rests on still holds here; if so, the request that asks is that caller's
+        and ends with it. UpstreamUnavailable while that cannot be said."""
+        if identity.credential == OPEN:
+            return self.is_open
+        if identity.credential == SOCKET:
+            return self._by_socket
+        if self._callers is None or not await self._callers.stands(identity):
+            return False
+        self._callers.claim(identity)
+        return True
+
+    def has(self, principal: str) -> bool:
+        """Whether somebody of this name can sign in, as far as is known."""
+        return principal == LOCAL or (self._callers is not None and self._callers.knows(principal))
+
+
+# -- guard ------------------------------------------------------------------------------------------------------------
+
 
 CSRF_HEADER = "x-csrf-token"
 _FAILURES = 10
-_WINDOW = 60.0
-_MOST_ADDRESSES = 2000
+"""Failed sign-ins of one address within a minute."""
 _LONGEST_SECRET = 4096
 
 
-class FailureLimit:
-    """So many failures within a minute for each address; then no more tries until the minute is over."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._failed: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        """Since when an address fails, and how often."""
-
-    def check(self, address: str) -> None:
-        """RequestRefused for an address that has failed too often."""
-        since, count = self._failed.get(address, (0.0, 0))
-        left = since + _WINDOW - self._clock()
-        if count >= _FAILURES and left > 0:
-            headers = {"Retry-After": str(int(left) + 1)}
-            raise RequestRefused(429, "RATE_LIMITED", "Too many failed sign-ins; wait a minute.", headers)
-
-    def failed(self, address: str) -> None:
-        now = self._clock()
-        since, count = self._failed.pop(address, (now, 0))
-        self._failed[address] = (since, count + 1) if now - since < _WINDOW else (now, 1)
-        while len(self._failed) > _MOST_ADDRESSES:
-            self._failed.popitem(last=False)
-
-
 @dataclass(frozen=True, slots=True)
-class WebCaller:
-    """Who asks; without a sign-in if it was with a token."""
+class WebUser:
+    """The authenticated sender of a request. `sign_in` is None if the request came with a token."""
 
     identity: Identity
     sign_in: SignIn | None
@@ -61,6 +111,10 @@ class WebCaller:
     @property
     def principal(self) -> str:
         return self.identity.principal
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(self.principal)
 
     @property
     def device(self) -> str:
@@ -89,10 +143,12 @@ class Guard:
         self._cookie = f"claude_code_mcp_{port}"
         """With the port: two servers of one machine share their cookies."""
         self._refused = refused
-        self._limit = FailureLimit()
+        self._limit = FailureLimit(_FAILURES)
+        self.offers_provider = False
+        """Whether people can sign in at the operator's own provider."""
 
     def check_host(self, request: Request) -> str:
-        """The name that the request was sent to; RequestRefused if it is none of ours."""
+        """The name that the request was sent to. Raises RequestRefused (421) if it is none of ours."""
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not self._host_allowed(hosts[0]):
             raise RequestRefused(421, "FORBIDDEN", "This server is not served under that name.")
@@ -108,40 +164,54 @@ class Guard:
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             raise RequestRefused(403, "FORBIDDEN", "Pages of other servers may not ask this one.")
 
-    async def caller(self, request: Request) -> WebCaller:
-        """Who asks; RequestRefused if nobody who may. `check_place` has been passed."""
+    async def user(self, request: Request) -> WebUser:
+        """The authenticated sender of a request that has passed `check_place`. Raises RequestRefused (401) if there is
+        none, and 429 for an address that has failed too often with tokens."""
         token = _bearer(request)
         if token is not None:
+            # Before the token is looked at: an address that guesses
+            # must not learn whether one of its guesses was right.
             self._limit.check(_address(request))
             identity = await self._accounts.by_token(token)
             if identity is not None:
-                return WebCaller(identity, None)
+                return WebUser(identity, None)
             self._note_failure(request)
-            raise self._signed_out()
+            raise self._signed_out(request)
         found = await self._signed_in(request)
         if found is None:
-            raise self._signed_out()
-        return WebCaller(found.identity, found)
+            raise self._signed_out(request)
+        return WebUser(found.identity, found)
 
     async def _signed_in(self, request: Request) -> SignIn | None:
-        """The sign-in that the browser has."""
+        """The sign-in that the browser's cookie and CSRF token stand for; None if there is none that still counts. One
+        whose token or socket counts no more is ended."""
         cookie, csrf = self.cookie_of(request), request.headers.get(CSRF_HEADER, "")
         if not cookie or not csrf or len(cookie) > _LONGEST_SECRET or len(csrf) > _LONGEST_SECRET:
             return None
         found = await asyncio.to_thread(self._sign_ins.find, cookie, csrf)
+        if found is not None and self._accounts.is_proxied(found.identity):
+            # With every request: whoever the proxy lets in no more, or as somebody else, is signed in no more.
+            user = user_of(request.scope)
+            if user is None or user[0] != found.identity.principal:
+                return None
         if found is not None and not await self._accounts.stands(found.identity):
+            # Ended for good: if the same token is given out again, an old browser must not be signed in by that.
             await asyncio.to_thread(self._sign_ins.end, found.id, found.identity.principal)
             return None
         return found
 
-    async def still_signed_in(self, caller: WebCaller) -> bool:
-        """Whether a caller from before still may ask."""
-        if caller.sign_in is not None and not await asyncio.to_thread(self._sign_ins.stands, caller.sign_in.id):
+    async def still_signed_in(self, user: WebUser) -> bool:
+        """Whether somebody from before still may ask."""
+        if user.sign_in is not None and not await asyncio.to_thread(self._sign_ins.stands, user.sign_in.id):
             return False
-        return await self._accounts.stands(caller.identity)
+        return await self._accounts.stands(user.identity)
 
-    def _signed_out(self) -> RequestRefused:
-        sign_in = {"token": self._accounts.takes_tokens, "open": self._accounts.is_open}
+    def _signed_out(self, request: Request) -> RequestRefused:
+        sign_in = {
+            "token": self._accounts.takes_tokens,
+            "open": self._accounts.is_open or user_of(request.scope) is not None,
+            "provider": self.offers_provider,
+        }
         return RequestRefused(401, "SIGNED_OUT", "You are not signed in.", more={"signIn": sign_in})
 
     async def refuse_ticket_of_another(self, request: Request, ticket: str) -> None:
@@ -161,8 +231,10 @@ class Guard:
     async def sign_in(self, request: Request, ticket: str | None, token: str | None, device: str) -> NewSignIn:
         """A new sign-in by a ticket, a token, or nothing where anybody may. RequestRefused if that is not good."""
         address = _address(request)
+        # Before the ticket is looked up, which uses it up.
         self._limit.check(address)
-        identity = await self._identity(ticket, token)
+        identity = await self._identity(request, ticket, token)
+        # A ticket outlives what it rests on: the token may have been withdrawn since it was given.
         if identity is None or not await self._accounts.stands(identity):
             self._note_failure(request)
             raise RequestRefused(
@@ -170,10 +242,12 @@ class Guard:
             )
         return await asyncio.to_thread(self._sign_ins.begin, identity, device)
 
-    async def _identity(self, ticket: str | None, token: str | None) -> Identity | None:
+    async def _identity(self, request: Request, ticket: str | None, token: str | None) -> Identity | None:
         if ticket is not None:
             return await asyncio.to_thread(self._sign_ins.use_ticket, ticket)
-        return self._accounts.anybody() if token is None else await self._accounts.by_token(token)
+        if token is not None:
+            return await self._accounts.by_token(token)
+        return await self._accounts.by_proxy(request) or self._accounts.anybody()
 
     def _note_failure(self, request: Request) -> None:
         self._limit.failed(_address(request))
@@ -207,14 +281,9 @@ def _bearer(request: Request) -> str | None:
     if value is None:
         return None
     scheme, _, token = value.partition(" ")
+    # Another scheme is a failed try and not an absence: it must not fall back to the cookie.
     return token.strip() if scheme.casefold() == "bearer" else ""
 
 
 def _address(request: Request) -> str:
-    """Where a request is from; all addresses of one IPv6 network count as one."""
-    host = request.client.host if request.client is not None else ""
-    try:
-        found = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    return str(ipaddress.ip_network(f"{found}/64", strict=False)) if found.version == 6 else host
+    return request.client.host if request.client is not None else ""

@@ -1,50 +1,78 @@
-"""The routes on sessions: list, read, start, message, steer. Each does what the MCP tool for it does, for the signed-in
-person: the same checks of owner and policy, the same audit trail."""
+"""The routes on sessions, questions, costs and MCP servers."""
 
-from typing import Any, Literal
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..errors import InvalidArgument, SessionNotFound
+from ..errors import InvalidArgument, PermissionDenied, SessionNotFound
 from ..model.events import TurnStarted
-from ..model.session_ids import is_session_id
+from ..model.options import Worktree, is_session_id
+from ..model.question import Question
+from ..model.text import csv_of
+from ..questions.presentation import as_offered, without_secrets
 from ..server.tools.base import Arguments, Images, Name, Text, dump, name_as_written
-from ..server.tools.library import MARKS
+from ..server.tools.context import AnswerTexts, ModeAfterPlan, answer_from
+from ..server.tools.library import MARKS, cost_report
 from ..server.tools.sessions import CreateSession, session_options
 from ..server.tools.status import interruption, status_of
-from ..service import Service
+from ..service import PendingTurn, Service
 from ..sessions.session import Session
-from ..store.conversation_pages import LONGEST_PREVIEW, Extent
-from .answers import answer, arguments_of, flag_of, number_of, text_of
-from .event_frames import item_fields
-from .feeds import session_in_memory
-from .guard import WebCaller
-from .rows import listed_row, most_urgent_first, question_row, turn_row
+from ..sessions.session_view import SessionView
+from ..store.cost_table import Grouping
+from ..store.transcript_reader import LONGEST_PREVIEW, ConversationPage, Extent
+from .answers import ANSWER_HEADERS, answer, arguments_of, flag_of, number_of, text_of
+from .change_list import ChangedFile, files_of_conversation, files_of_diff
+from .event_frames import item_fields, listed_row, most_urgent_first, question_row, session_in_memory, turn_row
+from .guard import WebUser
+
+if TYPE_CHECKING:
+    from ..hub.hub import Hub
+from ..hub.server_pool import ServerStatus
 
 _MOST_ROWS = 200
 _MOST_TURNS = 50
 _PAGE = 400_000
+_ENOUGH_OF_A_RESULT = 500
+"""Characters of a result where only what it is about counts."""
 """Characters of a page of turns, roughly."""
+_MOST_FILES = 30
+_MOST_FOUND = 100
+_USUAL_COMMANDS = ("clear", "compact", "context", "cost", "init")
 _REPEATED = 200
 """Events that are repeated where the beginning of a turn is not in the log any more."""
 
 
 class SendArguments(Arguments):
-    message: Text
+    message: str = ""
     images: Images | None = None
+    message_key: Name | None = None
 
 
 class ForkArguments(Arguments):
     message: Text | None = None
+    images: Images | None = None
     at_message: Name | None = None
     title: str | None = None
 
 
 class ManageArguments(Arguments):
-    action: Literal["rename", "tag", "pin", "unpin", "archive", "unarchive", "delete"]
+    action: Literal["rename", "tag", "model", "mode", "pin", "unpin", "archive", "unarchive", "delete"]
     text: str | None = None
     confirm: bool | None = None
+
+
+class WorkArguments(Arguments):
+    """What is to be done with a worktree, and the digest of what somebody saw of it and agreed to."""
+
+    action: Literal["commit", "merge", "discard", "pull_request"]
+    agreed: Name | None = None
+    message: str | None = None
+    body: str = ""
+    remote: str | None = None
+    lost: str | None = None
 
 
 class Nothing(Arguments):
@@ -59,6 +87,17 @@ def session_id_of(request: Request) -> str:
     return session_id.lower()
 
 
+def number_in_path(request: Request, name: str) -> int:
+    number = str(request.path_params[name])
+    if not number.isascii() or not number.isdigit() or len(number) > 9:
+        raise InvalidArgument(f"{name}: must be a number.", field=name)
+    return int(number)
+
+
+def _changes(source: str, files: list[ChangedFile], cut: bool) -> dict[str, Any]:
+    return {"source": source, "files": [file.row() for file in files], "cut": cut}
+
+
 class SessionRoutes:
     """The handlers."""
 
@@ -67,7 +106,7 @@ class SessionRoutes:
 
     # -- looking --------------------------------------------------------------------------------------------------
 
-    async def list(self, request: Request, caller: WebCaller) -> Response:
+    async def list(self, request: Request, user: WebUser) -> Response:
         text, project = text_of(request, "text"), text_of(request, "project", 4096)
         archived = flag_of(request, "archived")
         limit, offset = (
@@ -75,7 +114,7 @@ class SessionRoutes:
             number_of(request, "offset", 0, 0, 10**9) or 0,
         )
         entries = await self._service.catalogue(
-            owner=caller.principal,
+            caller=user.caller,
             project=project,
             limit=limit + 1,
             offset=offset,
@@ -84,26 +123,32 @@ class SessionRoutes:
             archived=archived,
         )
         plain = not offset and text is None and project is None and not archived
-        attention = await self._rows(caller, await self._in_memory(caller)) if plain else []
+        attention = await self._rows(user, await self._in_memory(user)) if plain else []
         more = offset + limit if len(entries) > limit else None
-        rows = await self._rows(caller, entries[:limit])
-        return answer({"attention": most_urgent_first(attention), "sessions": rows, "nextOffset": more})
+        rows = await self._rows(user, entries[:limit])
+        # Of a search nobody knows how much it will find.
+        counted = more is not None and text is None and project is None
+        total = await self._service.catalogue_size(caller=user.caller, archived=archived) if counted else None
+        listed = {"attention": most_urgent_first(attention), "sessions": rows, "nextOffset": more, "total": total}
+        return answer(listed)
 
-    async def _in_memory(self, caller: WebCaller) -> Any:
-        return await self._service.catalogue(owner=caller.principal, limit=_MOST_ROWS, active=True)
+    async def _in_memory(self, user: WebUser) -> Any:
+        return await self._service.catalogue(caller=user.caller, limit=_MOST_ROWS, active=True)
 
-    async def _rows(self, caller: WebCaller, entries: Any) -> Any:
-        in_memory = {session.id: session for session in self._service.sessions(owner=caller.principal)}
-        states = await self._service.last_states((entry.session_id for entry in entries), owner=caller.principal)
+    async def _rows(self, user: WebUser, entries: Any) -> Any:
+        in_memory = {session.id: session for session in self._service.sessions(principal=user.principal)}
+        states = await self._service.last_states((entry.session_id for entry in entries), caller=user.caller)
         redactor = self._service.redaction
-        return [
+        owners = self._service.access.owners_for(user.principal)
+        rows = [
             listed_row(entry, in_memory.get(entry.session_id), states.get(entry.session_id), redactor)
             for entry in entries
         ]
+        return [{**row, "sharedBy": owners.get(row["sessionId"])} for row in rows]
 
-    async def show(self, request: Request, caller: WebCaller) -> Response:
-        session = await self._service.find(session_id_of(request), owner=caller.principal)
-        entry = await self._service.stored.entry(session.id, owner=caller.principal)
+    async def show(self, request: Request, user: WebUser) -> Response:
+        session = await self._service.find(session_id_of(request), caller=user.caller)
+        entry = await self._service.stored.entry(session.id, caller=user.caller)
         redactor = self._service.redaction
         outcome = None if session.busy else session.outcome
         usage = session.usage.total
@@ -118,28 +163,34 @@ class SessionRoutes:
             },
             "turnCount": session.model_turns,
             "runsElsewhere": session.runs_elsewhere,
+            "queuedMessages": [
+                {"messageId": message.id, "text": message.text, "images": len(message.images)}
+                for message in session.queued_messages
+            ],
         }
-        known = session_in_memory(self._service, caller.principal, session.id)
+        known = session_in_memory(self._service, user.principal, session.id)
         row = {**listed_row(entry, session, None, redactor), "inMemory": known is session}
+        row["sharedBy"] = session.owner if session.owner != user.principal else None
         questions = [question_row(question, redactor) for question in session.questions]
         return answer({"session": row, "questions": questions, **redactor.data(details)})
 
-    async def turns(self, request: Request, caller: WebCaller) -> Response:
+    async def turns(self, request: Request, user: WebUser) -> Response:
         session_id, service = session_id_of(request), self._service
         before, limit = number_of(request, "before", None, 1, 10**9), number_of(request, "limit", 10, 1, _MOST_TURNS)
-        session = session_in_memory(self._service, caller.principal, session_id)
+        session = session_in_memory(self._service, user.principal, session_id)
         cursor = _where_to_begin(session) if session is not None else None  # before the transcript is read
         try:
             read = await service.stored.page_before(
                 session_id,
                 None if before is None else str(before),
                 Extent(_PAGE, most_turns=limit or 10, longest_result=LONGEST_PREVIEW),
-                owner=caller.principal,
+                caller=user.caller,
                 agent=text_of(request, "agent"),
             )
         except SessionNotFound:
             if session is None:
                 raise
+            # A session in memory has no transcript before its process has written one, and exists all the same.
             none = {"sessionId": session.id, "title": "", "total": 0, "first": 1, "turns": []}
             return answer({**none, "agents": [], "leftBehind": 0, "cursor": cursor})
         cwd, parts = session.cwd if session is not None else "", read.page.parts
@@ -156,85 +207,225 @@ class SessionRoutes:
             }
         )
 
-    async def item(self, request: Request, caller: WebCaller) -> Response:
-        number = str(request.path_params["turn"])
-        if not number.isascii() or not number.isdigit() or len(number) > 9:
-            raise InvalidArgument("turn: must be a number.", field="turn")
+    async def image(self, request: Request, user: WebUser) -> Response:
+        """An image that went with a prompt."""
+        turn, number = number_in_path(request, "turn"), number_in_path(request, "image")
+        found = await self._service.stored.prompt_image(session_id_of(request), turn, number, caller=user.caller)
+        return answer({"image": f"data:{found.media_type};base64,{found.data}"})
+
+    async def item(self, request: Request, user: WebUser) -> Response:
+        number = number_in_path(request, "turn")
         session_id, item_id = session_id_of(request), str(request.path_params["item"])
         found = await self._service.stored.item(
-            session_id, int(number), item_id, owner=caller.principal, agent=text_of(request, "agent")
+            session_id, number, item_id, caller=user.caller, agent=text_of(request, "agent")
         )
-        session = session_in_memory(self._service, caller.principal, session_id)
+        session = session_in_memory(self._service, user.principal, session_id)
         return answer({"item": item_fields(found, session.cwd if session is not None else "")})
+
+    async def commands(self, request: Request, user: WebUser) -> Response:
+        """The slash commands of a session, as its process has told them; the usual ones before that."""
+        session = await self._service.find(session_id_of(request), caller=user.caller)
+        names = self._service.redaction.data([*session.commands])
+        return answer({"commands": sorted(names) or [*_USUAL_COMMANDS]})
+
+    async def files(self, request: Request, user: WebUser) -> Response:
+        """Files of a session's directory whose path has this text in it, the shortest first."""
+        text = (text_of(request, "text") or "").lower()
+        found = await self._service.stored.files(session_id_of(request), caller=user.caller)
+        hits = sorted((path for path in found if text in path.lower()), key=lambda path: _closeness(path, text))
+        return answer({"files": self._service.redaction.data(hits[:_MOST_FILES])})
+
+    async def find(self, request: Request, user: WebUser) -> Response:
+        """Where a text stands in a conversation."""
+        text = text_of(request, "text")
+        if text is None:
+            raise InvalidArgument("text: required.", field="text")
+        found = await self._service.stored.find(session_id_of(request), text, _MOST_FOUND, caller=user.caller)
+        return answer({"found": [{"turn": hit.turn, "itemId": hit.item_id, "excerpt": hit.excerpt} for hit in found]})
+
+    async def changes(self, request: Request, user: WebUser) -> Response:
+        """What the session has changed, by file: in its worktree if it has one and is at rest, else as its calls have
+        noted it."""
+        session_id, service = session_id_of(request), self._service
+        session = await service.find(session_id, caller=user.caller)
+        if isinstance(session.options.worktree, Worktree) and not session.busy:
+            diff = service.redaction.text(await service.work.diff(session_id, caller=user.caller))
+            files, cut = files_of_diff(diff)
+            return answer(_changes("worktree", files, cut))
+
+        async def read(before: str | None) -> ConversationPage:
+            extent = Extent(_PAGE, longest_result=_ENOUGH_OF_A_RESULT)
+            return (await service.stored.page_before(session_id, before, extent, caller=user.caller)).page
+
+        files, cut = await files_of_conversation(read)
+        return answer(_changes("conversation", files, cut))
+
+    async def file(self, request: Request, user: WebUser) -> Response:
+        """A text file below the directory of a session, where the session itself may read it."""
+        path = text_of(request, "path", 4096)
+        if path is None:
+            raise InvalidArgument("path: required.", field="path")
+        found, text = await self._service.stored.file(session_id_of(request), path, caller=user.caller)
+        return answer(self._service.redaction.data({"path": found, "text": text}))
+
+    # -- what it has changed --------------------------------------------------------------------------------------
+
+    async def plan(self, request: Request, user: WebUser) -> Response:
+        """What can be done with its worktree, and what that would be made of."""
+        session_id, work = session_id_of(request), self._service.work
+        plan, remote = await work.plan(session_id, caller=user.caller)
+        lost = await work.unsaved(session_id, caller=user.caller)
+        shown = {
+            "branch": plan.branch,
+            "into": plan.into,
+            "repository": plan.repository,
+            "uncommitted": len(plan.uncommitted),
+            "files": [*plan.uncommitted[:_MOST_FILES]],
+            "commits": plan.commits,
+            "refusal": plan.refusal,
+            "remote": remote,
+            "lost": str(lost),
+        }
+        return answer({**self._service.redaction.data(shown), "digest": plan.digest})
+
+    async def work(self, request: Request, user: WebUser) -> Response:
+        """Does with its worktree what somebody has agreed to, as it is named by what they saw."""
+        arguments = await arguments_of(request, WorkArguments)
+        session_id, work, caller = session_id_of(request), self._service.work, user.caller
+        if arguments.action == "discard":
+            lost = await work.unsaved(session_id, caller=caller)
+            if str(lost) != arguments.lost:
+                raise PermissionDenied(f"This would lose {lost}; nothing was discarded. Look again.", field="lost")
+            return self._done(session_id, await work.discard(session_id, lost, caller=caller))
+        if arguments.agreed is None:
+            raise InvalidArgument("agreed: required.", field="agreed")
+        message = (arguments.message or "").strip() or None
+        match arguments.action:
+            case "commit":
+                commit = await work.commit(session_id, message, arguments.agreed, caller=caller)
+                done = f"Everything is committed, at {commit[:12]}."
+            case "merge":
+                done = await work.merge(session_id, message, arguments.agreed, caller=caller)
+            case _:
+                if message is None or arguments.remote is None:
+                    raise InvalidArgument("message: a pull request needs a title and a remote.", field="message")
+                agreed = {"agreed": arguments.agreed, "remote": arguments.remote}
+                done = await work.pull_request(session_id, message, arguments.body, caller=caller, **agreed)
+        return self._done(session_id, done)
+
+    def _done(self, session_id: str, message: str) -> Response:
+        return answer({"sessionId": session_id, "message": self._service.redaction.text(message)})
 
     # -- doing ----------------------------------------------------------------------------------------------------
 
-    async def create(self, request: Request, caller: WebCaller) -> Response:
+    async def create(self, request: Request, user: WebUser) -> Response:
         arguments = await arguments_of(request, CreateSession)
         try:
             options = session_options(arguments)
             images = arguments.images or ()
-            turn = await self._service.create(arguments.prompt, options, owner=caller.principal, images=images)
+            turn = await self._service.create(
+                arguments.prompt, options, caller=user.caller, images=images, key=arguments.message_key
+            )
         except InvalidArgument as error:
             name_as_written(error, arguments, self._service.settings)
             raise
-        return self._state(turn.session, 201)
+        return self._accepted(turn, 201)
 
-    async def send(self, request: Request, caller: WebCaller) -> Response:
+    async def send(self, request: Request, user: WebUser) -> Response:
         arguments = await arguments_of(request, SendArguments)
         session_id = session_id_of(request)
         turn = await self._service.send(
-            session_id, arguments.message, owner=caller.principal, images=arguments.images or ()
+            session_id,
+            arguments.message,
+            caller=user.caller,
+            images=arguments.images or (),
+            key=arguments.message_key,
         )
-        return self._state(turn.session, 202)
+        return self._accepted(turn, 202)
 
-    async def interrupt(self, request: Request, caller: WebCaller) -> Response:
+    async def message(self, request: Request, user: WebUser) -> Response:
+        """What became of a message that was accepted: queued, taken, dropped, or unknown if no trace of it is left."""
+        message_id = str(request.path_params["message"])
+        state = await self._service.message_state(session_id_of(request), message_id, caller=user.caller)
+        return answer({"messageId": message_id, "state": state})
+
+    async def withdraw(self, request: Request, user: WebUser) -> Response:
+        """Takes a message back that no turn has taken up yet; the text is given back whole."""
+        message_id = str(request.path_params["message"])
+        message = await self._service.withdraw(session_id_of(request), message_id, caller=user.caller)
+        text = self._service.redaction.text(message.text) if message is not None else None
+        return answer({"messageId": message_id, "withdrawn": message is not None, "text": text})
+
+    async def interrupt(self, request: Request, user: WebUser) -> Response:
         await arguments_of(request, Nothing)
-        done = await self._service.interrupt(session_id_of(request), owner=caller.principal)
-        report = dump(interruption(done.session, done.dropped, self._service.redaction))
-        return answer({"droppedMessages": [], **report})
+        done = await self._service.interrupt(session_id_of(request), caller=user.caller)
+        redactor = self._service.redaction
+        # Whole: the page puts them back where they were written.
+        dropped = [{"messageId": message.id, "text": redactor.text(message.text)} for message in done.dropped]
+        return answer({**dump(interruption(done.session, (), redactor)), "droppedMessages": dropped})
 
-    async def cancel(self, request: Request, caller: WebCaller) -> Response:
+    async def cancel(self, request: Request, user: WebUser) -> Response:
         await arguments_of(request, Nothing)
-        return self._state(await self._service.cancel(session_id_of(request), owner=caller.principal))
+        return self._state(await self._service.cancel(session_id_of(request), caller=user.caller))
 
-    async def fork(self, request: Request, caller: WebCaller) -> Response:
+    async def fork(self, request: Request, user: WebUser) -> Response:
         arguments = await arguments_of(request, ForkArguments)
-        session_id, principal = session_id_of(request), caller.principal
+        session_id = session_id_of(request)
         if arguments.message is None:
             if arguments.at_message is not None:
                 raise InvalidArgument("atMessage: needs a message to go on with.", field="atMessage")
-            copy = await self._service.stored.copy(session_id, owner=principal, title=arguments.title)
+            copy = await self._service.stored.copy(session_id, caller=user.caller, title=arguments.title)
             return answer({"sessionId": copy, "status": None}, 201)
-        turn = await self._service.fork(session_id, arguments.message, owner=principal, at_message=arguments.at_message)
-        return self._state(turn.session, 201)
+        turn = await self._service.fork(
+            session_id,
+            arguments.message,
+            caller=user.caller,
+            at_message=arguments.at_message,
+            images=arguments.images or (),
+        )
+        return self._accepted(turn, 201)
 
-    async def manage(self, request: Request, caller: WebCaller) -> Response:
+    async def manage(self, request: Request, user: WebUser) -> Response:
         arguments = await arguments_of(request, ManageArguments)
-        session_id, stored, owner = session_id_of(request), self._service.stored, caller.principal
+        session_id, stored, caller = session_id_of(request), self._service.stored, user.caller
         match arguments.action:
             case "rename":
-                title = await stored.rename(session_id, arguments.text or "", owner=owner)
+                title = await stored.rename(session_id, arguments.text or "", caller=caller)
                 message = f"Its title is {title!r}." if title else "It has no title."
             case "tag":
-                tag = await stored.tag(session_id, arguments.text or "", owner=owner)
+                tag = await stored.tag(session_id, arguments.text or "", caller=caller)
                 message = f"Its tag is {tag!r}." if tag else "It has no tag."
+            case "model" | "mode":
+                value = (arguments.text or "").strip() or None
+                change = {"model" if arguments.action == "model" else "permission_mode": value}
+                await stored.reconfigure(session_id, change, caller=caller)
+                message = f"Its {arguments.action} is {value or 'the default'}."
             case "delete":
                 if not arguments.confirm:
                     raise InvalidArgument("confirm: a session is deleted only with confirm.", field="confirm")
-                await stored.delete(session_id, owner=owner)
+                await stored.delete(session_id, caller=caller)
                 message = "It is deleted."
             case action:
                 mark, on = MARKS[action]
-                await stored.mark(session_id, mark, on, owner=owner)
+                await stored.mark(session_id, mark, on, caller=caller)
                 message = f"It is {'' if on else 'no longer '}{mark}."
-        return answer({"sessionId": session_id, "message": self._service.redaction.text(message)})
+        return self._done(session_id, message)
+
+    def _accepted(self, turn: PendingTurn, status: int) -> Response:
+        state = {"sessionId": turn.session.id, "status": status_of(turn.session)}
+        return answer({**state, "messageId": turn.message_id, "repeated": turn.repeated}, status)
 
     def _state(self, session: Session, status: int = 200) -> Response:
         return answer({"sessionId": session.id, "status": status_of(session)}, status)
 
 
-def _where_to_begin(session: Session) -> str:
+def _closeness(path: str, text: str) -> tuple[bool, int, str]:
+    """Those whose name begins with the text come first, then short ones."""
+    name = path.rstrip("/").rpartition("/")[2]
+    return not name.lower().startswith(text), len(path), path
+
+
+def _where_to_begin(session: SessionView) -> str:
     """Just before the latest turn: what it has done may not be in the transcript yet."""
     events = session.events
     started = events.latest(TurnStarted, 1)
@@ -242,3 +433,160 @@ def _where_to_begin(session: Session) -> str:
         return events.cursor(started[0].seq - 1)
     seq = events.last_seq if not session.turns else max(events.restored_seq, events.last_seq - _REPEATED)
     return events.cursor(seq)
+
+
+# -- question routes --------------------------------------------------------------------------------------------------
+
+
+CHANNEL = "web"
+"""Through which an answer came, as others are told."""
+
+
+class QuestionAnswer(Arguments):
+    decision: Literal["allow", "deny"]
+    reason: str | None = None
+    scope: Literal["once", "session"] | None = None
+    answers: AnswerTexts | None = None
+    updated_input: dict[str, Any] | None = None
+    permission_mode: ModeAfterPlan | None = None
+
+
+class QuestionRoutes:
+    """The handlers."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def list(self, _: Request, user: WebUser) -> Response:
+        sessions = self._service.sessions(principal=user.principal)
+        questions = [question for session in sessions for question in session.questions]
+        rows = [question_row(question, self._service.redaction) for question in questions]
+        return answer({"questions": sorted(rows, key=lambda row: str(row["openedAt"]))})
+
+    async def show(self, request: Request, user: WebUser) -> Response:
+        question = self._question(request, user)
+        return answer({"question": question_row(question, self._service.redaction)})
+
+    async def answer(self, request: Request, user: WebUser) -> Response:
+        arguments = await arguments_of(request, QuestionAnswer)
+        decided = answer_from(arguments.decision, arguments)
+        # Nothing is awaited from here on to the answer itself.
+        question = self._question(request, user)
+        shown = without_secrets(question, self._service.redaction)
+        session = self._service.respond(
+            question.session_id,
+            question.id,
+            as_offered(question, shown, decided),
+            principal=user.principal,
+            by=CHANNEL,
+            client=user.device,
+        )
+        await session.saved()  # what was allowed for the session outlives this process
+        return answer({"sessionId": session.id, "status": status_of(session)})
+
+    def _question(self, request: Request, user: WebUser) -> Question:
+        """The open question in the path. Raises QuestionClosed, which says what became of it, if it is not open."""
+        session = self._service.session(session_id_of(request), principal=user.principal)
+        question_id = str(request.path_params["question"])
+        found = next((question for question in session.questions if question.id == question_id), None)
+        if found is None:
+            raise self._service.broker.why_closed(session.id, question_id)
+        return found
+
+
+# -- overview routes --------------------------------------------------------------------------------------------------
+
+
+_DAY_LENGTH = len("2026-11-01")
+_LONGEST_WAIT = 30.0
+"""Seconds; proxies and browsers cut off what is silent for a minute."""
+
+
+class SteerArguments(Arguments):
+    action: Literal["reconnect", "enable", "disable", "authenticate"]
+    redirect: str | None = None
+
+
+async def _until_connected(hub: "Hub", server: str) -> None:
+    changed = asyncio.Event()
+    unwatch = hub.watch(server, lambda _: changed.set())
+    try:
+        async with asyncio.timeout(_LONGEST_WAIT):
+            while hub.status(server)[0].state != "connected":
+                await changed.wait()
+                changed.clear()  # nothing is awaited between this and the look
+    except TimeoutError:
+        pass
+    finally:
+        unwatch()
+
+
+class OverviewRoutes:
+    """The handlers."""
+
+    def __init__(self, service: Service, find_hub: "Callable[[], Hub | None]") -> None:
+        self._service = service
+        self._find_hub = find_hub
+
+    async def costs(self, request: Request, user: WebUser) -> Response:
+        by, since = text_of(request, "by") or "day", text_of(request, "since") or ""
+        if by not in get_args(Grouping):
+            raise InvalidArgument(f"by: must be one of {', '.join(get_args(Grouping))}.", field="by")
+        if since and not (len(since) == _DAY_LENGTH and since.replace("-", "").isdigit()):
+            raise InvalidArgument("since: must be a day such as 2026-11-01.", field="since")
+        project = text_of(request, "project", 4096)
+        report = await cost_report(self._service, user.caller, cast("Grouping", by), since=since, project=project)
+        shown = self._service.redaction.data(dump(report))
+        if text_of(request, "format") == "csv":
+            headers = {**ANSWER_HEADERS, "Content-Disposition": f'attachment; filename="costs-by-{by}.csv"'}
+            return Response(csv_of(shown["lines"]), headers=headers, media_type="text/csv")
+        return answer(shown)
+
+    async def budgets(self, _: Request, user: WebUser) -> Response:
+        """What limits the person's spending, alone and with their groups, and how much of that is spent."""
+        found = await asyncio.to_thread(self._service.policy_for(user.caller).budgets)
+        rows = [
+            {"period": budget.period, "group": budget.group, "limitUsd": budget.limit, "spentUsd": round(spent, 6)}
+            for budget, spent in found
+        ]
+        return answer({"budgets": rows})
+
+    async def servers(self, request: Request, _: WebUser) -> Response:
+        """The servers; with `waitFor`, once that one is connected, or after half a minute as they are then."""
+        hub, awaited = self._find_hub(), text_of(request, "waitFor")
+        if hub is None:
+            return answer({"servers": [], "problems": []})
+        if awaited is not None:
+            await _until_connected(hub, awaited)
+        return answer(self._reports(hub.status(), hub.problems))
+
+    async def steer(self, request: Request, user: WebUser) -> Response:
+        arguments, hub = await arguments_of(request, SteerArguments), self._find_hub()
+        name = str(request.path_params["server"])
+        if hub is None:
+            raise InvalidArgument("This server has no hub.")
+        with self._service.policy_for(user.caller).steering(arguments.action, name):
+            if arguments.action == "authenticate":
+                return await self._sign_in(hub, name, arguments.redirect)
+            match arguments.action:
+                case "reconnect":
+                    status = await hub.reconnect(name)
+                case "enable":
+                    status = hub.enable(name)
+                case "disable":
+                    status = hub.disable(name)
+        return answer(self._reports([status]))
+
+    async def _sign_in(self, hub: "Hub", name: str, redirect: str | None) -> Response:
+        """The address to sign in at, which has no secrets of others in it and is needed as it is."""
+        from ..server.tools.hub_admin import sign_in  # noqa: PLC0415 - loads the hub
+
+        report = dump(await sign_in(self._service, hub, name, redirect))
+        url = report.pop("url", None)
+        return answer({"servers": [], **self._service.redaction.data(report), "url": url})
+
+    def _reports(self, statuses: "list[ServerStatus]", problems: Sequence[object] = ()) -> dict[str, Any]:
+        from ..server.tools.hub_admin import server_reports  # noqa: PLC0415 - loads the hub
+
+        report = {"servers": [], "problems": [], **dump(server_reports(statuses, problems))}
+        return dict(self._service.redaction.data(report))

@@ -1,7 +1,7 @@
-"""The routes around the sign-in: begin, end, look at the devices, and make a link for another one."""
+"""The routes around the sign-in: begin, end, devices, and a link for another one, also as a QR code."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -12,13 +12,39 @@ from ..errors import InvalidArgument
 from ..model.events import AuditEvent, AuditKind
 from ..model.text import iso, one_line, visible
 from ..server.tools.base import Arguments
+from ..server.transports.proxy_users import user_of
 from ..service import Service
-from ..state.sign_ins import SignIns
+from ..state.sign_ins import Identity, SignIns
 from .answers import answer, arguments_of
-from .guard import Guard, WebCaller
-from .qr_code import qr_rows
+from .feeds import Streams
+from .guard import Guard, WebUser
 from .session_routes import Nothing
-from .stream import Streams
+
+_BLOCKS = {("1", "1"): "█", ("1", "0"): "▀", ("0", "1"): "▄", ("0", "0"): " "}
+
+
+def qr_rows(text: str) -> list[str] | None:
+    """The rows of the code with a quiet zone around it, `1` for dark; None without the library."""
+    try:
+        import segno  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    code = segno.make(text, error="l", micro=False)
+    return ["".join("1" if dark else "0" for dark in row) for row in code.matrix_iter(border=2)]
+
+
+def qr_text(rows: Sequence[str]) -> str:
+    """The code for a terminal, two rows in a line. Light parts are drawn: most terminals are dark, and a reader takes
+    the code either way only if the quiet zone is of the same kind as its light parts."""
+    inverted = ["".join("0" if part == "1" else "1" for part in row) for row in rows]
+    if len(inverted) % 2:
+        inverted.append("0" * len(inverted[0]))
+    pairs = zip(inverted[::2], inverted[1::2], strict=True)
+    return "\n".join("".join(_BLOCKS[parts] for parts in zip(upper, lower, strict=True)) for upper, lower in pairs)
+
+
+# -- sign in routes ---------------------------------------------------------------------------------------------------
+
 
 _LONGEST_DEVICE = 60
 _LARGEST_SIGN_IN = 16 << 10
@@ -48,8 +74,11 @@ class SignInRoutes:
         streams: Streams,
         link: Callable[[str], str],
         server_facts: Callable[[], dict[str, Any]],
+        leave_provider: Callable[[Identity], Awaitable[str | None]] | None = None,
     ) -> None:
-        """`server_facts` is what `/api/me` says of the server."""
+        """`server_facts` is what `/api/me` says of the server; `leave_provider` is where somebody signs out of the
+        provider that they have signed in at."""
+        self._leave_provider = leave_provider
         self._service = service
         self._guard = guard
         self._sign_ins = sign_ins
@@ -64,48 +93,55 @@ class SignInRoutes:
             raise InvalidArgument("token: give a ticket or a token, not both.", field="token")
         device = one_line(visible(arguments.device or ""), _LONGEST_DEVICE)
         if arguments.ticket is not None and not arguments.replace:
+            # Before the ticket is used: a person who decides against it can still use it elsewhere.
             await self._guard.refuse_ticket_of_another(request, arguments.ticket)
         made = await self._guard.sign_in(request, arguments.ticket, arguments.token, device)
-        principal, by = made.sign_in.identity.principal, "ticket" if arguments.ticket is not None else "token"
+        principal = made.sign_in.identity.principal
+        by = "ticket" if arguments.ticket is not None else "token" if arguments.token is not None else "proxy"
+        if by == "proxy" and user_of(request.scope) is None:
+            by = "open"
         self._audit(AuditKind.SIGNED_IN, principal, device=device, by=by)
         response = answer({"principal": principal, "csrf": made.csrf, "expiresAt": iso(made.sign_in.expires_at)})
         self._guard.set_cookie(request, response, made.cookie)
         return response
 
-    async def sign_out(self, request: Request, caller: WebCaller) -> Response:
+    async def sign_out(self, request: Request, user: WebUser) -> Response:
         arguments = await arguments_of(request, SignOutArguments)
         if arguments.everywhere:
-            await asyncio.to_thread(self._sign_ins.end_all, caller.principal)
-        elif caller.sign_in is not None:
-            await asyncio.to_thread(self._sign_ins.end, caller.sign_in.id, caller.principal)
-        self._audit(AuditKind.SIGNED_OUT, caller.principal, device=caller.device, everywhere=bool(arguments.everywhere))
-        self._streams.check_sign_ins(caller.principal)
-        response = answer({})
+            await asyncio.to_thread(self._sign_ins.end_all, user.principal)
+        elif user.sign_in is not None:
+            await asyncio.to_thread(self._sign_ins.end, user.sign_in.id, user.principal)
+        self._audit(AuditKind.SIGNED_OUT, user.principal, device=user.device, everywhere=bool(arguments.everywhere))
+        # After the sign-in has ended: the streams ask the database whether it still stands.
+        self._streams.check_sign_ins(user.principal)
+        # Otherwise the next person at this browser would be signed in again with a click.
+        leaving = await self._leave_provider(user.identity) if self._leave_provider is not None else None
+        response = answer({"provider": leaving})
         self._guard.clear_cookie(request, response)
         return response
 
-    async def me(self, request: Request, caller: WebCaller) -> Response:
-        service, principal = self._service, caller.principal
-        directories = await asyncio.to_thread(service.directories, principal)
+    async def me(self, request: Request, user: WebUser) -> Response:
+        principal, policy = user.principal, self._service.policy_for(user.caller)
+        directories = await asyncio.to_thread(policy.directories)
         fields = {
             "principal": principal,
             "version": __version__,
-            "device": caller.device,
-            "expiresAt": iso(caller.sign_in.expires_at) if caller.sign_in is not None else None,
-            "modes": [*service.modes(principal)],
+            "device": user.device,
+            "expiresAt": iso(user.sign_in.expires_at) if user.sign_in is not None else None,
+            "modes": [*policy.modes],
             "directories": directories,
-            "bypassPossible": service.bypass_possible(principal),
+            "bypassPossible": policy.bypass_possible,
             **await asyncio.to_thread(self._server_facts),
         }
         response = answer(fields)
-        cookie = self._guard.cookie_of(request) if caller.sign_in is not None else None
+        cookie = self._guard.cookie_of(request) if user.sign_in is not None else None
         if cookie:  # so that the browser keeps it as long as we do
             self._guard.set_cookie(request, response, cookie)
         return response
 
-    async def list(self, _: Request, caller: WebCaller) -> Response:
-        found = await asyncio.to_thread(self._sign_ins.of, caller.principal)
-        current = caller.sign_in.id if caller.sign_in is not None else None
+    async def list(self, _: Request, user: WebUser) -> Response:
+        found = await asyncio.to_thread(self._sign_ins.of, user.principal)
+        current = user.sign_in.id if user.sign_in is not None else None
         rows = [
             {
                 "id": sign_in.id,
@@ -118,18 +154,18 @@ class SignInRoutes:
         ]
         return answer({"signIns": rows})
 
-    async def end(self, request: Request, caller: WebCaller) -> Response:
+    async def end(self, request: Request, user: WebUser) -> Response:
         wanted = str(request.path_params["sign_in"])
-        if not await asyncio.to_thread(self._sign_ins.end, wanted, caller.principal):
+        if not await asyncio.to_thread(self._sign_ins.end, wanted, user.principal):
             raise InvalidArgument("There is no such sign-in.", field="id")
-        self._audit(AuditKind.SIGNED_OUT, caller.principal, device=caller.device, other=wanted[:8])
-        self._streams.check_sign_ins(caller.principal)
+        self._audit(AuditKind.SIGNED_OUT, user.principal, device=user.device, other=wanted[:8])
+        self._streams.check_sign_ins(user.principal)
         return answer({})
 
-    async def ticket(self, request: Request, caller: WebCaller) -> Response:
+    async def ticket(self, request: Request, user: WebUser) -> Response:
         await arguments_of(request, Nothing)
-        ticket, expires_at = await asyncio.to_thread(self._sign_ins.new_ticket, caller.identity)
-        self._audit(AuditKind.TICKET_GIVEN, caller.principal, device=caller.device)
+        ticket, expires_at = await asyncio.to_thread(self._sign_ins.new_ticket, user.identity)
+        self._audit(AuditKind.TICKET_GIVEN, user.principal, device=user.device)
         url = self._link(ticket)
         return answer({"url": url, "expiresAt": iso(expires_at), "qr": await asyncio.to_thread(qr_rows, url)})
 

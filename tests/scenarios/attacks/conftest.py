@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.claude.executable import bundled_executable
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.events import AuditEvent, Event, ProcessChanged
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.policy.policy import Policy
@@ -50,7 +51,7 @@ class Forgery:
         """A session of its own with a pipe of its own."""
         env = {PIPE: str(self.sandbox.root / f"forge-{uuid.uuid4().hex}")}
         given = {"cwd": str(self.sandbox.project), "allowed_tools": ("Bash",), "env": env, **options}
-        return await self.service.create(script("go", *steps), SessionOptions(**given), owner=owner)
+        return await self.service.create(script("go", *steps), SessionOptions(**given), caller=Caller(owner))
 
     async def refuted(self) -> tuple[str, str, str]:
         """Waits until a process was ended for what it said; returns its session, the owner and the reason."""

@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from claude_code_mcp.errors import LimitReached
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.policy.policy import Limits, Policy, Profile
 from claude_code_mcp.service import Service
@@ -56,7 +57,7 @@ async def test_what_claude_code_claims_is_what_an_honest_turn_costs(
 ) -> None:
     service: Service = await start_service(policy=alone(sandbox))
     used = text("x", usage={"input_tokens": 1_000_000, "output_tokens": 0})
-    turn = await service.create(script("work", used), session(sandbox), owner="mallory")
+    turn = await service.create(script("work", used), session(sandbox), caller=Caller("mallory"))
     outcome = await end_of(turn)
     assert outcome.usage.cost_usd == pytest.approx(4.0, rel=0.01)
     await parked(turn.session)
@@ -69,7 +70,9 @@ async def test_five_calls_to_the_models_socket_cost_what_they_use(
 ) -> None:
     service: Service = await start_service(policy=alone(sandbox))
     command = f"for n in 1 2 3 4 5; do {direct(100_000)}; done > seen 2>&1"
-    turn = await service.create(script("go", tool("Bash", command=command), "done"), session(sandbox), owner="mallory")
+    turn = await service.create(
+        script("go", tool("Bash", command=command), "done"), session(sandbox), caller=Caller("mallory")
+    )
     outcome = await end_of(turn)
     assert (sandbox.project / "seen").read_text().count("200 OK") == 5
     assert outcome.usage.cost_usd >= 5 * 100_000 * HIGHEST_INPUT
@@ -82,20 +85,24 @@ async def test_the_model_answers_no_command_once_the_budget_is_spent(
 ) -> None:
     service: Service = await start_service(policy=alone(sandbox, session_usd=5.0))
     command = f"for n in 1 2 3 4 5 6; do {direct(500_000)}; done > seen 2>&1"
-    turn = await service.create(script("go", tool("Bash", command=command), "done"), session(sandbox), owner="mallory")
+    turn = await service.create(
+        script("go", tool("Bash", command=command), "done"), session(sandbox), caller=Caller("mallory")
+    )
     await end_of(turn)
     seen = (sandbox.project / "seen").read_text()
     assert seen.count("200 OK") == 3, "each costs two dollars at least"
     assert "budget of this session is spent" in seen
     with pytest.raises(LimitReached, match="budget"):
-        await service.send(turn.session.id, "more", owner="mallory")
+        await service.send(turn.session.id, "more", caller=Caller("mallory"))
 
 
 @needs_bubblewrap
 async def test_a_batch_cannot_be_ordered_past_the_count(start_service: StartService, sandbox: Sandbox) -> None:
     service: Service = await start_service(policy=alone(sandbox))
     command = direct(1).replace("/v1/messages", "/v1/messages/batches") + " > seen 2>&1"
-    turn = await service.create(script("go", tool("Bash", command=command), "done"), session(sandbox), owner="mallory")
+    turn = await service.create(
+        script("go", tool("Bash", command=command), "done"), session(sandbox), caller=Caller("mallory")
+    )
     assert (await end_of(turn)).ok
     assert "400 Bad Request" in (sandbox.project / "seen").read_text()
 

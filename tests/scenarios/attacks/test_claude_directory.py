@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.testing import Sandbox
@@ -67,7 +68,7 @@ async def test_nothing_of_the_users_directory_is_changed_but_the_sessions_own(
     )
     prompt = script("go", tool("Bash", command="sh attacks.sh > seen 2>&1; true"), "done")
     options = SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash",))
-    turn = await service.create(prompt, options, owner="alice")
+    turn = await service.create(prompt, options, caller=Caller("alice"))
     assert (await end_of(turn)).result == "done"
     seen = (sandbox.project / "seen").read_text()
     (transcript,) = claude.glob(f"projects/*/{turn.session.id}.jsonl")
@@ -86,6 +87,7 @@ async def test_nothing_of_the_users_directory_is_changed_but_the_sessions_own(
     assert not list((claude / "projects" / own / "memory").iterdir())
 
 
+@pytest.mark.soak
 async def test_a_session_goes_on_in_and_out_of_a_sandbox(start_service: StartService, sandbox: Sandbox) -> None:
     """What it can take back is its own on both sides."""
     notes = sandbox.project / "notes"
@@ -98,22 +100,22 @@ async def test_a_session_goes_on_in_and_out_of_a_sandbox(start_service: StartSer
         read, write = tool("Read", file_path=str(notes)), tool("Write", file_path=str(notes), content=text)
         return script(f"write {text}", read, write, f"wrote {text}")
 
-    turn = await outside.create(writing("one"), options, owner="alice")
+    turn = await outside.create(writing("one"), options, caller=Caller("alice"))
     session_id = turn.session.id
     assert (await end_of(turn)).result == "wrote one"
     await parked(turn.session)
-    turn = await inside.send(session_id, writing("two"), owner="alice")
+    turn = await inside.send(session_id, writing("two"), caller=Caller("alice"))
     assert (await end_of(turn)).result == "wrote two"
     await parked(turn.session)
-    turn = await outside.send(session_id, writing("three"), owner="alice")
+    turn = await outside.send(session_id, writing("three"), caller=Caller("alice"))
     assert (await end_of(turn)).result == "wrote three"
-    checkpoints = await outside.work.checkpoints(session_id, owner="alice")
+    checkpoints = await outside.work.checkpoints(session_id, caller=Caller("alice"))
     (transcript,) = (sandbox.home / ".claude").glob(f"projects/*/{session_id}.jsonl")
     text = transcript.read_text()
     assert all(f"wrote {number}" in text for number in ("one", "two", "three"))
     assert len(checkpoints) == 3
     await parked(turn.session)
-    fork = await inside.fork(session_id, script("fork", "forked"), owner="alice")
+    fork = await inside.fork(session_id, script("fork", "forked"), caller=Caller("alice"))
     assert (await end_of(fork)).result == "forked"
     assert (transcript.parent / f"{fork.session.id}.jsonl").exists()
 
@@ -126,10 +128,10 @@ async def test_a_session_is_forked_into_another_directory(
     below = sandbox.project / "below"
     below.mkdir()
     service = await start_service(policy=policy(sandbox, isolation), principals=("alice",))
-    turn = await service.create(script("go", "heron"), SessionOptions(cwd=str(sandbox.project)), owner="alice")
+    turn = await service.create(script("go", "heron"), SessionOptions(cwd=str(sandbox.project)), caller=Caller("alice"))
     assert (await end_of(turn)).result == "heron"
     fork = await service.fork(
-        turn.session.id, script("again", "forked"), owner="alice", options=SessionOptions(cwd=str(below))
+        turn.session.id, script("again", "forked"), caller=Caller("alice"), options=SessionOptions(cwd=str(below))
     )
     assert (await end_of(fork)).result == "forked"
     (transcript,) = (sandbox.home / ".claude").glob(f"projects/*/{fork.session.id}.jsonl")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
@@ -27,7 +28,7 @@ def project(sandbox: Sandbox, request: pytest.FixtureRequest) -> Path:
     return sandbox.project
 
 
-@pytest.mark.parametrize("denial", ['deny = ["Bash(rm *)"]', ""])
+@pytest.mark.parametrize("denial", ['deny = ["Bash(rm *)"]', pytest.param("", marks=pytest.mark.soak)])
 async def test_a_command_that_is_spelled_out_runs_in_the_directory_of_the_session(
     start_service: StartService, project: Path, denial: str
 ) -> None:
@@ -37,7 +38,9 @@ async def test_a_command_that_is_spelled_out_runs_in_the_directory_of_the_sessio
     service = await start_service(policy=rules(f"{allowed}\n{denial}\n"))
     written = tool("Write", file_path=str(project / "scratch" / "Makefile"), content="check:\n\trm ../victim\n")
     moving = [tool("Bash", command="cd scratch"), tool("Bash", command="make check")]
-    turn = await service.create(script("go", written, *moving, "done"), SessionOptions(cwd=str(project)), owner="local")
+    turn = await service.create(
+        script("go", written, *moving, "done"), SessionOptions(cwd=str(project)), caller=Caller("local")
+    )
     assert (await end_of(turn)).result == "done"
     assert (project / "scratch" / "Makefile").exists()
     assert (project / "victim").exists()
@@ -55,6 +58,6 @@ async def test_git_looks_at_the_repository_of_the_session(
         await asyncio.to_thread(subprocess.run, ["git", *words], cwd=inner, env=bare, check=True)
     service = await start_service(policy=rules('allow = ["Bash"]\ndeny = ["Bash(rm *)"]\n'))
     moving = [tool("Bash", command="cd sub && pwd"), tool("Bash", command="git status")]
-    turn = await service.create(script("go", *moving, "done"), SessionOptions(cwd=str(project)), owner="local")
+    turn = await service.create(script("go", *moving, "done"), SessionOptions(cwd=str(project)), caller=Caller("local"))
     assert (await end_of(turn)).result == "done"
     assert (project / "victim").exists()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import SessionNotFound
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.outcome import Outcome
 from claude_code_mcp.service import PendingTurn
 from claude_code_mcp.testing import Sandbox
@@ -33,12 +34,12 @@ async def refuted(forgery: Forgery, turn: PendingTurn) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("where", ["in memory", "on disk"])
+@pytest.mark.parametrize("where", [pytest.param("in memory", marks=pytest.mark.soak), "on disk"])
 async def test_a_forged_id_of_another_callers_session_moves_nothing(
     forgery: Forgery, sandbox: Sandbox, where: str
 ) -> None:
     """It made the other session disappear for its owner and appear for the forger."""
-    first = await forgery.service.create(script("mine", "the secret"), options(sandbox), owner="alice")
+    first = await forgery.service.create(script("mine", "the secret"), options(sandbox), caller=Caller("alice"))
     assert (await end_of(first)).ok
     theirs = first.session.id
     if where == "on disk":
@@ -49,11 +50,13 @@ async def test_a_forged_id_of_another_callers_session_moves_nothing(
     assert "another session's id" in outcome.detail
     assert turn.session.id != theirs
     with pytest.raises(SessionNotFound):
-        await forgery.service.find(theirs, owner="mallory")
+        await forgery.service.find(theirs, caller=Caller("mallory"))
     with pytest.raises(SessionNotFound):
-        await forgery.service.stored.read(theirs, owner="mallory")
-    assert (await forgery.service.stored.read(theirs, owner="alice")).turns == 1
-    assert (await say(forgery.service, theirs, script("again", "still mine"), owner="alice")).result == "still mine"
+        await forgery.service.stored.read(theirs, caller=Caller("mallory"))
+    assert (await forgery.service.stored.read(theirs, caller=Caller("alice"))).turns == 1
+    assert (
+        await say(forgery.service, theirs, script("again", "still mine"), caller=Caller("alice"))
+    ).result == "still mine"
 
 
 async def test_a_session_moves_to_no_id_at_all_while_nobody_has_cleared_it(forgery: Forgery) -> None:
@@ -69,21 +72,22 @@ async def test_a_session_that_is_being_cleared_cannot_take_the_id_of_another(
     forgery: Forgery, sandbox: Sandbox
 ) -> None:
     """The id must be new, though an id may change now."""
-    first = await forgery.service.create(script("mine", "the secret"), options(sandbox), owner="alice")
+    first = await forgery.service.create(script("mine", "the secret"), options(sandbox), caller=Caller("alice"))
     assert (await end_of(first)).ok
     turn = await forgery.begin(
         forgery.writing(init(first.session.id), then="until [ -e cleared ]; do sleep 0.05; done")
     )
-    await forgery.service.send(turn.session.id, "/clear", owner="mallory")
+    await forgery.service.send(turn.session.id, "/clear", caller=Caller("mallory"))
     assert str((await end_of(turn)).code) == "protocol_violation"
-    assert (await say(forgery.service, first.session, script("again", "mine"), owner="alice")).result == "mine"
+    assert (await say(forgery.service, first.session, script("again", "mine"), caller=Caller("alice"))).result == "mine"
 
 
+@pytest.mark.soak
 async def test_a_real_clearing_is_followed(forgery: Forgery) -> None:
     turn = await forgery.begin("one")
     assert (await end_of(turn)).ok
     old = turn.session.id
-    assert (await say(forgery.service, old, "/clear", owner="mallory")).ok
+    assert (await say(forgery.service, old, "/clear", caller=Caller("mallory"))).ok
     assert turn.session.id != old
     assert forgery.trail.refuted == []
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.claude.executable import bundled_executable
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import PendingTurn
@@ -60,11 +61,13 @@ class Hub:
             "env": {PIPE: str(sandbox.root / "forge")},
             **options,
         }
-        return await self.rig.service.create(script("go", *steps, "done"), SessionOptions(**given), owner="mallory")
+        return await self.rig.service.create(
+            script("go", *steps, "done"), SessionOptions(**given), caller=Caller("mallory")
+        )
 
     def answer(self, session: Session, **answer: Any) -> None:
         (question,) = session.questions
-        self.rig.service.respond(session.id, question.id, Answer(**answer), owner="mallory")
+        self.rig.service.respond(session.id, question.id, Answer(**answer), principal="mallory")
 
 
 def forging(*frames: Any, then: str = HOLD) -> Step:
@@ -128,7 +131,7 @@ async def test_a_call_that_is_allowed_then_runs_once(start_hub: Any) -> None:
     assert hub.done == [["tools/call", "pay", {"amount": 5}]]
 
 
-@pytest.mark.parametrize("amount", [5, 500], ids=["again", "for more"])
+@pytest.mark.parametrize("amount", [pytest.param(5, marks=pytest.mark.soak), 500], ids=["again", "for more"])
 async def test_an_answer_is_for_one_call_with_one_input(start_hub: Any, amount: int) -> None:
     """The use is the model's own, and allowed: a second call under it is another one."""
     hub: Hub = await start_hub()
@@ -169,7 +172,7 @@ async def test_what_the_session_may_do_unasked_still_runs_unasked(start_hub: Any
 READING = [tool("ListMcpResourcesTool"), tool("ReadMcpResourceTool", server="x", uri="secret://one")]
 
 
-@pytest.mark.parametrize("rule", ["mcp__x", "ReadMcpResourceTool"])
+@pytest.mark.parametrize("rule", ["mcp__x", pytest.param("ReadMcpResourceTool", marks=pytest.mark.soak)])
 async def test_the_tools_that_read_resources_read_none_of_a_denied_server(start_hub: Any, rule: str) -> None:
     hub: Hub = await start_hub(f'deny = ["{rule}"]')
     forged = message("resources/read", uri="secret://one")

@@ -10,11 +10,10 @@ import pytest
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.hub.config_entry import StdioConfig, parse_entry
-from claude_code_mcp.hub.config_files import ConfigPaths, read_configuration
+from claude_code_mcp.hub.config_files import ConfigPaths, NotStarted, ProgramPlace, read_configuration
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.hub.program_place import NotStarted, ProgramPlace
 from claude_code_mcp.hub_factory import Hubs, HubSource, following, make_hub
-from claude_code_mcp.model.origin import ClientOrigin
+from claude_code_mcp.model.caller import ClientEnvironment
 from tests.support.waiting import until_true
 
 ATTACKS = json.loads(Path(__file__).with_name("hub_files.json").read_text())
@@ -192,7 +191,7 @@ async def test_a_denial_reaches_a_client_that_came_while_a_file_could_not_be_rea
 ) -> None:
     (machine.root / "home" / ".claude.json").write_text("{")
     hubs = Hubs(operator.settings, linger=0, open_to_sessions=operator.open_to_sessions)
-    async with hubs.use(ClientOrigin(str(machine.project), operator.environment, "one")) as hub:
+    async with hubs.use(ClientEnvironment(str(machine.project), operator.environment, "one")) as hub:
         assert states(hub)["own"] != "disabled"
         operator.deny(DENIES)
         await until_true(lambda: states(hub)["own"] == "disabled", "the denial has no effect")

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import ClaudeCodeError
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session_library import SessionLibrary
-from claude_code_mcp.store.session_care import SessionFiles
-from claude_code_mcp.store.transcript_text import Detail
-from claude_code_mcp.store.transcripts import ProjectFolders, Transcripts
+from claude_code_mcp.store.transcript_export import Detail
+from claude_code_mcp.store.transcripts import ProjectFolders, SessionFiles, Transcripts
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, script, tool
 from tests.conftest import StartService, contents_below
@@ -151,21 +151,23 @@ async def test_a_command_that_links_the_subagents_of_another_shows_none_of_them(
     )
     options = SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash", "Agent"))
     work = script("delegate", agent("look", script("sub", SECRET)), "done")
-    theirs = await service.create(work, options, owner="alice")
+    theirs = await service.create(work, options, caller=Caller("alice"))
     assert (await end_of(theirs)).ok
-    [name] = (await service.stored.read(theirs.session.id, owner="alice")).agents
+    [name] = (await service.stored.read(theirs.session.id, caller=Caller("alice"))).agents
     place = str(sandbox.root / "state" / "principals")
-    first = await service.create(script("go", "hello"), options, owner="mallory")
+    first = await service.create(script("go", "hello"), options, caller=Caller("mallory"))
     assert (await end_of(first)).ok
     found = [FIND.format(place=place, session=turn.session.id) for turn in (theirs, first)]
     command = (
         f"T=$({found[0]})/{theirs.session.id}; O=$({found[1]})/{first.session.id}; "
         "mkdir -p $O; ln -s $T/subagents $O/subagents; ls $O/subagents/ > seen"
     )
-    again = await service.send(first.session.id, script("link", tool("Bash", command=command), "done"), owner="mallory")
+    again = await service.send(
+        first.session.id, script("link", tool("Bash", command=command), "done"), caller=Caller("mallory")
+    )
     assert (await end_of(again)).ok
     assert name in (sandbox.project / "seen").read_text(), "the link is there, and leads there"
-    shown = await service.stored.read(first.session.id, owner="mallory")
+    shown = await service.stored.read(first.session.id, caller=Caller("mallory"))
     assert shown.agents == ()
     with pytest.raises(ClaudeCodeError, match="no subagent"):
-        await service.stored.read(first.session.id, owner="mallory", agent=name)
+        await service.stored.read(first.session.id, caller=Caller("mallory"), agent=name)

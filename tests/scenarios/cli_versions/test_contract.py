@@ -8,9 +8,8 @@ import pytest
 from claude_code_mcp.claude.executable import MINIMUM_VERSION, TESTED_VERSION, read_version
 from claude_code_mcp.errors import LimitReached
 from claude_code_mcp.model.events import Message
-from claude_code_mcp.model.outcome import Outcome, OutcomeCode
+from claude_code_mcp.model.outcome import Outcome, OutcomeCode, State
 from claude_code_mcp.model.question import Answer, QuestionKind
-from claude_code_mcp.model.states import State
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
@@ -75,6 +74,7 @@ async def test_a_turn_is_run_asked_about_and_resumed(service: Service, sandbox: 
     assert units(await say(service, session, spend(2))) == 2
 
 
+@pytest.mark.soak
 @on(TOTALS_ONLY)
 async def test_turns_and_their_costs_over_several_processes(service: Service, sandbox: Sandbox) -> None:
     session, first = await run(service, spend(1), options(sandbox))

@@ -16,7 +16,7 @@ from mcp.shared.memory import create_client_server_memory_streams
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.hub_factory import Hubs
-from claude_code_mcp.model.origin import ClientOrigin
+from claude_code_mcp.model.caller import ClientEnvironment
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
@@ -34,8 +34,8 @@ class Place:
     sandbox: Sandbox
     environment: dict[str, str]
 
-    def origin(self, name: str = "client", **variables: str) -> ClientOrigin:
-        return ClientOrigin(str(self.sandbox.project), {**self.environment, **variables}, name)
+    def client(self, name: str = "client", **variables: str) -> ClientEnvironment:
+        return ClientEnvironment(str(self.sandbox.project), {**self.environment, **variables}, name)
 
 
 MakePlace = Callable[[str], Place]
@@ -69,11 +69,11 @@ class Dialog:
 
 
 @dataclass
-class Caller:
+class ConnectedClient:
     """One connection, and the person before it."""
 
     name: str
-    origin: ClientOrigin | None
+    environment: ClientEnvironment | None
     client: Client = field(init=False)
     leave: Callable[[], None] = field(init=False)
     """Ends the connection, as a client does that goes away; `gone` is done afterwards."""
@@ -126,19 +126,19 @@ class Caller:
 @asynccontextmanager
 async def connected(
     server: McpServer,
-    origin: ClientOrigin | None,
+    environment: ClientEnvironment | None,
     *,
     mode: str = LEGACY,
     can_be_asked: bool = False,
     name: str = "a client",
-) -> AsyncIterator[Caller]:
+) -> AsyncIterator[ConnectedClient]:
     """A client over streams in memory, until the block is left."""
-    caller = Caller(name, origin)
+    caller = ConnectedClient(name, environment)
     async with (
         create_client_server_memory_streams() as (client_streams, (inbox, outbox)),
         anyio.create_task_group() as tasks,
     ):
-        tasks.start_soon(server.serve, inbox, outbox, origin)  # type: ignore[arg-type]
+        tasks.start_soon(server.serve, inbox, outbox, environment)  # type: ignore[arg-type]
 
         @asynccontextmanager
         async def transport() -> AsyncIterator[Any]:
@@ -160,13 +160,13 @@ class Server:
     mcp: McpServer
     _stack: AsyncExitStack
 
-    async def connect(self, origin: ClientOrigin | None, **how: Any) -> Caller:
+    async def connect(self, environment: ClientEnvironment | None, **how: Any) -> ConnectedClient:
         """A connection in a task of its own, since it may end in another than the one that opened it."""
-        ready: asyncio.Future[Caller] = asyncio.get_running_loop().create_future()
+        ready: asyncio.Future[ConnectedClient] = asyncio.get_running_loop().create_future()
         leave = asyncio.Event()
 
         async def live() -> None:
-            async with connected(self.mcp, origin, **how) as caller:
+            async with connected(self.mcp, environment, **how) as caller:
                 caller.leave = leave.set
                 ready.set_result(caller)
                 await leave.wait()

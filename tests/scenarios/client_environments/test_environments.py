@@ -4,9 +4,11 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.processes.environment import significant
-from claude_code_mcp.sessions.workplaces import environment_key
+from claude_code_mcp.sessions.dependencies import environment_key
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import contents_below
@@ -44,7 +46,7 @@ async def test_two_clients_have_their_own_key_home_path_and_directory(
         path = f"{programs}{os.pathsep}{place.environment['PATH']}"
         own = {"CLAUDE_CODE_MCP_TOKEN": "a secret of the front", "CLAUDE_CODE_MCP_DEPTH": "3"}
         secrets = {"MY_DEPLOY_TOKEN": token, "MY_OTHER_TOKEN": f"never-said-by-{name}"}
-        callers[name] = await server.connect(place.origin(name, PATH=path, WHO=f"I am {name}", **secrets, **own))
+        callers[name] = await server.connect(place.client(name, PATH=path, WHO=f"I am {name}", **secrets, **own))
     for name, caller in callers.items():
         steps = (SHOW, tool("Bash", command="echo $MY_DEPLOY_TOKEN"), f"It is {' and '.join(TOKENS.values())}")
         sessions[name] = places[name], await caller.done(script("look", *steps), allowedTools=["Bash"])
@@ -62,13 +64,14 @@ async def test_two_clients_have_their_own_key_home_path_and_directory(
             assert not [token for token in TOKENS.values() if token in looked.text + json.dumps(looked.data)]
     written = contents_below(tmp_path / "state")
     assert {ended.session for _, ended in sessions.values()} <= {file.stem for file in written}
-    origins = [caller.origin for caller in callers.values() if caller.origin is not None]
-    keys = [environment_key(origin.environment) for origin in origins]
+    environments = [caller.environment for caller in callers.values() if caller.environment is not None]
+    keys = [environment_key(environment.variables) for environment in environments]
     needles = [needle.encode() for needle in ("never-said-by", "sk-key-of", *keys)]
     assert not [file for file, content in written.items() if any(needle in content for needle in needles)]
-    assert not [origin for origin in origins if "sk-key-of" in repr(origin)]
+    assert not [environment for environment in environments if "sk-key-of" in repr(environment)]
 
 
+@pytest.mark.soak
 async def test_each_client_runs_the_claude_code_that_it_names(
     server: Server, make_place: MakePlace, environment: dict[str, str]
 ) -> None:
@@ -76,23 +79,24 @@ async def test_each_client_runs_the_claude_code_that_it_names(
     own = place.sandbox.home / "my-claude"
     own.write_text(f'#!/bin/sh\ntouch "$HOME/ran"\nexec "{real}" "$@"\n')
     own.chmod(0o755)
-    explicit = await server.connect(place.origin(CLAUDE_CODE_PATH="~/my-claude"))
+    explicit = await server.connect(place.client(CLAUDE_CODE_PATH="~/my-claude"))
     assert (await explicit.done(script("go", "done"))).data["result"] == "done"
     assert (place.sandbox.home / "ran").exists()
-    missing = await server.connect(make_place("bob").origin(CLAUDE_CODE_PATH="/nowhere/claude"))
+    missing = await server.connect(make_place("bob").client(CLAUDE_CODE_PATH="/nowhere/claude"))
     assert (await missing.create("hello")).code == "CLI_NOT_FOUND"
     (place.sandbox.home / "ran").unlink()
-    assert (await (await server.connect(place.origin())).done(script("go", "done"))).data["result"] == "done"
+    assert (await (await server.connect(place.client())).done(script("go", "done"))).data["result"] == "done"
     assert not (place.sandbox.home / "ran").exists()
 
 
+@pytest.mark.soak
 async def test_directories_are_those_of_the_client(server: Server, make_place: MakePlace, tmp_path: Path) -> None:
     place = make_place("ann")
     (place.sandbox.project / "below").mkdir()
     (place.sandbox.home / "usual").mkdir()
-    caller = await server.connect(place.origin())
+    caller = await server.connect(place.client())
     relative = await caller.done(script("go", "done"), workingDirectory="below")
-    usual = await server.connect(place.origin(CLAUDE_CODE_DEFAULT_CWD="~/usual"))
+    usual = await server.connect(place.client(CLAUDE_CODE_DEFAULT_CWD="~/usual"))
     named = await usual.done(script("go", "done"))
     listed = await caller.call("claude_list_sessions", projectDirectory="below")
     assert [row["sessionId"] for row in listed.data["sessions"]] == [relative.session]
@@ -107,17 +111,18 @@ async def rows(caller: object) -> list[dict[str, str]]:
     return list(listed.data["sessions"])
 
 
+@pytest.mark.soak
 async def test_a_client_finds_the_sessions_of_its_own_home_and_those_in_memory(
     start_server: StartServer, make_place: MakePlace
 ) -> None:
     ann, bob = make_place("ann"), make_place("bob")
     first = await start_server()
-    made = await (await first.connect(ann.origin())).done(script("go", "ann's"))
-    seen = await rows(await first.connect(bob.origin()))
+    made = await (await first.connect(ann.client())).done(script("go", "ann's"))
+    seen = await rows(await first.connect(bob.client()))
     assert made.session in [row["sessionId"] for row in seen], "all clients are one user, who sees what runs"
     await first.service.__aexit__()
     second = await start_server()
-    other, same = await second.connect(bob.origin()), await second.connect(ann.origin())
+    other, same = await second.connect(bob.client()), await second.connect(ann.client())
     assert made.session not in [row["sessionId"] for row in await rows(other)]
     assert (await other.send(made.session, "hello")).code == "SESSION_NOT_FOUND"
     assert made.session in [row["sessionId"] for row in await rows(same)]
@@ -128,11 +133,11 @@ async def test_a_message_of_another_client_goes_on_in_the_environment_of_that_cl
     server: Server, make_place: MakePlace, model: ScriptedModelThread
 ) -> None:
     place = make_place("ann")
-    one = await server.connect(place.origin("one"))
-    two = await server.connect(place.origin("two", ANTHROPIC_API_KEY="sk-key-of-two"))
+    one = await server.connect(place.client("one"))
+    two = await server.connect(place.client("two", ANTHROPIC_API_KEY="sk-key-of-two"))
     session = (await one.done(script("go", "first"))).session
     before = server.service.session(session).pid
-    again = await server.connect(place.origin("three", TERM_PROGRAM="another window", SHLVL="7"))
+    again = await server.connect(place.client("three", TERM_PROGRAM="another window", SHLVL="7"))
     assert (await again.send(session, script("go", "second"), waitSeconds=40)).data["result"] == "second"
     assert server.service.session(session).pid == before, "a window is no difference"
     assert (await two.send(session, script("go", "third"), waitSeconds=40)).data["result"] == "third"
@@ -147,12 +152,13 @@ def enumerate_changes(values: list[str]) -> list[tuple[int, str]]:
     return [(at, value) for at, value in enumerate(values) if not at or values[at - 1] != value]
 
 
+@pytest.mark.soak
 async def test_a_message_joins_a_turn_at_work_whatever_its_sender_is_like(
     server: Server, make_place: MakePlace, model: ScriptedModelThread
 ) -> None:
     place = make_place("ann")
-    one = await server.connect(place.origin("one"))
-    two = await server.connect(place.origin("two", ANTHROPIC_API_KEY="sk-key-of-two"))
+    one = await server.connect(place.client("one"))
+    two = await server.connect(place.client("two", ANTHROPIC_API_KEY="sk-key-of-two"))
     asking = await one.done(script("go", tool("Bash", command="touch asked"), "done"))
     assert asking.status == "waiting_for_input"
     pid = server.service.session(asking.session).pid
@@ -164,6 +170,7 @@ async def test_a_message_joins_a_turn_at_work_whatever_its_sender_is_like(
     assert set(keys_of(model, asking.session)) == {"sk-key-of-ann"}
 
 
+@pytest.mark.soak
 async def test_a_session_stays_with_its_home_whoever_sends_to_it(
     start_server: StartServer, make_place: MakePlace, model: ScriptedModelThread
 ) -> None:
@@ -173,9 +180,9 @@ async def test_a_session_stays_with_its_home_whoever_sends_to_it(
     here = await server.connect(None)
     own = (await here.create("hello")).session
     assert server.service.session(own).deps.launcher.environment["ANTHROPIC_API_KEY"] == "sk-key-of-the-server"
-    made = (await (await server.connect(ann.origin())).done(script("go", "first"))).session
-    for sender in (await server.connect(bob.origin()), here):
-        server.service.session(made).evict()
+    made = (await (await server.connect(ann.client())).done(script("go", "first"))).session
+    for sender in (await server.connect(bob.client()), here):
+        server.service.session(made).park()
         assert (await sender.send(made, script("go", "second"), waitSeconds=40)).data["result"] == "second"
     assert set(keys_of(model, made)) == {"sk-key-of-ann"}
     assert not list(bob.sandbox.home.glob(f".claude/projects/*/{made}.jsonl"))
@@ -210,7 +217,7 @@ async def test_a_person_switches_bypassing_on_for_their_own_client_only(
     start_server: StartServer, make_place: MakePlace
 ) -> None:
     server = await start_server(toolsets="code")
-    one, two = [await server.connect(make_place(name).origin(name)) for name in ("ann", "bob")]
+    one, two = [await server.connect(make_place(name).client(name)) for name in ("ann", "bob")]
     assert (await one.call("claude_code_configure", action="enable_bypass")).data["allowBypass"] is True
     assert (await one.call("claude_code_configure", action="get_config")).data["allowBypass"] is True
     assert (await two.call("claude_code_configure", action="get_config")).data["allowBypass"] is False

@@ -9,14 +9,14 @@ from claude_code_mcp.server.tools import waiting
 from claude_code_mcp.testing.script import Step, script, text, tool
 from tests.server.connection import Reply
 
-from .conftest import LEGACY, LONG, MODERN, Caller, MakePlace, Place, Server
+from .conftest import LEGACY, LONG, MODERN, ConnectedClient, MakePlace, Place, Server
 
 
 def write(place: Place, name: str) -> Step:
     return tool("Write", file_path=str(place.sandbox.project / name), content="x")
 
 
-def waiting_for(caller: Caller, session: str) -> "asyncio.Task[Reply]":
+def waiting_for(caller: ConnectedClient, session: str) -> "asyncio.Task[Reply]":
     return caller.start("claude_get_status", sessionId=session, waitSeconds=40)
 
 
@@ -24,10 +24,10 @@ async def test_all_that_are_concerned_are_asked_and_the_first_answer_wins(
     server: Server, make_place: MakePlace
 ) -> None:
     place = make_place("ann")
-    maker = await server.connect(place.origin("one"), can_be_asked=True, name="maker")
-    editor = await server.connect(place.origin("two"), can_be_asked=True, name="an editor")
-    stranger = await server.connect(place.origin("three"), can_be_asked=True, name="stranger")
-    mute = await server.connect(make_place("bob").origin("four"), name="mute")
+    maker = await server.connect(place.client("one"), can_be_asked=True, name="maker")
+    editor = await server.connect(place.client("two"), can_be_asked=True, name="an editor")
+    stranger = await server.connect(place.client("three"), can_be_asked=True, name="stranger")
+    mute = await server.connect(make_place("bob").client("four"), name="mute")
     await stranger.call("claude_list_sessions")
     begun = maker.start("claude_create_session", prompt=script("go", write(place, "new"), "done"), waitSeconds=40)
     first = await maker.dialog()
@@ -50,13 +50,14 @@ async def test_all_that_are_concerned_are_asked_and_the_first_answer_wins(
     assert (place.sandbox.project / "new").exists()
 
 
+@pytest.mark.soak
 async def test_the_queue_is_open_for_everybody_and_withdraws_the_dialogs(
     server: Server, make_place: MakePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "_PROGRESS_INTERVAL", 10 * LONG)  # who answered is told before the result
     place = make_place("ann")
-    one, two = [await server.connect(place.origin(name), can_be_asked=True, name=name) for name in ("one", "two")]
-    mute = await server.connect(place.origin("mute"), name="a script")
+    one, two = [await server.connect(place.client(name), can_be_asked=True, name=name) for name in ("one", "two")]
+    mute = await server.connect(place.client("mute"), name="a script")
     gate = tmp_path / "go"
     prompt = script("go", write(place, "new"), text("done", until=str(gate)))
     calls = [one.start("claude_code", prompt=prompt, permissionMode="default")]
@@ -77,8 +78,8 @@ async def test_in_2026_every_waiting_call_returns_the_question_and_a_late_answer
     server: Server, make_place: MakePlace
 ) -> None:
     place = make_place("ann")
-    one = await server.connect(place.origin("one"), mode=MODERN, can_be_asked=True, name="one")
-    two = await server.connect(place.origin("two"), mode=MODERN, can_be_asked=True, name="two")
+    one = await server.connect(place.client("one"), mode=MODERN, can_be_asked=True, name="one")
+    two = await server.connect(place.client("two"), mode=MODERN, can_be_asked=True, name="two")
     begun = one.start("claude_create_session", prompt=script("go", write(place, "new"), "done"), waitSeconds=40)
     first = await one.dialog()
     (session,) = [one.id for one in server.service.sessions()]
@@ -96,8 +97,8 @@ async def test_to_dismiss_a_question_in_one_client_leaves_it_to_the_others(
     server: Server, make_place: MakePlace
 ) -> None:
     place = make_place("ann")
-    one = await server.connect(place.origin("one"), mode=MODERN, can_be_asked=True)
-    two = await server.connect(place.origin("two"), mode=MODERN, can_be_asked=True)
+    one = await server.connect(place.client("one"), mode=MODERN, can_be_asked=True)
+    two = await server.connect(place.client("two"), mode=MODERN, can_be_asked=True)
     begun = one.start("claude_create_session", prompt=script("go", write(place, "new"), "done"), waitSeconds=40)
     (await one.dialog()).cancel()
     left = await begun
@@ -112,7 +113,7 @@ async def test_a_client_that_comes_back_finds_its_session_and_its_question(
     server: Server, make_place: MakePlace, mode: str
 ) -> None:
     place = make_place("ann")
-    before = await server.connect(place.origin("before"), mode=mode, can_be_asked=True)
+    before = await server.connect(place.client("before"), mode=mode, can_be_asked=True)
     call = before.start("claude_create_session", prompt=script("go", write(place, "new"), "done"), waitSeconds=40)
     await before.dialog()
     (running,) = server.service.sessions()
@@ -120,7 +121,7 @@ async def test_a_client_that_comes_back_finds_its_session_and_its_question(
     await asyncio.wait_for(before.gone, LONG)
     call.cancel()
     assert running.questions, "it waits"
-    after = await server.connect(place.origin("after"), mode=mode, can_be_asked=True)
+    after = await server.connect(place.client("after"), mode=mode, can_be_asked=True)
     (listed,) = (await after.call("claude_list_sessions")).data["sessions"]
     assert listed["activeStatus"] == "waiting_for_input"
     watching = waiting_for(after, listed["sessionId"])

@@ -53,12 +53,15 @@ def rules(text: str) -> Policy:
 
 @dataclass
 class Notes:
-    """An observer that remembers what was refused, and how the hub was steered."""
+    """An observer that remembers what was refused, how the hub was steered, and which of its tools were called."""
 
     refused: list[AuditEvent] = field(default_factory=list)
     steered: list[AuditEvent] = field(default_factory=list)
+    called: list[AuditEvent] = field(default_factory=list)
 
     def act(self, act: AuditEvent) -> None:
+        if act.kind is AuditKind.HUB_CALLED:
+            self.called.append(act)
         if act.kind is AuditKind.HUB_STEERED:
             self.steered.append(act)
         if act.kind is AuditKind.REFUSED:
@@ -242,7 +245,7 @@ async def connect(start_rig: StartRig) -> AsyncIterator[StartCaller]:
             ready.set_result(client)
             await over.wait()
 
-    async def start(rig: Rig, mode: str = LEGACY, elicit: Any = None) -> Caller:
+    async def start(rig: Rig, mode: str = LEGACY, elicit: Any = None, sample: Any = None) -> Caller:
         surface = surfaces.setdefault(id(rig), McpServer(rig.service, hub=rig.hub))
         changes: list[str] = []
 
@@ -256,9 +259,15 @@ async def connect(start_rig: StartRig) -> AsyncIterator[StartCaller]:
                     changes.append("resources")
                 case types.ResourceUpdatedNotification():
                     changes.append(str(message.params.uri))
+                case types.LoggingMessageNotification(params=logged):
+                    changes.append(f"{logged.logger}: {logged.data}")
 
         client = Client(
-            InMemoryTransport(surface.server()), mode=mode, elicitation_callback=elicit, message_handler=hear
+            InMemoryTransport(surface.server()),
+            mode=mode,
+            elicitation_callback=elicit,
+            sampling_callback=sample,
+            message_handler=hear,
         )
         ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         connected.append(asyncio.ensure_future(keep(client, ready)))

@@ -182,6 +182,7 @@ async def test_a_channel_that_died_is_called_up_for_the_next_question(allowing: 
     assert (rig.sandbox.project / "called-up").exists()
 
 
+@pytest.mark.soak
 @ON_SHARED_LOOP
 async def test_what_is_too_large_to_be_shown_whole_cannot_be_allowed_from_a_channel(deciding: Channel) -> None:
     rig, session, _ = deciding

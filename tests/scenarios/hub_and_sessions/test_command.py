@@ -113,6 +113,7 @@ async def has_tool(caller: Caller, session: str) -> bool:
     return "No such tool" not in str(report["recentOutput"])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("hub", "expected"),
     [("all", 1), pytest.param("off", 2, marks=pytest.mark.soak)],  # test_hub_factory.py shows that "off" finds none

@@ -1,15 +1,21 @@
 """Servers that come, go and change while sessions and clients are there."""
 
+import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub_factory import HubSource, following
+from claude_code_mcp.hub_hosting import HubProvider
+from claude_code_mcp.private_files import replace_file
 from claude_code_mcp.testing.script import tool
 
-from .conftest import Caller, Rig, StartCaller, StartRig, program, rules, until
+from .conftest import LONG, Caller, Rig, StartCaller, StartRig, program, rules, until
 from .test_mcp_bridge import offered
 
 ALLOWED = ("mcp__x", "mcp__y", "mcp__z")
@@ -47,6 +53,7 @@ def session_knows(session: Any, names: set[str]) -> bool:
     return {*bridge._announced} == names
 
 
+@pytest.mark.soak
 async def test_a_server_that_was_disabled_when_a_session_began_is_there_when_it_is_enabled(start_rig: StartRig) -> None:
     rig: Rig = await start_rig({"x": program(disabled=True)})
     session, _ = await rig.first("hello")
@@ -94,3 +101,50 @@ async def test_clients_see_an_edit_of_the_file_and_are_notified(
         file.unlink()
         await until(lambda: rig.hub.servers == ())
         assert "mcp__x__echo" not in await caller.names()
+
+
+class ErrorSeen(logging.Handler):
+    """Sets an event when an error is logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.event = asyncio.Event()
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = self.format(record)
+        self.event.set()
+
+
+@pytest.mark.parametrize("principals", [(), ("anna",)], ids=["one hub", "a hub for each"])
+async def test_a_hub_that_cannot_be_opened_is_logged_and_opened_when_the_file_changes(
+    start_rig: StartRig, tmp_path: Path, principals: tuple[str, ...]
+) -> None:
+    rig: Rig = await start_rig({})
+    file, state = tmp_path / "servers" / "mcp.json", tmp_path / "other-state"
+    state.mkdir()
+    database = state / "state.sqlite3"
+    database.symlink_to("elsewhere")  # which is refused
+    seen, has_servers = ErrorSeen(), asyncio.Event()
+    log = logging.getLogger("claude_code_mcp.hub_hosting")
+    log.addHandler(seen)
+    settings = load_settings({}, hub_file=file, state_dir=state, principal_sign_in=True)
+    try:
+        async with HubProvider(settings, principals=principals) as provider:
+            assert provider.host is not None
+            hosts = [provider.host, *provider.hosts.values()]
+            hosts[-1].watch_servers(lambda _: has_servers.set())
+            provider.connect(rig.service)
+            file.parent.mkdir()
+            replace_file(file, json.dumps({"mcpServers": {"x": program()}}).encode())
+            await asyncio.wait_for(seen.event.wait(), LONG)
+            assert str(file) in seen.text
+            assert "is a link" in seen.text
+            assert provider.hub is None
+            database.unlink()
+            replace_file(file, json.dumps({"mcpServers": {"x": program(), "y": program()}}).encode())
+            await asyncio.wait_for(has_servers.wait(), LONG)
+            assert [host.servers for host in hosts] == [("x", "y")] * len(hosts)
+            await provider.close()
+    finally:
+        log.removeHandler(seen)

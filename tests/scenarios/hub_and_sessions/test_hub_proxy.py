@@ -7,7 +7,10 @@ from typing import Any
 
 import mcp_types as types
 import pytest
+from mcp import MCPError
 
+from claude_code_mcp.hub.config_files import parse_servers
+from claude_code_mcp.server.tools import hub_proxy
 from tests.hub.conftest import disconnect
 from tests.hub.oauth import Authority
 from tests.hub.oauth import Person as Browser
@@ -33,6 +36,7 @@ from .conftest import (
 
 BOTH = pytest.mark.parametrize("mode", [LEGACY, MODERN], ids=["2025", "2026"])
 ALL = "sessions,hub,hub-tools"
+FULL_SERVER = str(Path(A_SERVER).with_name("full_server.py"))
 ALLOW_ALL = 'allow = ["mcp__x"]'
 
 
@@ -118,7 +122,7 @@ async def test_a_person_allows_once_or_for_good(start_rig: StartRig, connect: St
         assert await caller.text("mcp__x__echo", word="hi") == '{"word": "hi"}'
         assert len(person.shown) == count
     assert person.shown[0].message.startswith("This client wants to: Use echo of x: word=hi")
-    assert rig.service.pending_questions() == []
+    assert rig.service.broker.pending() == []
 
 
 @BOTH
@@ -135,7 +139,7 @@ async def test_a_person_denies_and_the_server_hears_nothing(
     code, _ = await caller.refused("mcp__x__wait", note=str(tmp_path / "note"))
     assert code == "PERMISSION_DENIED"
     assert not (tmp_path / "note").exists()
-    assert rig.service.pending_questions() == []
+    assert rig.service.broker.pending() == []
 
 
 @BOTH
@@ -185,7 +189,7 @@ async def test_a_cancelled_call_takes_its_question_back(start_rig: StartRig, con
     calling = asyncio.ensure_future(caller.call("mcp__x__echo"))
     await asyncio.wait_for(shown.wait(), LONG)
     calling.cancel()
-    await until(lambda: not rig.service.pending_questions())
+    await until(lambda: not rig.service.broker.pending())
 
 
 @BOTH
@@ -204,6 +208,43 @@ async def test_a_question_of_a_server_reaches_the_person_before_the_client(
         assert "Ada" in told
         assert len(person.shown) == 1
         await disconnect(rig.hub, "x")
+
+
+@BOTH
+async def test_a_question_that_a_server_takes_back_does_not_keep_its_call(
+    start_rig: StartRig, connect: StartCaller, mode: str, tmp_path: Path
+) -> None:
+    rig: Rig = await start_rig({"x": program()}, rules(ALLOW_ALL), toolsets="hub-tools")
+    seen, taken_back = tmp_path / "seen", asyncio.Event()
+
+    async def answer(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        seen.touch()
+        if mode == LEGACY:  # the form is before the person until the server takes it away
+            try:
+                await asyncio.Event().wait()
+            finally:
+                taken_back.set()
+        await until(seen.with_suffix(".over").exists)
+        return types.ElicitResult(action="accept", content={"name": "too late"})
+
+    caller: Caller = await connect(rig, mode, answer)
+    assert await caller.text("mcp__x__ask", take_back=str(seen)) == "taken back"
+    if mode == LEGACY:
+        await asyncio.wait_for(taken_back.wait(), LONG)
+    assert await caller.text("mcp__x__echo", a=1) == '{"a": 1}'
+
+
+@BOTH
+async def test_questions_that_a_server_asks_at_once_are_all_answered(
+    start_rig: StartRig, connect: StartCaller, mode: str
+) -> None:
+    rig: Rig = await start_rig({"x": program(A_SERVER, "ask-twice")}, rules(ALLOW_ALL), toolsets="hub-tools")
+    person = Person([types.ElicitResult(action="accept", content={"name": name}) for name in ("Ada", "Bea")])
+    caller: Caller = await connect(rig, mode, person)
+    told = await caller.text("mcp__x__ask")
+    assert "Ada" in told
+    assert "Bea" in told
+    assert len(person.shown) == 2
 
 
 @BOTH
@@ -231,12 +272,185 @@ async def test_a_question_of_a_server_is_declined_where_nobody_can_be_asked(
         await disconnect(rig.hub, "y")
 
 
+@BOTH
+async def test_a_tool_that_is_gone_when_a_person_has_permitted_it_is_unknown(
+    start_rig: StartRig, connect: StartCaller, mode: str
+) -> None:
+    rig: Rig = await start_rig({"x": program()}, toolsets="hub-tools")
+    other: Caller = await connect(rig)
+
+    async def permit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        rig.hub.apply(parse_servers({}, {}))
+        assert await other.names() == []
+        return decide("Allow once")
+
+    caller: Caller = await connect(rig, mode, permit)
+    with pytest.raises(MCPError, match="Unknown tool: mcp__x__echo"):
+        await caller.call("mcp__x__echo")
+
+
+@BOTH
+async def test_every_call_is_audited_with_who_decided_and_how_it_ended(
+    start_rig: StartRig, connect: StartCaller, mode: str
+) -> None:
+    policy = rules('allow = ["mcp__x__big", "mcp__x__refuse", "mcp__x__die"]\ndeny = ["mcp__x__pid"]')
+    rig: Rig = await start_rig({"x": program()}, policy, toolsets="hub-tools")
+    caller: Caller = await connect(rig, mode, Person([decide("Allow for this session"), decide("Deny")]))
+    await caller.text("mcp__x__big", size=1234)
+    await caller.text("mcp__x__echo", a=1)
+    await caller.text("mcp__x__echo", a=2)
+    for refused in ("mcp__x__pid", "mcp__x__wait", "mcp__x__refuse", "mcp__x__die"):
+        await caller.refused(refused)
+    lines = [dict(act.details) for act in rig.notes.called]
+    assert {act.who for act in rig.notes.called} == {"local"}
+    assert all(isinstance(line.pop("duration_ms"), int) for line in lines if line["decision"] == "allow")
+    assert [line.pop("server") for line in lines] == ["x"] * 7
+    told = [(line["tool"], line["decision"], line["by"], line.get("outcome"), line.get("size")) for line in lines]
+    assert told == [
+        ("big", "allow", "policy", "ok", 1234),
+        ("echo", "allow", "elicitation", "ok", 8),
+        ("echo", "allow", "earlier answer", "ok", 8),
+        ("pid", "deny", "policy", None, None),
+        ("wait", "deny", "elicitation", None, None),
+        ("refuse", "allow", "policy", "error", None),
+        ("die", "allow", "policy", "failed", None),
+    ]
+    assert lines[1]["arguments"] == {"a": 1}
+
+
 async def test_errors_of_a_server_are_told_as_such(start_rig: StartRig, connect: StartCaller) -> None:
     rig: Rig = await start_rig({"x": program()}, rules(ALLOW_ALL), toolsets="hub-tools")
     caller: Caller = await connect(rig)
     code, message = await caller.refused("mcp__x__refuse")
-    assert "No such thing" in message
+    assert "'x' answered with an error: No such thing" in message
     assert code == "UPSTREAM_UNAVAILABLE"
+    code, message = await caller.refused("mcp__x__die")
+    assert "'x' was lost during the call: exited with code 7: out of memory" in message
+    assert code == "UPSTREAM_UNAVAILABLE"
+
+
+async def test_an_address_without_a_server_is_told_as_such(start_rig: StartRig, connect: StartCaller) -> None:
+    port, remote = free_port(), RemoteServer()
+    async with http_server(remote, port) as url:
+        rig: Rig = await start_rig({"x": {"type": "http", "url": url}}, rules(ALLOW_ALL), toolsets="hub-tools")
+        caller: Caller = await connect(rig)
+        await caller.text("mcp__x__echo")
+        remote.gone = True
+        _, message = await caller.refused("mcp__x__echo")
+        assert "'x' answered with an error: HTTP 404: there is no MCP server at this address" in message
+        remote.gone = False
+        await disconnect(rig.hub, "x")
+
+
+@BOTH
+async def test_a_call_waits_for_a_server_that_is_still_starting(
+    start_rig: StartRig, connect: StartCaller, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_proxy, "_LIST_TIMEOUT", 0.1)
+    servers = {"x": program(FULL_SERVER, "slow=1"), "bad": {"command": "/nowhere"}}
+    rig: Rig = await start_rig(servers, rules('allow = ["mcp__*"]'), toolsets="hub-tools")
+    caller: Caller = await connect(rig, mode)
+    assert await caller.text("mcp__x__echo", word="hi") == '{"word": "hi"}'
+    code, message = await caller.refused("mcp__bad__echo")
+    assert code == "UPSTREAM_UNAVAILABLE"
+    assert "'bad' is not available: there is no program '/nowhere'" in message
+    with pytest.raises(MCPError, match="Unknown tool: mcp__x__nothing"):
+        await caller.call("mcp__x__nothing")
+
+
+@BOTH
+async def test_what_a_server_logs_during_a_call_reaches_its_caller_from_the_level_it_wants(
+    start_rig: StartRig, connect: StartCaller, mode: str
+) -> None:
+    rig: Rig = await start_rig({"x": program(A_SERVER, "logs")}, rules(ALLOW_ALL), toolsets="hub-tools")
+    caller: Caller = await connect(rig, mode)
+    other: Caller = await connect(rig, mode)
+
+    async def logged(level: str | None) -> list[str]:
+        caller.changes.clear()
+        meta: dict[str, Any] = {}
+        if mode == MODERN and level is not None:
+            meta = {types.LOG_LEVEL_META_KEY: level}
+        elif level is not None:
+            request = types.SetLevelRequest(params=types.SetLevelRequestParams.model_validate({"level": level}))
+            await caller.client.session.send_request(request, types.EmptyResult)
+        await asyncio.wait_for(caller.client.call_tool("mcp__x__log", {}, meta=meta or None), LONG)  # type: ignore[arg-type]
+        return [change for change in caller.changes if change.startswith("x: work: ")]
+
+    known = [f"x: work: said at {level}" for level in ("debug", "info", "error")]
+    assert await logged(None) == (known[1:] if mode == LEGACY else [])
+    assert await logged("debug") == (known if mode == LEGACY else known[1:])
+    assert await logged("warning") == known[2:]
+    assert not any(change.startswith("x: work: ") for change in other.changes)
+
+
+@BOTH
+async def test_a_server_asks_the_model_of_the_caller(start_rig: StartRig, connect: StartCaller, mode: str) -> None:
+    rig: Rig = await start_rig({"x": program(A_SERVER, "logs")}, rules(ALLOW_ALL), toolsets="hub-tools")
+    asked: list[str] = []
+
+    async def answer(_: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
+        asked.append(str(params.messages[0].content))
+        content = types.TextContent(type="text", text="four")
+        return types.CreateMessageResult(role="assistant", content=content, model="a-model")
+
+    caller: Caller = await connect(rig, mode, None, answer)
+    told = await caller.text("mcp__x__sample")
+    assert "four" in told
+    assert "a-model" in told
+    assert len(asked) == 1
+    assert "2+2?" in asked[0]
+    without: Caller = await connect(rig, mode)
+    assert "Nobody who makes a call here has a model" in await without.text("mcp__x__sample")
+
+
+@BOTH
+async def test_a_tool_that_runs_only_as_a_task_is_called_as_one(
+    start_rig: StartRig, connect: StartCaller, mode: str, tmp_path: Path
+) -> None:
+    rig: Rig = await start_rig({"x": program(A_SERVER, "tasks")}, rules(ALLOW_ALL), toolsets="hub-tools")
+    caller: Caller = await connect(rig, mode)
+    listed = {tool.name: tool for tool in (await caller.client.list_tools()).tools}
+    assert listed["mcp__x__long"].execution is None
+    assert await caller.text("mcp__x__long") == "done as a task"
+    note = tmp_path / "note"
+    calling = asyncio.ensure_future(caller.call("mcp__x__long", note=str(note)))
+    await until(note.exists)
+    calling.cancel()
+    await until(lambda: note.read_text() == "cancelled")
+
+
+async def test_a_caller_calls_a_server_no_more_than_its_limits_allow(
+    start_rig: StartRig, connect: StartCaller, tmp_path: Path
+) -> None:
+    servers = {"x": program(limits={"callsAtOnce": 1}), "y": program(limits={"callsPerMinute": 2})}
+    rig: Rig = await start_rig(servers, rules('allow = ["mcp__*"]'), toolsets="hub-tools")
+    caller: Caller = await connect(rig)
+    calling = asyncio.ensure_future(caller.call("mcp__x__wait", note=str(tmp_path / "note")))
+    await until((tmp_path / "note").exists)
+    code, message = await caller.refused("mcp__x__echo")
+    assert (code, "1 calls to 'x' under way" in message) == ("LIMIT_REACHED", True)
+    calling.cancel()
+    await until(lambda: (tmp_path / "note").read_text() == "cancelled")
+    for _ in range(2):
+        await caller.text("mcp__y__echo")
+    code, message = await caller.refused("mcp__y__echo")
+    assert (code, "2 calls to 'y' within a minute" in message) == ("LIMIT_REACHED", True)
+    assert rig.notes.called[-1].details["code"] == "LIMIT_REACHED"
+    assert await caller.text("mcp__x__echo") == "{}"
+
+
+@BOTH
+async def test_tools_that_a_server_adds_after_it_has_asked_reach_the_client(
+    start_rig: StartRig, connect: StartCaller, mode: str
+) -> None:
+    rig: Rig = await start_rig({"x": program()}, rules(ALLOW_ALL), toolsets="hub-tools")
+    caller: Caller = await connect(rig, mode, Person([types.ElicitResult(action="decline")]))
+    assert "mcp__x__new10" not in await caller.names()
+    await caller.text("mcp__x__ask")
+    await caller.text("mcp__x__change")
+    assert "mcp__x__new10" in await caller.names()
+    assert await caller.text("mcp__x__new10") == "new10"
 
 
 @BOTH
@@ -255,6 +469,7 @@ async def test_a_changed_list_of_tools_reaches_clients(start_rig: StartRig, conn
     assert "mcp__x__new10" in await caller.names()
 
 
+@pytest.mark.soak
 async def test_servers_that_come_and_go_do_not_flood_clients(start_rig: StartRig, connect: StartCaller) -> None:
     servers = {"x": program(), "bad": program(A_SERVER, "brief"), "gone": {"command": "/nowhere"}}
     rig: Rig = await start_rig(servers, toolsets="hub-tools")

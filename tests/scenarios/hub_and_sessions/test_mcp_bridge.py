@@ -146,10 +146,11 @@ async def test_a_server_that_is_disabled_in_mid_session_answers_again_once_it_is
             outcome = await rig.say(session, tool("mcp__x__pid"), "${tool_result}")
 
 
+@pytest.mark.soak
 @ON_SHARED_LOOP
 async def test_a_parked_session_finds_the_servers_again(rig: Rig, session: Session) -> None:
     first = await rig.say(session, tool("mcp__x__pid"), "${tool_result}")
-    session.evict()
+    session.park()
     await until(lambda: session.dormant)
     outcome = await rig.say(session, tool("mcp__x__pid"), "${tool_result}")
     assert pids([first.result, outcome.result]) == {first.result.split()[0]}
@@ -178,6 +179,7 @@ async def test_the_policy_decides_without_asking(start_rig: StartRig) -> None:
     assert "mcp__x__pid" not in offered(rig, session.id)
 
 
+@pytest.mark.soak
 async def test_broken_servers_keep_no_session_from_working(start_rig: StartRig) -> None:
     broken = {fault: program(A_SERVER, fault) for fault in ("hang", "mute", "brief")}
     rig: Rig = await start_rig({"x": program(), **broken, "missing": {"command": "/nowhere/at/all"}})
@@ -186,10 +188,11 @@ async def test_broken_servers_keep_no_session_from_working(start_rig: StartRig) 
     assert {"x"} <= {name.split("__")[1] for name in offered(rig, session.id)} <= {"x", "brief"}
 
 
+@pytest.mark.soak
 async def test_a_session_that_begins_in_a_spare_process_has_the_servers_too(start_rig: StartRig) -> None:
     rig: Rig = await start_rig({"x": program()}, spare_processes=1)
     await rig.first("nothing to do")
-    await rig.service.spares_settled()
+    await rig.service.spares.settled()
     (spare,) = rig.service._sessions.spares._ready
     session, _ = await rig.first(tool("mcp__x__progress"), "${tool_result}")
     assert session.id == spare.id

@@ -170,6 +170,7 @@ def test_an_approved_call_cannot_be_swapped_for_a_denied_one(target: Target, ali
     assert (target.place.project / "kept").exists()
 
 
+@pytest.mark.soak
 def test_more_sessions_at_once_than_allowed_are_refused(mallory: Connection) -> None:
     prompt = script("work", tool("Bash", command="mkdir never"), "done")
     made = [mallory.create(prompt, waitSeconds=40) for _ in range(2)]

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.credential_rules import CredentialRule, parse_credential
 from claude_code_mcp.model.events import AuditEvent, Event
+from claude_code_mcp.model.network import CredentialRule, parse_credential
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
@@ -191,6 +191,7 @@ async def test_the_model_and_the_sessions_own_servers_are_reached_as_before(
     assert "own" in await seen(service, sandbox, command)
 
 
+@pytest.mark.soak
 async def test_nothing_is_left_when_the_session_has_ended(
     start_service: StartService, sandbox: Sandbox, pages: Path
 ) -> None:
@@ -198,8 +199,8 @@ async def test_nothing_is_left_when_the_session_has_ended(
     assert isinstance(service, Service)
     await seen(service, sandbox, "true")
     before = _listening()
-    for session in service.sessions(owner="alice"):
-        session.evict()
+    for session in service.sessions(principal="alice"):
+        session.park()
     for _ in range(400):
         if _listening() < before:
             break

@@ -109,7 +109,7 @@ def test_each_caller_signs_in_for_itself_and_uses_no_others_account(
     mallorys = {*authority.access}
 
     assert state(alice) == "needs-auth"
-    assert call(alice).code == "INVALID_ARGUMENT", "she has no such tool"
+    assert call(alice).code == "UPSTREAM_UNAVAILABLE", "for her the server needs a sign-in"
     done = alice.create(script("go", tool("mcp__tickets__echo"), "done"), waitSeconds=40)
     assert done.status == "completed"
 

@@ -118,7 +118,7 @@ def attacks(target: Target, root: Path, victim: str) -> dict[str, str]:
         "server": f"cat {shlex.join(files)} {target.audit_file}",
         "other": f"cat {theirs} {root}/alice/file; ls {theirs.parents[3]} {root} {homes(target)}",
         "write": f"mkdir -p {settings.parent} {root}/alice; echo hooks > {settings}; touch {root}/alice/changed",
-        "processes": f"cat /proc/*/environ | tr '\\0' '\\n'; kill -0 {server} && echo could be killed",
+        "processes": f"cat /proc/{{{server},*}}/environ | tr '\\0' '\\n'; kill -0 {server} && echo could be killed",
         "own": "echo '{ }' > $CLAUDE_CONFIG_DIR/settings.json",
         "environment": "env",
     }
@@ -227,9 +227,10 @@ def test_the_files_of_a_command_line_are_found_by_claude_code(
 # -- what only a sandbox promises -----------------------------------------------------------------------------------
 
 
-def only_without_a_sandbox(level: str, reached: bool) -> None:
+def only_without_a_sandbox(level: str, reached: bool, said: str = "") -> None:
     """Without a sandbox the attack succeeds, which shows that it is one."""
-    assert reached is (level == "none")
+    refusals = [line for line in said.splitlines() if line.startswith("cat: ")]
+    assert reached is (level == "none"), refusals
 
 
 def test_a_session_cannot_read_the_tokens_the_policy_or_the_state_of_the_server(
@@ -255,7 +256,7 @@ def test_a_session_cannot_write_to_the_other_or_to_the_settings_of_the_operator(
 
 def test_a_session_sees_no_process_of_the_server_nor_its_environment(level: str, seen: dict[str, str]) -> None:
     assert "CLAUDE_CODE_MCP_MARK" in seen["processes"]
-    only_without_a_sandbox(level, "CLAUDE_CODE_MCP_TOKENS_FILE" in seen["processes"])
+    only_without_a_sandbox(level, "CLAUDE_CODE_MCP_TOKENS_FILE" in seen["processes"], seen["processes"])
     only_without_a_sandbox(level, "could be killed" in seen["processes"])
 
 

@@ -14,7 +14,7 @@ from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.observers.audit import RotatingJsonl
 from claude_code_mcp.private_files import open_private, private_directory
 from claude_code_mcp.state.documents import Documents
-from claude_code_mcp.state.leases import Leases
+from claude_code_mcp.state.session_holders import Leases
 from claude_code_mcp.state.session_records import SessionRecord, SessionRecords
 from claude_code_mcp.state.spending import Spending
 from claude_code_mcp.state.state_directory import database_in

@@ -26,7 +26,12 @@ def idle(mallory: Connection) -> str:
 
 
 @pytest.mark.parametrize(
-    "refused", ["/heapdump", "/config theme=dark", "\u200b /config theme=dark", "see @/etc/passwd"]
+    "refused",
+    # What is refused is decided once, see tests/policy; that every tool asks for that decision is seen here.
+    [
+        "\u200b /config theme=dark",
+        *(pytest.param(it, marks=pytest.mark.soak) for it in ("/heapdump", "see @/etc/passwd")),
+    ],
 )
 def test_no_tool_takes_a_prompt_that_claude_code_would_act_on_by_itself(
     target: Target, mallory: Connection, idle: str, refused: str

@@ -1,7 +1,6 @@
 """What one session may use of the machine, and that another one works on beside it: a session that starts processes
 without end, and one that fills the memory, on the real CLI."""
 
-import asyncio
 import os
 import shutil
 import sys
@@ -12,14 +11,13 @@ import pytest
 
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.policy.policy import REMOTE_PROFILE, Policy, Profile, Resources
-from claude_code_mcp.processes.cgroups import find_parents
-from claude_code_mcp.processes.limits import EnforcedLimits, ResourceLimits
+from claude_code_mcp.processes.limits import EnforcedLimits, ResourceLimits, find_parents
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
-from tests.claude.conftest import PATIENCE, gone
+from tests.claude.conftest import gone
 from tests.conftest import StartService
-from tests.sessions.support import end_of
+from tests.sessions.support import end_of, written_to
 from tests.support.bubblewrap import missing
 
 PYTHON = shutil.which("python3", path="/usr/bin:/bin")
@@ -79,7 +77,7 @@ async def test_a_session_that_starts_processes_without_end_is_refused_more_and_o
     (sandbox.project / "forks.py").write_text(FORKS)
     os.mkfifo(sandbox.project / "started")
     bomb = await say(service, sandbox, tool("Bash", command=f"{PYTHON} forks.py"), "never")
-    await asyncio.wait_for(asyncio.to_thread((sandbox.project / "started").read_bytes), PATIENCE)
+    await written_to(sandbox.project / "started", bomb)
     pid = bomb.session.pid
     inside = psutil.Process(pid).children(recursive=True) if pid else []
     made, refused = map(int, (sandbox.project / "made").read_text().split())

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.policy.policy import REMOTE_PROFILE, Policy, Profile
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
-from tests.claude.conftest import PATIENCE
 from tests.conftest import StartService
-from tests.sessions.support import end_of
+from tests.sessions.support import end_of, written_to
 from tests.support.bubblewrap import missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -66,7 +66,7 @@ async def walk(service: Any, sandbox: Sandbox, command: str, cwd: Path | None = 
     """What a command says in a session of a caller with a token."""
     directory = cwd or sandbox.project
     prompt = script("look", tool("Bash", command=f"{{ {command}; }} > seen 2>&1; true"), "done")
-    turn = await service.create(prompt, SessionOptions(cwd=str(directory)), owner="alice")
+    turn = await service.create(prompt, SessionOptions(cwd=str(directory)), caller=Caller("alice"))
     assert (await end_of(turn)).result == "done"
     return (directory / "seen").read_text()
 
@@ -121,8 +121,8 @@ async def test_settings_that_are_replaced_outside_stay_what_they_are(
         f"echo evil > $C/new.json; mv $C/settings.json $C/aside; cat $C/settings.json {sandbox.home}/.claude.json"
     )
     prompt = script("look", tool("Bash", command=f"{{ {command}; }} > seen 2>&1; true"), "done")
-    turn = await service.create(prompt, SessionOptions(cwd=str(sandbox.project)), owner="alice")
-    await asyncio.wait_for(asyncio.to_thread((sandbox.project / "started").read_bytes), PATIENCE)
+    turn = await service.create(prompt, SessionOptions(cwd=str(sandbox.project)), caller=Caller("alice"))
+    await written_to(sandbox.project / "started", turn)
     directory = user if len(principals) == 1 else next(sandbox.root.glob("state/principals/alice-*/claude"))
     for file in (directory / "settings.json", sandbox.home / ".claude.json"):
         newer = file.with_name("newer")

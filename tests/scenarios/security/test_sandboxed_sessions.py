@@ -1,6 +1,7 @@
 """Sessions in a sandbox, on the real CLI: what they reach, whose credentials they have, and how they end."""
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import psutil
 import pytest
 
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.service import Service
@@ -35,7 +37,7 @@ async def seen(service: Service, sandbox: Sandbox, command: str, owner: str = "a
     """What a command says in a session of its own."""
     options = SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash",))
     prompt = script("look", tool("Bash", command=f"{{ {command}; }} > seen 2>&1; true"), "done")
-    assert (await end_of(await service.create(prompt, options, owner=owner))).result == "done"
+    assert (await end_of(await service.create(prompt, options, caller=Caller(owner)))).result == "done"
     return (sandbox.project / "seen").read_text()
 
 
@@ -49,7 +51,7 @@ async def test_a_single_caller_is_served_without_a_sandbox_where_there_can_be_no
     service = await start_service(
         extra={"PATH": "/nowhere"}, policy=policy(sandbox, isolation="auto"), principals=principals
     )
-    assert (await service.catalogue(owner="alice")) == []
+    assert (await service.catalogue(caller=Caller("alice"))) == []
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ async def test_several_callers_are_served_without_a_sandbox_if_the_operator_says
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service(extra={"PATH": "/nowhere"}, policy=policy(sandbox, isolation="none"), principals=TWO)
-    assert (await service.catalogue(owner="bob")) == []
+    assert (await service.catalogue(caller=Caller("bob"))) == []
 
 
 # -- the network and the key ----------------------------------------------------------------------------------------
@@ -113,7 +115,7 @@ async def test_a_caller_that_names_its_directories_cannot_name_what_is_the_opera
         project, link = str(sandbox.project), str(sandbox.project / "link")
         for wish in ({"cwd": link}, {"cwd": project, "additional_directories": (str(protected),)}):
             with pytest.raises(PermissionDenied):
-                await service.create(script("go", "never"), SessionOptions(**wish), owner="alice")
+                await service.create(script("go", "never"), SessionOptions(**wish), caller=Caller("alice"))
 
 
 # -- credentials ----------------------------------------------------------------------------------------------------
@@ -132,7 +134,7 @@ async def test_each_principal_has_the_credentials_that_the_operator_gave_it(
     assert "ANTHROPIC_API_KEY=sk-alice-0123456789" in await seen(service, sandbox, "env", "alice")
     assert model.requests[-1].headers["x-api-key"] == "sk-alice-0123456789"
     options = SessionOptions(cwd=str(sandbox.project))
-    outcome = await end_of(await service.create(script("go", "never"), options, owner="bob"))
+    outcome = await end_of(await service.create(script("go", "never"), options, caller=Caller("bob")))
     assert not outcome.ok
     assert "sk-scripted" not in outcome.detail + outcome.result
 
@@ -189,7 +191,7 @@ async def test_a_single_caller_has_the_users_conversations_and_settings_but_cann
     assert (claude / "settings.json").read_text() == '{"env": {"FROM_THE_USER": "1"}}'
     assert {path.name for path in claude.iterdir()} == {*("agents", "history.jsonl", "settings.json"), *OF_SESSIONS}
     assert not list((claude / "agents").iterdir())
-    (entry,) = await service.catalogue(owner="alice")
+    (entry,) = await service.catalogue(caller=Caller("alice"))
     assert list(claude.glob(f"projects/*/{entry.session_id}.jsonl"))
 
 
@@ -213,6 +215,15 @@ async def test_a_session_in_a_sandbox_is_parked_resumed_and_stopped_while_it_ask
     assert second
     for process in (*first, *second):
         await gone(process.pid)
+
+
+@needs_bubblewrap
+async def test_commands_in_a_sandbox_ignore_no_signal_that_others_do_not(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start_service(policy=policy(sandbox))
+    ignored = int((await seen(service, sandbox, "grep SigIgn /proc/self/status")).split()[-1], 16)
+    assert not ignored & 1 << (signal.SIGTERM - 1)
 
 
 @needs_bubblewrap

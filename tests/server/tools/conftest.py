@@ -96,7 +96,7 @@ class Arrival:
         pass
 
 
-async def while_it_speaks(caller: "Caller", call: "asyncio.Future[Any]") -> Session:
+async def while_it_speaks(caller: "ToolCaller", call: "asyncio.Future[Any]") -> Session:
     """The one session, as soon as the model has begun its last answer."""
     arrival = Arrival()
     caller.service.observe(arrival)
@@ -109,7 +109,7 @@ async def while_it_speaks(caller: "Caller", call: "asyncio.Future[Any]") -> Sess
 
 
 async def time_runs_out(
-    caller: "Caller",
+    caller: "ToolCaller",
     call: Coroutine[Any, Any, types.CallToolResult],
     when: Callable[[Session], bool],
     seconds: float = 4.0,
@@ -127,7 +127,7 @@ async def time_runs_out(
 
 
 @dataclass
-class Caller:
+class ToolCaller:
     """Calls tools and looks at what came of it."""
 
     client: Client
@@ -201,7 +201,7 @@ async def start_caller(
             ready.set_result(client)
             await over.wait()
 
-    async def start(mode: str = "legacy", elicit: Any = None, **settings: Any) -> Caller:
+    async def start(mode: str = "legacy", elicit: Any = None, **settings: Any) -> ToolCaller:
         service = await start_service(**settings)
         ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         listener = Listener()
@@ -211,7 +211,7 @@ async def start_caller(
             server, mode=mode, elicitation_callback=elicit, extensions=[listener], message_handler=changes.hear
         )
         connected.append(asyncio.ensure_future(connect(client, ready)))
-        return Caller(await ready, service, sandbox, model, listener, changes)
+        return ToolCaller(await ready, service, sandbox, model, listener, changes)
 
     yield start
     over.set()
@@ -219,7 +219,7 @@ async def start_caller(
 
 
 @pytest.fixture
-async def caller(start_caller: StartCaller) -> Caller:
+async def caller(start_caller: StartCaller) -> ToolCaller:
     started = await start_caller()
-    assert isinstance(started, Caller)
+    assert isinstance(started, ToolCaller)
     return started

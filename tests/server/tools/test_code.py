@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.outcome import State
 from claude_code_mcp.testing.script import fail, script, text, tool
 from tests.sessions.support import ENDLESS
 from tests.support.waiting import HANG_SECONDS
 
-from .conftest import Caller, StartCaller
+from .conftest import StartCaller, ToolCaller
 
 HELLO = script("Say hello", "hello")
 
 
 async def test_turns_and_costs_are_of_the_call_and_totals_of_the_session(start_caller: StartCaller) -> None:
-    caller: Caller = await start_caller(allow_disk_resume=True)
+    caller: ToolCaller = await start_caller(allow_disk_resume=True)
     two = script("Two requests", tool("Bash", command="true"), "done")
     first = await caller.ok("claude_code", prompt=two, allowedTools=["Bash"])
     assert first["numTurns"] == first["sessionTotalTurns"] == 2
@@ -41,7 +41,7 @@ async def test_turns_and_costs_are_of_the_call_and_totals_of_the_session(start_c
     assert caller.session(first).usage.cost_usd == pytest.approx(second["sessionTotalCostUsd"])
     assert caller.session(first).model_turns == 3
 
-    caller.session(first).evict()
+    caller.session(first).park()
     third = await caller.ok("claude_code_reply", sessionId=first["sessionId"], prompt=HELLO)
     assert "notice" not in third
     assert third["sessionTotalCostUsd"] == pytest.approx(second["sessionTotalCostUsd"] + third["totalCostUsd"])
@@ -51,7 +51,7 @@ async def test_turns_and_costs_are_of_the_call_and_totals_of_the_session(start_c
 async def test_a_long_turn_hands_over_to_the_session_tools_and_takes_no_reply(
     start_caller: StartCaller, tmp_path: Path
 ) -> None:
-    caller: Caller = await start_caller(call_limit_ms=400)
+    caller: ToolCaller = await start_caller(call_limit_ms=400)
     prompt = script("Slowly", text("one\ntwo\n", chunks=2, until=str(tmp_path / "go")))
     report = await caller.ok("claude_code", prompt=prompt)
     assert report["status"] == "running"
@@ -66,7 +66,7 @@ async def test_a_long_turn_hands_over_to_the_session_tools_and_takes_no_reply(
     assert (status["status"], status["recentOutput"]) == ("completed", ["one", "two"])
 
 
-async def test_an_execution_error_is_an_error_with_a_subtype(start_caller: StartCaller, caller: Caller) -> None:
+async def test_an_execution_error_is_an_error_with_a_subtype(start_caller: StartCaller, caller: ToolCaller) -> None:
     prompt = script("Fail", fail(500))
     result = await caller.call("claude_code", prompt=prompt, env={"CLAUDE_CODE_MAX_RETRIES": "0"})
     assert result.is_error
@@ -76,19 +76,19 @@ async def test_an_execution_error_is_an_error_with_a_subtype(start_caller: Start
 
 
 async def test_a_session_that_is_only_on_disk_is_resumed_where_the_operator_allows_it(
-    caller: Caller, start_caller: StartCaller, environment: dict[str, str]
+    caller: ToolCaller, start_caller: StartCaller, environment: dict[str, str]
 ) -> None:
     session_id = await _a_session_of_someone_else(caller, environment)
     code, _ = await caller.refused("claude_code_reply", sessionId=session_id, prompt=HELLO)
     assert code == "SESSION_NOT_FOUND"
-    allowed: Caller = await start_caller(allow_disk_resume=True)
+    allowed: ToolCaller = await start_caller(allow_disk_resume=True)
     report = await allowed.ok("claude_code_reply", sessionId=session_id, prompt=HELLO, model="claude-sonnet-4-5")
     assert report["sessionId"] == session_id
     assert allowed.requests(report)[-1].model == "claude-sonnet-4-5"
     assert report["sessionTotalCostUsd"] > report["totalCostUsd"]
 
 
-async def _a_session_of_someone_else(caller: Caller, environment: dict[str, str]) -> str:
+async def _a_session_of_someone_else(caller: ToolCaller, environment: dict[str, str]) -> str:
     session_id = str(uuid.uuid4())
     command = [find_executable(), "-p", "--session-id", session_id, HELLO]
     ran = await asyncio.to_thread(
@@ -98,8 +98,10 @@ async def _a_session_of_someone_else(caller: Caller, environment: dict[str, str]
     return session_id
 
 
-async def test_disk_parameters_are_in_the_schema_only_when_allowed(caller: Caller, start_caller: StartCaller) -> None:
-    allowed: Caller = await start_caller(allow_disk_resume=True)
+async def test_disk_parameters_are_in_the_schema_only_when_allowed(
+    caller: ToolCaller, start_caller: StartCaller
+) -> None:
+    allowed: ToolCaller = await start_caller(allow_disk_resume=True)
     for one, expected in ((caller, False), (allowed, True)):
         tools = {tool.name: tool for tool in (await one.client.list_tools()).tools}
         assert ("resumeSessionAt" in tools["claude_code_reply"].input_schema["properties"]) is expected
@@ -107,14 +109,14 @@ async def test_disk_parameters_are_in_the_schema_only_when_allowed(caller: Calle
     assert (code, message) == ("INVALID_ARGUMENT", "model: unknown field")
 
 
-async def test_progress_tells_what_happens_and_of_api_trouble(caller: Caller) -> None:
+async def test_progress_tells_what_happens_and_of_api_trouble(caller: ToolCaller) -> None:
     retried = fail(529, times=1, then=tool("Bash", command="sleep 0.5"))
     await caller.ok("claude_code", prompt=script("Work", retried, text("finished\n")), allowedTools=["Bash"])
     assert "[tool] Run: sleep 0.5" in caller.progress
     assert any("529" in line for line in caller.progress)
 
 
-async def test_a_cancelled_call_interrupts_its_turn(caller: Caller) -> None:
+async def test_a_cancelled_call_interrupts_its_turn(caller: ToolCaller) -> None:
     prompt = script("Wait", tool("Bash", command=ENDLESS))
     call = asyncio.ensure_future(caller.call("claude_code", prompt=prompt, allowedTools=["Bash"]))
     await caller.until_progress("never")
@@ -126,7 +128,7 @@ async def test_a_cancelled_call_interrupts_its_turn(caller: Caller) -> None:
 
 @pytest.mark.parametrize("mode", ["legacy", pytest.param("2026-07-28", marks=pytest.mark.soak)])
 async def test_a_session_of_one_family_is_usable_in_the_others(start_caller: StartCaller, mode: str) -> None:
-    caller: Caller = await start_caller(mode)
+    caller: ToolCaller = await start_caller(mode)
     created = await caller.ok(
         "claude_create_session", prompt=HELLO, workingDirectory=str(caller.sandbox.project), waitSeconds=30
     )

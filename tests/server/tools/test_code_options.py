@@ -13,10 +13,10 @@ from claude_code_mcp.server.tools.code import ClaudeCode
 from claude_code_mcp.testing.script import script, stall, structured, tool
 from tests.sessions.worktree_support import repository
 
-from .conftest import Caller
+from .conftest import ToolCaller
 from .test_images import png, seen, url
 
-Check = Callable[[Caller], Awaitable[None]]
+Check = Callable[[ToolCaller], Awaitable[None]]
 CHECKS: dict[Check, tuple[str, ...]] = {}
 """The parameters whose effect each check sees."""
 
@@ -29,13 +29,13 @@ def checks(*parameters: str) -> Callable[[Check], Check]:
     return register
 
 
-def argv(caller: Caller, report: dict[str, Any]) -> list[str]:
+def argv(caller: ToolCaller, report: dict[str, Any]) -> list[str]:
     pid = caller.session(report).pid
     assert pid is not None
     return psutil.Process(pid).cmdline()
 
 
-def body(caller: Caller, report: dict[str, Any]) -> dict[str, Any]:
+def body(caller: ToolCaller, report: dict[str, Any]) -> dict[str, Any]:
     found = caller.requests(report)[0].body
     assert found is not None
     return dict(found)
@@ -45,7 +45,7 @@ HELLO = script("Say hello", "hello")
 
 
 @checks("permissionMode")
-async def nobody_is_asked_by_default(caller: Caller) -> None:
+async def nobody_is_asked_by_default(caller: ToolCaller) -> None:
     prompt = script("Touch", tool("Bash", command="touch there"), "${tool_result}")
     report = await caller.ok("claude_code", prompt=prompt)
     assert not (caller.sandbox.project / "there").exists()
@@ -53,7 +53,7 @@ async def nobody_is_asked_by_default(caller: Caller) -> None:
 
 
 @checks("maxTurns")
-async def turns_are_limited(caller: Caller) -> None:
+async def turns_are_limited(caller: ToolCaller) -> None:
     prompt = script("Loop", tool("Bash", command="true"), tool("Bash", command="true"), "done")
     result = await caller.call("claude_code", prompt=prompt, allowedTools=["Bash"], maxTurns=1)
     assert result.is_error
@@ -65,7 +65,7 @@ REVIEWER = {"reviewer": {"description": "Reviews code", "prompt": "You review on
 
 
 @checks("maxBudgetUsd")
-async def the_budget_is_kept(caller: Caller) -> None:
+async def the_budget_is_kept(caller: ToolCaller) -> None:
     prompt = script("Spend", tool("Bash", command="true"), tool("Bash", command="true"), "done")
     result = await caller.call("claude_code", prompt=prompt, allowedTools=["Bash"], maxBudgetUsd=0.0001)
     assert result.is_error
@@ -74,7 +74,7 @@ async def the_budget_is_kept(caller: Caller) -> None:
 
 
 @checks("timeout")
-async def the_turn_is_limited_in_time(caller: Caller) -> None:
+async def the_turn_is_limited_in_time(caller: ToolCaller) -> None:
     code, message = await caller.refused("claude_code", prompt=script("Wait", stall("…")), timeout=1500)
     assert code == "TIMEOUT"
     assert "can be continued" in message
@@ -85,7 +85,7 @@ async def the_turn_is_limited_in_time(caller: Caller) -> None:
     *("includePartialMessages", "env", "enableFileCheckpointing", "systemPrompt", "agents", "images"),
     *("pathToClaudeCodeExecutable", "persistSession"),
 )
-async def many_options_hold_side_by_side(caller: Caller) -> None:
+async def many_options_hold_side_by_side(caller: ToolCaller) -> None:
     """Each start of the CLI takes half a second: these do not depend on each other."""
     other, log, link = (caller.sandbox.root / name for name in ("other", "debug.log", "another-claude"))
     other.mkdir()
@@ -146,7 +146,7 @@ server.run("stdio")
     *("prompt", "cwd", "allowedTools", "tools", "systemPrompt", "model", "thinking", "mcpServers", "strictMcpConfig"),
     *("includePartialMessages", "persistSession"),
 )
-async def more_options_hold_side_by_side(caller: Caller) -> None:
+async def more_options_hold_side_by_side(caller: ToolCaller) -> None:
     other = caller.sandbox.root / "elsewhere"
     other.mkdir()
     servers = {"calc": {"command": sys.executable, "args": ["-c", _SERVER], "env": {"SECRET": "hush"}}}
@@ -181,12 +181,12 @@ async def more_options_hold_side_by_side(caller: Caller) -> None:
     assert report["sessionId"] in transcripts(caller)
 
 
-def transcripts(caller: Caller) -> set[str]:
+def transcripts(caller: ToolCaller) -> set[str]:
     return {path.stem for path in caller.sandbox.home.rglob("*.jsonl")}
 
 
 @checks("agent", "permissionMode", "thinking", "tools")
-async def an_agent_is_chosen(caller: Caller) -> None:
+async def an_agent_is_chosen(caller: ToolCaller) -> None:
     report = await caller.ok(
         "claude_code",
         prompt=HELLO,
@@ -204,7 +204,7 @@ async def an_agent_is_chosen(caller: Caller) -> None:
     assert "Bash" in first.tools
 
 
-async def test_options_with_values_that_there_are_not_are_refused(caller: Caller) -> None:
+async def test_options_with_values_that_there_are_not_are_refused(caller: ToolCaller) -> None:
     code, message = await caller.refused("claude_code", prompt=HELLO, effort="heroic")
     assert code == "INVALID_ARGUMENT"
     assert "xhigh" in message
@@ -213,7 +213,7 @@ async def test_options_with_values_that_there_are_not_are_refused(caller: Caller
 
 
 @checks("outputFormat", "thinking")
-async def the_output_has_the_form_asked_for(caller: Caller) -> None:
+async def the_output_has_the_form_asked_for(caller: ToolCaller) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]}
     report = await caller.ok(
         "claude_code",
@@ -226,7 +226,7 @@ async def the_output_has_the_form_asked_for(caller: Caller) -> None:
 
 
 @checks("sandbox")
-async def a_sandbox_that_cannot_be_had_stops_the_turn(caller: Caller) -> None:
+async def a_sandbox_that_cannot_be_had_stops_the_turn(caller: ToolCaller) -> None:
     prompt = script("Touch", tool("Bash", command="touch outside"), "done")
     nowhere = {"PATH": str(caller.sandbox.root)}  # without the programs that a sandbox is made of
     for sandbox in ({"enabled": True}, {"enabled": True, "failIfUnavailable": False}):
@@ -237,7 +237,7 @@ async def a_sandbox_that_cannot_be_had_stops_the_turn(caller: Caller) -> None:
 
 
 @checks("settingSources")
-async def setting_sources_are_chosen(caller: Caller) -> None:
+async def setting_sources_are_chosen(caller: ToolCaller) -> None:
     settings = caller.sandbox.home / ".claude" / "settings.json"
     settings.parent.mkdir(exist_ok=True)
     settings.write_text(json.dumps({"permissions": {"allow": ["Bash(touch *)"]}}), encoding="utf-8")
@@ -249,15 +249,22 @@ async def setting_sources_are_chosen(caller: Caller) -> None:
 
 
 @checks("hubServers")
-async def a_server_that_the_hub_does_not_have_is_refused(caller: Caller) -> None:
+async def a_server_that_the_hub_does_not_have_is_refused(caller: ToolCaller) -> None:
     """That one which it has is given to the session is tested with the hub."""
     code, message = await caller.refused("claude_code", prompt=HELLO, hubServers=["nobody"])
     assert code == "INVALID_ARGUMENT"
     assert "no server 'nobody'" in message
 
 
+@checks("messageKey")
+async def a_call_that_is_repeated_with_its_key_runs_once(caller: ToolCaller) -> None:
+    first, again = [await caller.ok("claude_code", prompt=HELLO, messageKey="a-key-of-mine") for _ in range(2)]
+    assert again["sessionId"] == first["sessionId"]
+    assert (await caller.ok("claude_code", prompt=HELLO))["sessionId"] != first["sessionId"]
+
+
 @checks("worktree")
-async def a_session_works_in_a_worktree_of_its_own(caller: Caller) -> None:
+async def a_session_works_in_a_worktree_of_its_own(caller: ToolCaller) -> None:
     repo = repository(caller.sandbox.root / "repo")
     prompt = script("Where are you?", tool("Bash", command="pwd"), "${tool_result}")
     report = await caller.ok("claude_code", prompt=prompt, cwd=str(repo), worktree=True, allowedTools=["Bash"])
@@ -270,5 +277,5 @@ def test_every_parameter_has_a_check() -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_on_the_real_cli(check: Check, caller: Caller) -> None:
+async def test_on_the_real_cli(check: Check, caller: ToolCaller) -> None:
     await check(caller)

@@ -8,7 +8,7 @@ import pytest
 
 from claude_code_mcp.testing.script import script, stall, tool
 
-from .conftest import Caller, StartCaller
+from .conftest import StartCaller, ToolCaller
 
 HELLO = script("Say hello", "hello")
 SENSITIVE = {"cwd", "systemPrompt", "agents", "additionalDirectories"}
@@ -17,7 +17,7 @@ SENSITIVE = {"cwd", "systemPrompt", "agents", "additionalDirectories"}
 async def test_details_that_may_be_sensitive_are_told_where_the_operator_allows_it_and_after_a_restart_too(
     start_caller: StartCaller,
 ) -> None:
-    first: Caller = await start_caller()
+    first: ToolCaller = await start_caller()
     report = await first.ok("claude_code", prompt=HELLO, systemPrompt="hush")
     asked = {"action": "get", "sessionId": report["sessionId"]}
     (session,) = (await first.ok("claude_code_session", **asked))["sessions"]
@@ -26,7 +26,7 @@ async def test_details_that_may_be_sensitive_are_told_where_the_operator_allows_
     code, _ = await first.refused("claude_code_session", **asked, includeSensitive=True)
     assert code == "PERMISSION_DENIED"
     await first.service.__aexit__()
-    caller: Caller = await start_caller(allow_sensitive_session_details=True)
+    caller: ToolCaller = await start_caller(allow_sensitive_session_details=True)
     (session,) = (await caller.ok("claude_code_session", **asked, includeSensitive=True))["sessions"]
     assert (session["status"], session["result"]) == ("idle", "hello")
     assert session["totalCostUsd"] == pytest.approx(report["totalCostUsd"])
@@ -34,7 +34,7 @@ async def test_details_that_may_be_sensitive_are_told_where_the_operator_allows_
 
 
 async def test_cancel_is_final(start_caller: StartCaller) -> None:
-    caller: Caller = await start_caller(call_limit_ms=300)
+    caller: ToolCaller = await start_caller(call_limit_ms=300)
     running = await caller.ok("claude_code", prompt=script("Wait", stall("…")))
     reply = await caller.ok("claude_code_session", action="cancel", sessionId=running["sessionId"])
     assert reply["sessions"][0]["status"] == "cancelled"
@@ -43,13 +43,13 @@ async def test_cancel_is_final(start_caller: StartCaller) -> None:
 
 
 @pytest.mark.parametrize("action", ["get", "cancel"])
-async def test_an_action_on_one_session_needs_its_id(caller: Caller, action: str) -> None:
+async def test_an_action_on_one_session_needs_its_id(caller: ToolCaller, action: str) -> None:
     assert (await caller.refused("claude_code_session", action=action))[0] == "INVALID_ARGUMENT"
     unknown = "00000000-0000-4000-8000-000000000000"
     assert (await caller.refused("claude_code_session", action=action, sessionId=unknown))[0] == "SESSION_NOT_FOUND"
 
 
-async def test_bypass_is_off_until_it_is_switched_on(caller: Caller) -> None:
+async def test_bypass_is_off_until_it_is_switched_on(caller: ToolCaller) -> None:
     assert (await caller.ok("claude_code_configure", action="get_config"))["allowBypass"] is False
     code, message = await caller.refused("claude_code", prompt=HELLO, permissionMode="bypassPermissions")
     assert code == "PERMISSION_DENIED"
@@ -78,7 +78,7 @@ async def test_a_person_confirms_the_bypass(
         asked.append(params.message)
         return result
 
-    caller: Caller = await start_caller(mode, person)
+    caller: ToolCaller = await start_caller(mode, person)
     if allowed:
         assert (await caller.ok("claude_code_configure", action="enable_bypass"))["allowBypass"]
     else:
@@ -89,18 +89,18 @@ async def test_a_person_confirms_the_bypass(
 
 async def test_toolsets_can_be_chosen(start_caller: StartCaller) -> None:
     for chosen, expected in (("sessions", 7), ("code", 4), ("query", 1), ("care", 2), ("sessions,query", 8)):
-        caller: Caller = await start_caller(toolsets=chosen)
+        caller: ToolCaller = await start_caller(toolsets=chosen)
         assert len((await caller.client.list_tools()).tools) == expected
 
 
-@pytest.mark.parametrize(("toolsets", "limit"), [("sessions", 9_100), ("sessions,code,query", 18_000)])
+@pytest.mark.parametrize(("toolsets", "limit"), [("sessions", 9_250), ("sessions,code,query", 18_000)])
 async def test_the_list_of_tools_stays_small(start_caller: StartCaller, toolsets: str, limit: int) -> None:
-    caller: Caller = await start_caller(toolsets=toolsets)
+    caller: ToolCaller = await start_caller(toolsets=toolsets)
     listing = await caller.client.list_tools()
     assert len(listing.model_dump_json(by_alias=True, exclude_none=True)) < limit
 
 
-async def test_what_was_cut_is_read_in_pages_and_a_question_comes_with_its_whole_input(caller: Caller) -> None:
+async def test_what_was_cut_is_read_in_pages_and_a_question_comes_with_its_whole_input(caller: ToolCaller) -> None:
     answer = "\n".join(f"line {number} of a long answer" for number in range(12_000))
     report = await caller.ok("claude_code", prompt=script("Go", answer), permissionMode="default")
     (cut,) = report["truncated"]

@@ -12,7 +12,7 @@ from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.sessions.support import parked
 
-from .conftest import Caller, StartCaller
+from .conftest import StartCaller, ToolCaller
 
 
 def png(red: int = 255) -> bytes:
@@ -30,7 +30,7 @@ def url(data: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
-def seen(caller: Caller, report: dict[str, Any]) -> list[bytes]:
+def seen(caller: ToolCaller, report: dict[str, Any]) -> list[bytes]:
     """The pictures in the last request to the model."""
     body = caller.requests(report)[-1].body
     assert body is not None
@@ -39,7 +39,7 @@ def seen(caller: Caller, report: dict[str, Any]) -> list[bytes]:
     return [base64.b64decode(block["source"]["data"]) for block in blocks if block["type"] == "image"]
 
 
-async def test_the_model_sees_images_from_files_and_from_data(caller: Caller) -> None:
+async def test_the_model_sees_images_from_files_and_from_data(caller: ToolCaller) -> None:
     (caller.sandbox.project / "red.png").write_bytes(png())
     first = await caller.ok(
         "claude_create_session",
@@ -61,7 +61,24 @@ async def test_the_model_sees_images_from_files_and_from_data(caller: Caller) ->
     assert (sent["status"], len(seen(caller, first))) == ("completed", 4)
 
 
-async def test_what_is_no_image_is_refused_and_nothing_begins(caller: Caller) -> None:
+async def test_the_model_reads_a_pdf_document(caller: ToolCaller) -> None:
+    document = b"%PDF-1.4\n%%EOF\n"
+    (caller.sandbox.project / "manual.pdf").write_bytes(document)
+    report = await caller.ok(
+        "claude_create_session",
+        prompt=script("Read", "a manual"),
+        workingDirectory=str(caller.sandbox.project),
+        images=["manual.pdf"],
+        waitSeconds=50,
+    )
+    body = caller.requests(report)[-1].body
+    assert body is not None
+    blocks = [block for one in body["messages"] if isinstance(one["content"], list) for block in one["content"]]
+    (sent,) = [block["source"] for block in blocks if block["type"] == "document"]
+    assert (sent["media_type"], base64.b64decode(sent["data"])) == ("application/pdf", document)
+
+
+async def test_what_is_no_image_is_refused_and_nothing_begins(caller: ToolCaller) -> None:
     (caller.sandbox.project / "text.png").write_text("a secret text")
     os.mkfifo(caller.sandbox.project / "pipe.png")
     for source in (
@@ -89,7 +106,7 @@ async def test_only_images_within_the_roots_can_be_sent(start_caller: StartCalle
     kept.write_bytes(png())
     (sandbox.project / "link.png").symlink_to(outside)
     policy = f'[profiles.mine]\nbase = "local"\nroots = ["{sandbox.project}"]\ndeny = ["Read(//{str(kept)[1:]})"]'
-    caller: Caller = await start_caller(policy=parse_policy(policy, "policy.toml", "mine"))
+    caller: ToolCaller = await start_caller(policy=parse_policy(policy, "policy.toml", "mine"))
     escaping = f"{sandbox.project}/../{Path(outside).name}"
     for path in (str(outside), "link.png", "../outside.png", escaping, "kept.png"):
         code, message = await caller.refused("claude_code", prompt="Look", images=[path])

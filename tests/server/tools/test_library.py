@@ -8,25 +8,26 @@ import mcp_types as types
 import pytest
 
 from claude_code_mcp.errors import SessionNotFound
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.service import Service
-from claude_code_mcp.state.session_marks import Mark
+from claude_code_mcp.state.documents import Mark
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
 from tests.sessions.support import end_of, options, parked
 
-from .conftest import Caller, StartCaller
+from .conftest import StartCaller, ToolCaller
 
 CARE = "sessions,code,care"
 
 
-async def a_session(caller: Caller, prompt: str = "Greet", *steps: Any) -> str:
+async def a_session(caller: ToolCaller, prompt: str = "Greet", *steps: Any) -> str:
     report = await caller.ok("claude_code", prompt=script(prompt, *(steps or ("hello there",))), allowedTools=["Bash"])
     await parked(caller.session(report))
     return str(report["sessionId"])
 
 
-async def test_a_session_is_read_in_pages_that_are_the_whole(caller: Caller) -> None:
+async def test_a_session_is_read_in_pages_that_are_the_whole(caller: ToolCaller) -> None:
     long = "\n".join(f"line {number} of a long answer" for number in range(3000))
     session_id = await a_session(caller, "Talk", tool("Bash", command="echo seen"), long)
     read, cursor, pages = "", "1", 0
@@ -47,13 +48,13 @@ async def test_a_session_is_read_in_pages_that_are_the_whole(caller: Caller) -> 
 
 
 async def test_the_list_has_pages_and_finds_what_was_said_and_a_status_survives_a_restart(
-    caller: Caller, start_caller: StartCaller
+    caller: ToolCaller, start_caller: StartCaller
 ) -> None:
     work = (tool("Bash", command="echo seen"), tool("Bash", command="exit 3"))
     made = [await a_session(caller, "number 0", "an okapi"), await a_session(caller, "number 1", *work, "an okapi")]
     status = {"sessionId": made[1], "outputLines": 1000}
     told = await caller.ok("claude_get_status", **status)
-    after: Caller = await start_caller()
+    after: ToolCaller = await start_caller()
     again = await after.ok("claude_get_status", **status)
     for report in (told, again):
         del report["nextCursor"]
@@ -71,7 +72,7 @@ async def test_the_list_has_pages_and_finds_what_was_said_and_a_status_survives_
 
 
 async def test_a_session_is_looked_after(start_caller: StartCaller) -> None:
-    caller: Caller = await start_caller(toolsets=CARE)
+    caller: ToolCaller = await start_caller(toolsets=CARE)
     session_id = await a_session(caller)
     await costs_are_told_in_groups(caller, session_id)
     manage = "claude_manage_session"
@@ -97,7 +98,7 @@ async def test_a_session_is_looked_after(start_caller: StartCaller) -> None:
     assert newer not in [row["sessionId"] for row in (await caller.ok("claude_list_sessions"))["sessions"]]
 
 
-async def costs_are_told_in_groups(caller: Caller, session_id: str) -> None:
+async def costs_are_told_in_groups(caller: ToolCaller, session_id: str) -> None:
     for by, name in (("session", session_id), ("project", str(caller.sandbox.project)), ("model", "claude-opus-5-5")):
         costs = await caller.ok("claude_session_costs", by=by)
         assert [line["name"] for line in costs["lines"]] == [name]
@@ -116,7 +117,7 @@ async def test_a_person_is_asked_before_a_session_is_deleted(start_caller: Start
         asked.append(params.message)
         return answers[len(asked) - 1]
 
-    caller: Caller = await start_caller(mode, person, toolsets=CARE)
+    caller: ToolCaller = await start_caller(mode, person, toolsets=CARE)
     session_id = await a_session(caller, "Greet the people")
     refused = await caller.refused("claude_manage_session", sessionId=session_id, action="delete")
     assert refused[0] == "PERMISSION_DENIED"
@@ -130,34 +131,34 @@ async def test_a_person_is_asked_before_a_session_is_deleted(start_caller: Start
 
 async def test_nobody_touches_the_session_of_another_caller(start_service: StartService, sandbox: Sandbox) -> None:
     service: Service = await start_service()
-    turn = await service.create(script("mine", "alone"), options(sandbox), owner="alice")
+    turn = await service.create(script("mine", "alone"), options(sandbox), caller=Caller("alice"))
     await end_of(turn)
     session_id = turn.session.id
     await parked(turn.session)
     for server in (service, await start_service()):  # in memory, and on disk alone
         for act in (
-            server.stored.read(session_id, owner="bob"),
-            server.stored.rename(session_id, "his", owner="bob"),
-            server.stored.tag(session_id, "his", owner="bob"),
-            server.stored.mark(session_id, Mark.PINNED, True, owner="bob"),
-            server.stored.copy(session_id, owner="bob"),
-            server.stored.export(session_id, "html", owner="bob"),
-            server.stored.delete(session_id, owner="bob"),
-            anext(server.stored.follow(session_id, owner="bob")),
+            server.stored.read(session_id, caller=Caller("bob")),
+            server.stored.rename(session_id, "his", caller=Caller("bob")),
+            server.stored.tag(session_id, "his", caller=Caller("bob")),
+            server.stored.mark(session_id, Mark.PINNED, True, caller=Caller("bob")),
+            server.stored.copy(session_id, caller=Caller("bob")),
+            server.stored.export(session_id, "html", caller=Caller("bob")),
+            server.stored.delete(session_id, caller=Caller("bob")),
+            anext(server.stored.follow(session_id, caller=Caller("bob"))),
         ):
             with pytest.raises(SessionNotFound):
                 await act
-        assert await server.catalogue(owner="bob", text="mine", whole=True) == []
-        assert (await server.stored.costs("session", owner="bob")).lines == []
-        (entry,) = await server.catalogue(owner="alice", text="mine")
+        assert await server.catalogue(caller=Caller("bob"), text="mine", whole=True) == []
+        assert (await server.stored.costs("session", caller=Caller("bob"))).lines == []
+        (entry,) = await server.catalogue(caller=Caller("alice"), text="mine")
         assert (entry.session_id, entry.title, entry.pinned) == (session_id, None, False)
-    copy = await service.stored.copy(session_id, owner="alice")
-    assert {entry.session_id for entry in await service.catalogue(owner="alice")} == {session_id, copy}
+    copy = await service.stored.copy(session_id, caller=Caller("alice"))
+    assert {entry.session_id for entry in await service.catalogue(caller=Caller("alice"))} == {session_id, copy}
     with pytest.raises(SessionNotFound):
-        await service.stored.read(copy, owner="bob")
+        await service.stored.read(copy, caller=Caller("bob"))
 
 
-async def test_a_long_prompt_of_a_session_that_is_not_kept_is_cut_in_the_list(caller: Caller) -> None:
+async def test_a_long_prompt_of_a_session_that_is_not_kept_is_cut_in_the_list(caller: ToolCaller) -> None:
     prompt = script("x" * 500_000, "done")
     report = await caller.ok("claude_code", prompt=prompt, persistSession=False)
     listed = await caller.ok("claude_list_sessions")

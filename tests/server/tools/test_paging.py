@@ -8,8 +8,8 @@ import pytest
 from claude_code_mcp.model.question import Question, QuestionKind
 from claude_code_mcp.model.text import has_mark
 from claude_code_mcp.redaction import Redactor
-from claude_code_mcp.server.elicitation.forms import answer_of, form_of, next_offset, wants_next_page
-from claude_code_mcp.server.tools.paging import ResultParts
+from claude_code_mcp.server.dialogs import answer_of, form_of, next_offset, wants_next_page
+from claude_code_mcp.server.tools.base import ResultParts
 from claude_code_mcp.server.tools.status import SessionReport, pending_inputs
 
 SECRET = "correct-horse-battery-staple"

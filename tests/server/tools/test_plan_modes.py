@@ -7,7 +7,7 @@ import pytest
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.server.elicitation.forms import answer_of, form_of
+from claude_code_mcp.server.dialogs import answer_of, form_of
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
@@ -15,7 +15,7 @@ from claude_code_mcp.testing.script import plan, script, tool
 from tests.conftest import StartService
 from tests.sessions.support import end_of, options, parked, question, until
 
-from .conftest import Caller
+from .conftest import ToolCaller
 
 WRITE = tool("Write", file_path="swept", content="clean")
 PLAN = script("plan", plan("# Tidy up\n1. sweep"), WRITE, "swept")
@@ -39,7 +39,7 @@ async def test_edits_are_accepted_after_an_approval_in_that_mode_which_the_form_
     ]
     answer = answer_of(session.questions[0], "accept", {"decision": "Approve the plan and accept edits"})
     assert answer == Answer(allow=True, mode="acceptEdits")
-    service.answer_question(session.id, asked, answer, "elicitation")
+    service.broker.answer(session.id, asked, answer, "elicitation")
     assert (await end_of(turn)).result == "swept", "nobody was asked about the edit"
     assert (sandbox.project / "swept").read_text() == "clean"
     await parked(session)
@@ -68,7 +68,7 @@ async def test_the_ceiling_holds_for_the_choice(start_service: StartService, san
     forged = answer_of(review, "accept", {"decision": "Approve the plan and accept edits"})
     assert forged is not None
     with pytest.raises(InvalidArgument):
-        service.answer_question(session.id, asked, forged, "elicitation")
+        service.broker.answer(session.id, asked, forged, "elicitation")
 
 
 async def test_an_approval_does_not_lead_above_a_ceiling_below_the_default(
@@ -83,7 +83,7 @@ async def test_an_approval_does_not_lead_above_a_ceiling_below_the_default(
 
 
 @pytest.mark.parametrize("family", ["sessions", "code"])
-async def test_both_families_take_the_mode(caller: Caller, family: str) -> None:
+async def test_both_families_take_the_mode(caller: ToolCaller, family: str) -> None:
     if family == "sessions":
         asked = await caller.ok(
             "claude_create_session",

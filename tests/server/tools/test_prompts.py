@@ -10,12 +10,12 @@ from mcp import MCPError
 
 from claude_code_mcp.config import Toolset, load_settings
 from claude_code_mcp.policy.policy import parse_policy
-from claude_code_mcp.server.delegation_prompts import Prompts
+from claude_code_mcp.server.contents import Prompts
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.testing.script import script
 from tests.support.tables import every_row
 
-from .conftest import Caller, StartCaller
+from .conftest import StartCaller, ToolCaller
 
 SETS = [chosen for size in (1, 2) for chosen in itertools.combinations(get_args(Toolset), size)]
 NAMES = ["delegate", "plan_first", "review_changes", "continue_session", "compare"]
@@ -28,7 +28,7 @@ def filled(prompt: types.Prompt) -> dict[str, str]:
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_prompts_are_listed_and_filled_in(start_caller: StartCaller, mode: str) -> None:
-    caller: Caller = await start_caller(mode)
+    caller: ToolCaller = await start_caller(mode)
     prompts = (await caller.client.list_prompts()).prompts
     assert [prompt.name for prompt in prompts] == NAMES
     for prompt in prompts:
@@ -53,7 +53,7 @@ def test_prompts_name_only_tools_that_are_offered(toolsets: tuple[Toolset, ...])
             assert set(re.findall(r'\\n \\"(\w+)\\":', arguments)) <= set(known)
 
 
-async def test_what_does_not_fit_a_prompt_is_refused(caller: Caller) -> None:
+async def test_what_does_not_fit_a_prompt_is_refused(caller: ToolCaller) -> None:
     for name, arguments, problem in (
         ("delegate", {}, "task: required"),
         ("delegate", {"task": "x", "other": "y"}, "other: unknown argument"),
@@ -67,12 +67,12 @@ async def test_what_does_not_fit_a_prompt_is_refused(caller: Caller) -> None:
 # -- completion ---------------------------------------------------------------------------------------------------
 
 
-async def completed(caller: Caller, name: str, value: str, ref: Any = None) -> list[str]:
+async def completed(caller: ToolCaller, name: str, value: str, ref: Any = None) -> list[str]:
     ref = ref or types.PromptReference(type="ref/prompt", name="delegate")
     return (await caller.client.complete(ref, {"name": name, "value": value})).completion.values
 
 
-async def test_a_session_is_found_by_its_title(caller: Caller) -> None:
+async def test_a_session_is_found_by_its_title(caller: ToolCaller) -> None:
     made = [
         (await caller.ok("claude_code", prompt=script(title, "done")))["sessionId"] for title in ("Bake", "Brew tea")
     ]
@@ -84,7 +84,7 @@ async def test_a_session_is_found_by_its_title(caller: Caller) -> None:
     assert await completed(caller, "session", made[0][:8], reference) == [made[0]]
 
 
-async def test_models_modes_and_directories_are_completed(caller: Caller) -> None:
+async def test_models_modes_and_directories_are_completed(caller: ToolCaller) -> None:
     project = caller.sandbox.project
     for name in ("kitchen", "kiln", ".kept", "garden"):
         (project / name).mkdir()
@@ -105,7 +105,7 @@ async def test_nothing_is_completed_that_the_policy_does_not_grant(start_caller:
     outside.mkdir()
     (sandbox.project / "inward").symlink_to(outside)
     policy = f'[profiles.mine]\nroots = ["{sandbox.project}"]\nmode_ceiling = "default"\nbypass = "never"'
-    caller: Caller = await start_caller(policy=parse_policy(policy, "policy.toml", "mine"))
+    caller: ToolCaller = await start_caller(policy=parse_policy(policy, "policy.toml", "mine"))
     assert await completed(caller, "mode", "") == ["plan", "dontAsk", "default"]
     assert await completed(caller, "directory", f"{sandbox.root}/ou") == []
     assert await completed(caller, "directory", f"{sandbox.project}/in") == [str(inside)]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.states import State
+from claude_code_mcp.model.outcome import State
 from claude_code_mcp.testing.script import fail, parallel, script, stall, text, tool
 from tests.support.waiting import HANG_SECONDS
 
-from .conftest import Caller, StartCaller
+from .conftest import StartCaller, ToolCaller
 
 HELLO = script("Say hello", "hello")
 BOTH_ERAS = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
@@ -18,13 +18,13 @@ EITHER_ERA = pytest.mark.parametrize("mode", ["legacy", pytest.param("2026-07-28
 """Nothing that differs between the eras is at work here."""
 
 
-async def query(caller: Caller, prompt: str, **options: Any) -> dict[str, Any]:
+async def query(caller: ToolCaller, prompt: str, **options: Any) -> dict[str, Any]:
     return await caller.ok("claude_code_query", prompt=prompt, options=options)
 
 
 @BOTH_ERAS
 async def test_every_message_is_a_notification(start_caller: StartCaller, mode: str) -> None:
-    caller: Caller = await start_caller(mode)
+    caller: ToolCaller = await start_caller(mode)
     before = datetime.now().astimezone()
     bundle = await query(
         caller, script("Work", tool("Bash", command="echo hi"), "${tool_result}"), allowedTools=["Bash"]
@@ -55,7 +55,8 @@ async def test_every_message_is_a_notification(start_caller: StartCaller, mode: 
     assert status["status"] == "completed"
 
 
-async def test_the_bundle_has_the_last_messages(caller: Caller) -> None:
+@pytest.mark.soak
+async def test_the_bundle_has_the_last_messages(caller: ToolCaller) -> None:
     prompt = script("Work", *(tool("Bash", command=f"echo {number}") for number in range(4)), "done")
     bundle = await query(caller, prompt, allowedTools=["Bash"], maxMessages=3)
     await caller.listener.until("result")
@@ -63,7 +64,8 @@ async def test_the_bundle_has_the_last_messages(caller: Caller) -> None:
     assert bundle["truncated"] == {"total": len(caller.listener.received), "returned": 3}
 
 
-async def test_a_hundred_messages_by_default(caller: Caller) -> None:
+@pytest.mark.soak
+async def test_a_hundred_messages_by_default(caller: ToolCaller) -> None:
     missing = [str(caller.sandbox.project / f"{number}") for number in range(12)]
     calls = parallel(*(tool("Read", file_path=path) for path in missing))
     bundle = await query(caller, script("Work", *[calls] * 5, "done"))
@@ -72,9 +74,11 @@ async def test_a_hundred_messages_by_default(caller: Caller) -> None:
     assert bundle["truncated"]["total"] > 120
 
 
-async def test_a_bundle_is_not_larger_than_a_client_can_take(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("claude_code_mcp.server.tools.query._MAX_BUNDLE_BYTES", 1 << 20)
-    chunk = text("0123456789abcdef", repeat=5 << 11)
+async def test_a_bundle_is_not_larger_than_a_client_can_take(
+    caller: ToolCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("claude_code_mcp.server.tools.query._MAX_BUNDLE_BYTES", 1 << 18)
+    chunk = text("0123456789abcdef", repeat=5 << 9)
     large = [chunk | tool("Bash", command="true") for _ in range(8)]
     bundle = await query(caller, script("Write", *large, "done"), allowedTools=["Bash"])
     assert bundle["truncated"]["total"] - bundle["truncated"]["returned"] >= 4
@@ -82,7 +86,7 @@ async def test_a_bundle_is_not_larger_than_a_client_can_take(caller: Caller, mon
     assert bundle["result"]["summary"] == "done"
 
 
-async def test_fragments_are_streamed_when_asked_for_and_system_messages_can_be_left_out(caller: Caller) -> None:
+async def test_fragments_are_streamed_when_asked_for_and_system_messages_can_be_left_out(caller: ToolCaller) -> None:
     prompt = script("Count", text("one two three four", chunks=4))
     bundle = await query(caller, prompt, includePartialMessages=True, includeSystemMessages=False)
     await caller.listener.until("result")
@@ -103,7 +107,7 @@ async def test_fragments_are_streamed_when_asked_for_and_system_messages_can_be_
 
 @EITHER_ERA
 async def test_a_cancelled_call_aborts_the_turn_and_cleans_up(start_caller: StartCaller, mode: str) -> None:
-    caller: Caller = await start_caller(mode)
+    caller: ToolCaller = await start_caller(mode)
     call = asyncio.ensure_future(query(caller, script("Wait", stall("…"))))
     await caller.listener.until("system")
     (session,) = caller.service.sessions()
@@ -117,7 +121,7 @@ async def test_a_cancelled_call_aborts_the_turn_and_cleans_up(start_caller: Star
 
 
 async def test_api_trouble_is_retried_and_told_and_what_stays_is_a_clear_error(start_caller: StartCaller) -> None:
-    caller: Caller = await start_caller(extra={"CLAUDE_CODE_MAX_RETRIES": "1"})
+    caller: ToolCaller = await start_caller(extra={"CLAUDE_CODE_MAX_RETRIES": "1"})
     bundle = await query(caller, script("Retry", fail(529, times=1, then="fine")))
     assert bundle["result"] == {"success": True, "summary": "fine"}
     assert any("529" in reported for reported in caller.progress)
@@ -132,14 +136,14 @@ async def test_api_trouble_is_retried_and_told_and_what_stays_is_a_clear_error(s
     assert result.structured_content["messages"][-1]["type"] == "result"
 
 
-async def test_a_start_that_fails_is_told_at_once(caller: Caller) -> None:
+async def test_a_start_that_fails_is_told_at_once(caller: ToolCaller) -> None:
     code, message = await caller.refused("claude_code_query", prompt=HELLO, options={"cwd": "/nowhere/at/all"})
     assert code == "INVALID_ARGUMENT"
     assert "/nowhere/at/all" in message
     assert caller.service.sessions() == []
 
 
-async def test_options_are_checked_and_bypass_must_be_switched_on(caller: Caller) -> None:
+async def test_options_are_checked_and_bypass_must_be_switched_on(caller: ToolCaller) -> None:
     wrong: list[dict[str, Any]] = [
         {"maxTurns": 0},
         {"maxMessages": -1},

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import psutil
+import pytest
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.server.tools.query import QueryOptions, _session_options
@@ -11,7 +12,7 @@ from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
 
-from .conftest import Caller, StartCaller
+from .conftest import StartCaller, ToolCaller
 
 DEFAULTS = {
     "CLAUDE_CODE_ALLOWED_TOOLS": "read, WRITE,bash(touch *),mcp__calc__add",
@@ -26,7 +27,7 @@ def from_environment(**variables: str) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in settings.model_fields_set}
 
 
-def argv(caller: Caller, report: dict[str, Any]) -> list[str]:
+def argv(caller: ToolCaller, report: dict[str, Any]) -> list[str]:
     pid = caller.session(report).pid
     assert pid is not None
     return psutil.Process(pid).cmdline()
@@ -57,7 +58,7 @@ async def test_each_call_can_say_otherwise(start_service: StartService) -> None:
 async def test_the_defaults_hold_on_the_real_cli(start_caller: StartCaller, sandbox: Sandbox) -> None:
     where = sandbox.root / "default"
     where.mkdir()
-    caller: Caller = await start_caller(**from_environment(**DEFAULTS, CLAUDE_CODE_DEFAULT_CWD=str(where)))
+    caller: ToolCaller = await start_caller(**from_environment(**DEFAULTS, CLAUDE_CODE_DEFAULT_CWD=str(where)))
     steps = [tool("Bash", command="touch here"), tool("Bash", command="mkdir denied")]
     result = await caller.client.call_tool("claude_code_query", {"prompt": script("Work", *steps, "done")})
     assert result.structured_content is not None
@@ -65,8 +66,9 @@ async def test_the_defaults_hold_on_the_real_cli(start_caller: StartCaller, sand
     assert [path.name for path in where.iterdir()] == ["here"]
 
 
+@pytest.mark.soak
 async def test_options_of_a_call_hold_on_the_real_cli(start_caller: StartCaller) -> None:
-    caller: Caller = await start_caller(**from_environment(**DEFAULTS))
+    caller: ToolCaller = await start_caller(**from_environment(**DEFAULTS))
     less = {"model": "claude-sonnet-4-5", "appendSystemPrompt": "Speak of cheese.", "allowedTools": ["Read"]}
     bundle = await caller.ok("claude_code_query", prompt=TOUCH, options=less)
     assert bundle["result"]["success"]
@@ -83,5 +85,5 @@ async def test_options_of_a_call_hold_on_the_real_cli(start_caller: StartCaller)
 
 
 async def test_the_tool_can_be_disabled(start_caller: StartCaller) -> None:
-    caller: Caller = await start_caller(**from_environment(CLAUDE_CODE_MCP_TOOLSETS="sessions,code"))
+    caller: ToolCaller = await start_caller(**from_environment(CLAUDE_CODE_MCP_TOOLSETS="sessions,code"))
     assert "claude_code_query" not in {tool.name for tool in (await caller.client.list_tools()).tools}

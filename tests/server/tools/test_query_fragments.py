@@ -5,9 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.redaction import Redactor
-from claude_code_mcp.secret_shapes import MARK
-from claude_code_mcp.server.tools.query_buffer import Fragments
+from claude_code_mcp.redaction import MARK, Redactor
+from claude_code_mcp.server.tools.query import Fragments
 from tests.support.tables import every_row
 
 SECRET, OTHER = "opaque-secret-12345", "12345-and-another-one"

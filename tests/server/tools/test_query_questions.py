@@ -12,7 +12,7 @@ from claude_code_mcp.testing.script import ask_user, script, text, tool
 from tests.server.tools.conftest import time_runs_out
 from tests.support.waiting import HANG_SECONDS
 
-from .conftest import Arrival, Caller, StartCaller
+from .conftest import Arrival, StartCaller, ToolCaller
 
 LEGACY, MODERN = "legacy", "2026-07-28"
 BOTH_ERAS = pytest.mark.parametrize("mode", [LEGACY, MODERN])
@@ -42,7 +42,7 @@ def accept(**content: str | int | float | bool | list[str] | None) -> types.Elic
     return types.ElicitResult(action="accept", content=content)
 
 
-def assert_nothing_twice(caller: Caller) -> None:
+def assert_nothing_twice(caller: ToolCaller) -> None:
     notifications = caller.listener.received
     assert [message["sequence"] for message in notifications] == list(range(1, len(notifications) + 1))
     ids = [message["uuid"] for message in caller.listener.messages if "uuid" in message]
@@ -52,7 +52,7 @@ def assert_nothing_twice(caller: Caller) -> None:
 @BOTH_ERAS
 async def test_the_stream_goes_on_after_each_answer(start_caller: StartCaller, mode: str) -> None:
     elicit, shown = person(accept(decision="Allow once"), accept(decision="Allow once"))
-    caller: Caller = await start_caller(mode, elicit)
+    caller: ToolCaller = await start_caller(mode, elicit)
     bundle = await caller.ok("claude_code_query", prompt=TWO, options={"includePartialMessages": True})
     await caller.listener.until("result")
     assert [message.splitlines()[0] for message in shown] == [
@@ -72,14 +72,14 @@ async def test_the_stream_goes_on_after_each_answer(start_caller: StartCaller, m
 class Endings:
     """Counts the messages of the model that have ended, which the log tells of and does not keep."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: ToolCaller) -> None:
         self.count = 0
         self._news = asyncio.Event()
         self._arrival = Arrival()
         caller.service.observe(self._arrival)
         self.counting = asyncio.create_task(self._count(caller))
 
-    async def _count(self, caller: Caller) -> None:
+    async def _count(self, caller: ToolCaller) -> None:
         await self._arrival.came.wait()
         (session,) = caller.service.sessions()
         with session.log.subscribe() as events:
@@ -105,7 +105,7 @@ async def test_fragments_that_come_while_a_person_thinks_are_not_lost(start_call
         await endings.until(len(shown))
         return accept(decision="Allow once")
 
-    caller: Caller = await start_caller("2026-07-28", thinks)
+    caller: ToolCaller = await start_caller("2026-07-28", thinks)
     endings = Endings(caller)
     bundle = await caller.ok("claude_code_query", prompt=TWO, options={"includePartialMessages": True})
     await caller.listener.until("result")
@@ -116,10 +116,11 @@ async def test_fragments_that_come_while_a_person_thinks_are_not_lost(start_call
     assert "truncated" not in bundle
 
 
+@pytest.mark.soak
 async def test_totals_are_of_the_whole_call(start_caller: StartCaller) -> None:
     """Which in this era is several requests, one for each answer."""
     elicit, _ = person(accept(decision="Deny", reason="not today"), types.ElicitResult(action="decline"))
-    caller: Caller = await start_caller(MODERN, elicit)
+    caller: ToolCaller = await start_caller(MODERN, elicit)
     bundle = await caller.ok("claude_code_query", prompt=TWO, options={"maxMessages": 2})
     result = await caller.listener.until("result")
     assert bundle["truncated"] == {"total": len(caller.listener.received), "returned": 2}
@@ -132,7 +133,7 @@ async def test_totals_are_of_the_whole_call(start_caller: StartCaller) -> None:
 @BOTH_ERAS
 async def test_a_question_of_claude_is_answered_and_a_tool_call_denied(start_caller: StartCaller, mode: str) -> None:
     elicit, _ = person(accept(decision="Deny", reason="not today"), accept(answer1="blue"))
-    caller: Caller = await start_caller(mode, elicit)
+    caller: ToolCaller = await start_caller(mode, elicit)
     prompt = script("Ask", tool("Bash", command="touch one"), ask_user("Which?", "red", "blue"), "${tool_result}")
     bundle = await caller.ok("claude_code_query", prompt=prompt)
     assert "blue" in bundle["result"]["summary"]
@@ -142,10 +143,11 @@ async def test_a_question_of_claude_is_answered_and_a_tool_call_denied(start_cal
 
 
 # The dialogs of both eras are tested on real wires too, with claude_create_session.
+@pytest.mark.soak
 @ONE_ERA
 async def test_the_queue_answers_what_a_person_has_put_away(start_caller: StartCaller, mode: str) -> None:
     elicit, shown = person(types.ElicitResult(action="cancel"), accept(decision="Allow once"))
-    caller: Caller = await start_caller(mode, elicit)
+    caller: ToolCaller = await start_caller(mode, elicit)
     call = asyncio.ensure_future(caller.ok("claude_code_query", prompt=TWO))
     await caller.until_progress("Waiting for an answer")
     await _answer(caller)
@@ -159,7 +161,7 @@ async def test_the_queue_answers_what_a_person_has_put_away(start_caller: StartC
 
 @ONE_ERA
 async def test_a_client_without_forms_is_told_of_the_question(start_caller: StartCaller, mode: str) -> None:
-    caller: Caller = await start_caller(mode)
+    caller: ToolCaller = await start_caller(mode)
     prompt = script("Touch", tool("Bash", command="touch one"), "done")
     call = asyncio.ensure_future(caller.ok("claude_code_query", prompt=prompt))
     await caller.until_progress("Waiting for an answer [")
@@ -169,7 +171,7 @@ async def test_a_client_without_forms_is_told_of_the_question(start_caller: Star
     assert (caller.sandbox.project / "one").exists()
 
 
-async def _answer(caller: Caller) -> None:
+async def _answer(caller: ToolCaller) -> None:
     (session,) = caller.service.sessions()
     status = await caller.ok("claude_get_status", sessionId=session.id)
     (pending,) = status["pendingInputs"]
@@ -178,7 +180,7 @@ async def _answer(caller: Caller) -> None:
 
 @ONE_ERA
 async def test_a_time_limit_also_ends_a_question(start_caller: StartCaller, mode: str) -> None:
-    caller: Caller = await start_caller(mode, max_execution_time_ms=4000)
+    caller: ToolCaller = await start_caller(mode, max_execution_time_ms=4000)
     call = caller.call("claude_code_query", prompt=script("Touch", tool("Bash", command="touch one"), "done"))
     result = await time_runs_out(caller, call, lambda session: bool(session.questions))
     assert result.structured_content is not None

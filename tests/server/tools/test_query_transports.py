@@ -123,6 +123,7 @@ def test_a_client_that_stops_reading_its_pipe_stops_nobody(
     }
 
 
+@pytest.mark.soak  # the other wire is tested always
 async def test_a_client_that_stops_reading_its_stream_stops_nobody(
     environment: dict[str, str], sandbox: Sandbox
 ) -> None:

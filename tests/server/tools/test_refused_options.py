@@ -8,7 +8,7 @@ import pytest
 
 from claude_code_mcp.testing.script import script
 
-from .conftest import Caller, StartCaller
+from .conftest import StartCaller, ToolCaller
 
 HELLO = script("Say hello", "hello")
 FINE = {"description": "Reviews code", "prompt": "You review only."}
@@ -62,7 +62,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_the_field_is_named_as_it_was_written_and_nothing_is_left(caller: Caller) -> None:
+@pytest.mark.soak
+async def test_the_field_is_named_as_it_was_written_and_nothing_is_left(caller: ToolCaller) -> None:
     asked_before = len(caller.model.requests)
     for given, field in WRONG:
         code, message = await caller.refused("claude_code", prompt=HELLO, **given)
@@ -74,7 +75,7 @@ async def test_the_field_is_named_as_it_was_written_and_nothing_is_left(caller: 
     assert len(caller.model.requests) == asked_before, "the model was not asked, so nothing was spent"
 
 
-async def test_other_families_name_their_own_fields(caller: Caller) -> None:
+async def test_other_families_name_their_own_fields(caller: ToolCaller) -> None:
     _, message = await caller.refused("claude_create_session", prompt=HELLO, workingDirectory="/no/such/place")
     assert message.startswith("workingDirectory: ")
     _, message = await caller.refused("claude_create_session", prompt=HELLO, permissionMode="kind")
@@ -85,6 +86,7 @@ async def test_other_families_name_their_own_fields(caller: Caller) -> None:
     assert message.startswith("options.cwd: ")
 
 
+@pytest.mark.soak
 async def test_a_session_on_disk_is_not_resumed_with_an_agent_that_is_missing(start_caller: StartCaller) -> None:
     first = await start_caller()
     session = (await first.ok("claude_code", prompt=HELLO))["sessionId"]
@@ -112,7 +114,7 @@ STRICT: list[tuple[dict[str, Any], str]] = [
     ids=["no program", "ends", "hangs", "refuses"],
 )
 async def test_a_strict_session_without_one_of_its_servers_is_refused(
-    caller: Caller, given: dict[str, Any], reason: str
+    caller: ToolCaller, given: dict[str, Any], reason: str
 ) -> None:
     asked_before = len(caller.model.requests)
     code, message = await caller.refused(
@@ -125,12 +127,13 @@ async def test_a_strict_session_without_one_of_its_servers_is_refused(
     assert len(caller.model.requests) == asked_before
 
 
-async def test_without_strictness_a_server_may_be_missing(caller: Caller) -> None:
+@pytest.mark.soak
+async def test_without_strictness_a_server_may_be_missing(caller: ToolCaller) -> None:
     report = await caller.ok("claude_code", prompt=HELLO, **server(command="false"))
     assert report["result"] == "hello"
 
 
-async def test_an_executable_that_is_none_is_named_as_the_caller_wrote_it(caller: Caller) -> None:
+async def test_an_executable_that_is_none_is_named_as_the_caller_wrote_it(caller: ToolCaller) -> None:
     code, message = await caller.refused("claude_code", prompt=HELLO, pathToClaudeCodeExecutable="/nowhere/claude")
     assert code == "CLI_NOT_FOUND"
     assert message.startswith("pathToClaudeCodeExecutable names '/nowhere/claude'")
@@ -138,7 +141,7 @@ async def test_an_executable_that_is_none_is_named_as_the_caller_wrote_it(caller
 
 
 async def test_a_value_of_a_setting_is_named_by_its_variable(start_caller: StartCaller) -> None:
-    caller: Caller = await start_caller(default_permission_mode="heroic", default_cwd="/nowhere/at/all")
+    caller: ToolCaller = await start_caller(default_permission_mode="heroic", default_cwd="/nowhere/at/all")
     code, message = await caller.refused("claude_code_query", prompt=HELLO)
     assert (code, message.split()[0]) == ("INVALID_ARGUMENT", "CLAUDE_CODE_DEFAULT_PERMISSION_MODE")
     _, message = await caller.refused("claude_code_query", prompt=HELLO, options={"permissionMode": "bold"})
@@ -151,7 +154,7 @@ async def test_a_value_of_a_setting_is_named_by_its_variable(start_caller: Start
     assert message.startswith("workingDirectory")
 
 
-async def test_an_unknown_tool_is_told_with_the_result_of_every_family(caller: Caller) -> None:
+async def test_an_unknown_tool_is_told_with_the_result_of_every_family(caller: ToolCaller) -> None:
     told = "allowedTools: no tool is known by the name 'Bsh' (did you mean Bash?)."
     report = await caller.ok("claude_code", prompt=HELLO, allowedTools=["Bsh"])
     assert report["notice"] == told

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import uuid
 from typing import Any
 
 import mcp_types as types
@@ -10,15 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp import MCPError
 
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.server.resources import ResourceAddress, parse
+from claude_code_mcp.store.transcript_lines import folder_of
+from claude_code_mcp.store.transcript_reader import Extent
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
+from claude_code_mcp.web.event_frames import turn_row
 from tests.sessions.support import end_of, options, parked, say
 from tests.sessions.test_open_elsewhere import open_in_claude
 from tests.support.clock import stopped_clock
 from tests.support.waiting import HANG_SECONDS
 
-from .conftest import Caller, StartCaller
+from .conftest import StartCaller, ToolCaller
 
 MODERN = "2026-07-28"
 EITHER = pytest.mark.parametrize("mode", ["legacy", pytest.param(MODERN, marks=pytest.mark.soak)], ids=["2025", "2026"])
@@ -31,31 +36,31 @@ def uri_of(session_id: str, view: str = "") -> str:
     return f"claude-session:///{session_id}" + (f"/{view}" if view else "")
 
 
-async def a_session(caller: Caller, prompt: str = "Greet", *steps: Any) -> str:
+async def a_session(caller: ToolCaller, prompt: str = "Greet", *steps: Any) -> str:
     report = await caller.ok("claude_code", prompt=script(prompt, *(steps or ("hello there",))), allowedTools=["Bash"])
     return str(report["sessionId"])
 
 
-async def read(caller: Caller, uri: str) -> str:
+async def read(caller: ToolCaller, uri: str) -> str:
     (content,) = (await caller.client.read_resource(uri)).contents
     assert isinstance(content, types.TextResourceContents)
     assert str(content.uri) == uri
     return content.text
 
 
-async def data(caller: Caller, uri: str) -> dict[str, Any]:
+async def data(caller: ToolCaller, uri: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(await read(caller, uri))
     return found
 
 
-async def unknown(caller: Caller, uri: str) -> None:
+async def unknown(caller: ToolCaller, uri: str) -> None:
     with pytest.raises(MCPError, match="Unknown resource") as refusal:
         await caller.client.read_resource(uri)
     assert refusal.value.error.code == types.INVALID_PARAMS
     assert refusal.value.error.data == {"uri": uri[:200]}
 
 
-async def subscribe(caller: Caller, uri: str) -> None:
+async def subscribe(caller: ToolCaller, uri: str) -> None:
     wanted = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
     await caller.client.session.send_request(wanted, types.EmptyResult)
 
@@ -67,7 +72,7 @@ async def subscribe(caller: Caller, uri: str) -> None:
 async def test_a_session_is_listed_and_every_side_of_it_can_be_read_after_a_restart_too(
     start_caller: StartCaller, mode: str
 ) -> None:
-    caller: Caller = await start_caller(mode, extra={"MY_API_TOKEN": SECRET})
+    caller: ToolCaller = await start_caller(mode, extra={"MY_API_TOKEN": SECRET})
     session_id = await a_session(caller, "Bake bread", tool("Bash", command="echo flour"), "It is baked.")
     listed = {str(one.uri): one for one in (await caller.client.list_resources()).resources}
     assert listed[uri_of(session_id)].name.startswith("Bake bread")
@@ -96,7 +101,7 @@ async def test_a_session_is_listed_and_every_side_of_it_can_be_read_after_a_rest
 
     before = await data(caller, uri_of(session_id))
     await parked(caller.service.session(session_id))
-    other: Caller = await start_caller(mode)
+    other: ToolCaller = await start_caller(mode)
     after = await data(other, uri_of(session_id))
     for name in ("status", "costUsd", "workingDirectory"):
         assert after[name] == before[name]
@@ -104,7 +109,7 @@ async def test_a_session_is_listed_and_every_side_of_it_can_be_read_after_a_rest
 
 
 async def test_long_ones_are_read_in_pages_that_are_the_whole_and_other_pages_are_refused_by_name(
-    caller: Caller,
+    caller: ToolCaller,
 ) -> None:
     long_line = "an answer that is rather long, goes on and on, and does not end before its very last word"
     long = "\n".join(f"line {number} of {long_line}" for number in range(400))
@@ -138,7 +143,7 @@ async def test_long_ones_are_read_in_pages_that_are_the_whole_and_other_pages_ar
             await caller.client.read_resource(uri)
 
 
-async def test_open_questions_are_a_resource_of_their_own(caller: Caller) -> None:
+async def test_open_questions_are_a_resource_of_their_own(caller: ToolCaller) -> None:
     asked = await caller.ok("claude_code", prompt=ASK, permissionMode="default")
     (pending,) = asked["pendingInputs"]
     uri = uri_of(asked["sessionId"], "questions")
@@ -157,7 +162,7 @@ async def test_open_questions_are_a_resource_of_their_own(caller: Caller) -> Non
     assert kinds.index("question") < kinds.index("answered")
 
 
-async def test_an_address_that_means_nothing_is_unknown(caller: Caller) -> None:
+async def test_an_address_that_means_nothing_is_unknown(caller: ToolCaller) -> None:
     nobody = "claude-session:///00000000-0000-4000-8000-000000000000"
     for uri in (
         "claude-session:///",
@@ -174,15 +179,15 @@ async def test_an_address_that_means_nothing_is_unknown(caller: Caller) -> None:
         await unknown(caller, uri)
 
 
-async def test_the_sessions_of_others_do_not_exist(caller: Caller) -> None:
-    turn = await caller.service.create(script("Hide", "hidden"), options(caller.sandbox), owner="ada")
+async def test_the_sessions_of_others_do_not_exist(caller: ToolCaller) -> None:
+    turn = await caller.service.create(script("Hide", "hidden"), options(caller.sandbox), caller=Caller("ada"))
     await end_of(turn)
     uri = uri_of(turn.session.id)
     for view in ("", "transcript", "events", "questions"):
         await unknown(caller, uri_of(turn.session.id, view))
     with pytest.raises(MCPError, match="Unknown resource"):
         await subscribe(caller, uri)
-    assert all(one.live for one in caller.service.sessions(owner="ada"))
+    assert all(one.live for one in caller.service.sessions(principal="ada"))
 
 
 @given(st.tuples(st.sampled_from(["", "claude-session:///", LIST]), st.text() | st.text("0af-/?=&%costs")).map("".join))
@@ -195,7 +200,7 @@ def test_every_text_is_an_address_or_none(text: str) -> None:
 
 
 async def test_a_client_with_a_handshake_hears_of_what_it_has_subscribed_to(
-    caller: Caller, sandbox: Sandbox, environment: dict[str, str]
+    caller: ToolCaller, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     await caller.client.list_resources()
     session_id = await a_session(caller)
@@ -208,7 +213,7 @@ async def test_a_client_with_a_handshake_hears_of_what_it_has_subscribed_to(
         await caller.changes.until(uri_of(session_id, "transcript"))  # of what is said in a terminal, too
 
 
-async def hears_of_views_and_of_the_list(caller: Caller, session_id: str) -> None:
+async def hears_of_views_and_of_the_list(caller: ToolCaller, session_id: str) -> None:
     views = ("", "transcript", "events")
     for view in views:
         await subscribe(caller, uri_of(session_id, view))
@@ -221,7 +226,7 @@ async def hears_of_views_and_of_the_list(caller: Caller, session_id: str) -> Non
     assert uri_of(session_id, "questions") not in caller.changes.heard
 
 
-async def hears_nothing_after_unsubscribing(caller: Caller, session_id: str) -> None:
+async def hears_nothing_after_unsubscribing(caller: ToolCaller, session_id: str) -> None:
     quiet, loud = uri_of(session_id, "events"), uri_of(session_id)
     await subscribe(caller, quiet)  # a second time
     await say(caller.service, session_id, script("more", "of it"))  # of which a part is still to be told
@@ -233,12 +238,12 @@ async def hears_nothing_after_unsubscribing(caller: Caller, session_id: str) -> 
     assert quiet not in caller.changes.heard
 
 
-async def test_a_busy_session_is_told_of_at_most_twice_a_second(caller: Caller) -> None:
+async def test_a_busy_session_is_told_of_at_most_twice_a_second(caller: ToolCaller) -> None:
     # A session of its own: where the client was told of it just before, the first news would wait on the stopped clock.
     await hears_at_most_twice_a_second(caller, await a_session(caller))
 
 
-async def hears_at_most_twice_a_second(caller: Caller, session_id: str) -> None:
+async def hears_at_most_twice_a_second(caller: ToolCaller, session_id: str) -> None:
     uri = uri_of(session_id, "events")
     await subscribe(caller, uri)
     caller.changes.heard.clear()
@@ -257,7 +262,7 @@ async def hears_at_most_twice_a_second(caller: Caller, session_id: str) -> None:
 
 
 async def test_a_client_of_2026_hears_of_the_same_on_its_stream(start_caller: StartCaller) -> None:
-    caller: Caller = await start_caller(MODERN)
+    caller: ToolCaller = await start_caller(MODERN)
     session_id = await a_session(caller)
     uri, heard = uri_of(session_id, "transcript"), set()
     async with caller.client.listen(resources_list_changed=True, resource_subscriptions=[uri, LIST]) as changes:
@@ -270,7 +275,7 @@ async def test_a_client_of_2026_hears_of_the_same_on_its_stream(start_caller: St
                     break
 
 
-async def test_a_session_that_was_cleared_is_followed_under_the_id_that_the_client_knows(caller: Caller) -> None:
+async def test_a_session_that_was_cleared_is_followed_under_the_id_that_the_client_knows(caller: ToolCaller) -> None:
     session_id = await a_session(caller)
     await subscribe(caller, uri_of(session_id))
     await say(caller.service, session_id, "/clear")
@@ -281,3 +286,45 @@ async def test_a_session_that_was_cleared_is_followed_under_the_id_that_the_clie
     await caller.changes.until(uri_of(session_id))
     status = await data(caller, uri_of(session_id))
     assert (status["result"], status["previousSessionId"]) == ("still here", session_id)
+
+
+async def test_a_known_secret_is_in_no_field_of_a_transcript_that_is_shown(start_caller: StartCaller) -> None:
+    caller: ToolCaller = await start_caller(MODERN, extra={"MY_API_TOKEN": SECRET})
+    session_id = str(uuid.uuid4())
+    cwd = f"{caller.sandbox.project}/{SECRET}"
+    common = {"cwd": cwd, "gitBranch": SECRET, "timestamp": SECRET}
+    call = {"type": "tool_use", "id": SECRET, "name": f"Tool {SECRET}", "input": {SECRET: SECRET}}
+    back = {"type": "tool_result", "tool_use_id": SECRET, "content": SECRET}
+    lines: list[dict[str, Any]] = [
+        {"type": "user", "uuid": SECRET, "message": {"content": f"hello {SECRET}"}, **common},
+        {
+            "type": "assistant",
+            "uuid": "2",
+            "parentUuid": SECRET,
+            "message": {"model": SECRET, "content": [call]},
+            **common,
+        },
+        {"type": "user", "uuid": "3", "parentUuid": "2", "message": {"content": [back]}, **common}
+        | {"toolUseResult": {"agentId": SECRET}},
+    ]
+    folder = caller.sandbox.home / ".claude" / "projects" / folder_of(cwd)
+    folder.mkdir(parents=True)
+    (folder / f"{session_id}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    stored = caller.service.stored
+    for form in ("markdown", "html"):
+        exported = await stored.export(session_id, form)
+        assert "hello [redacted]" in exported.read_text()
+        assert SECRET not in exported.read_text()
+    assert SECRET not in await read(caller, f"{uri_of(session_id, 'transcript')}?full=1")
+    listed = (await caller.client.list_resources()).model_dump_json()
+    assert session_id in listed
+    assert SECRET not in listed
+    reference = types.PromptReference(type="ref/prompt", name="delegate")
+    models = (await caller.client.complete(reference, {"name": "model", "value": ""})).completion.values
+    assert "opus" in models
+    assert not any(SECRET in model for model in models)
+    page = (await stored.page_before(session_id, None, Extent(100_000))).page
+    (part,) = page.parts
+    assert SECRET not in json.dumps(turn_row(part.number, part.turn, cwd="/"))
+    (item,) = part.turn.items
+    assert (await stored.item(session_id, part.number, item.id)) == item

@@ -6,7 +6,7 @@ from claude_code_mcp.model.events import Partial, PartialRun
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing.script import script, stall, tool
 
-from .conftest import Caller, StartCaller, time_runs_out
+from .conftest import StartCaller, ToolCaller, time_runs_out
 
 WAITING = "…"
 USED = {"input_tokens": 5000, "output_tokens": 10}
@@ -17,7 +17,7 @@ def has_fallen_silent(session: Session) -> bool:
     return any(WAITING in item.text for item in session.log.after(0) if isinstance(item, Partial | PartialRun))
 
 
-async def test_the_code_family_tells_what_there_is(caller: Caller) -> None:
+async def test_the_code_family_tells_what_there_is(caller: ToolCaller) -> None:
     call = caller.call("claude_code", prompt=SLOW, timeout=4000, allowedTools=["Bash"])
     result = await time_runs_out(caller, call, has_fallen_silent)
     payload = result.structured_content

@@ -9,13 +9,13 @@ import pytest
 
 from claude_code_mcp.config import ALL_TOOLSETS, Toolset, load_settings
 from claude_code_mcp.server.server import tools_of
-from claude_code_mcp.server.tools.answering import how_to_answer, how_to_wait, instructions
+from claude_code_mcp.server.tools.context import how_to_answer, how_to_wait, instructions
 from claude_code_mcp.testing.script import ask_user, plan, script, stall, text, tool
 from claude_code_mcp.testing.script import question as asking
 from tests.support.tables import every_row
 from tests.support.waiting import HANG_SECONDS
 
-from .conftest import Caller, StartCaller
+from .conftest import StartCaller, ToolCaller
 
 OWN = frozenset(tools_of(load_settings({}, toolsets=ALL_TOOLSETS)))
 KINDS = ("sessions", "code", "query", "care", "hub")
@@ -41,7 +41,7 @@ def test_what_is_always_read_names_only_what_is_offered(toolsets: tuple[Toolset,
         assert named(how_to_answer(settings) + how_to_wait(settings)) <= set(offered)
 
 
-async def read_all(caller: Caller, name: str, **arguments: Any) -> str:
+async def read_all(caller: ToolCaller, name: str, **arguments: Any) -> str:
     return (await caller.call(name, **arguments)).model_dump_json()
 
 
@@ -50,7 +50,7 @@ PLAN = script("plan", plan("# Tidy up\n1. sweep"), tool("Write", file_path="swep
 USER = script("ask", ask_user(asking("Which colour?", "red", "blue")), "saw: ${tool_result}")
 
 
-async def code_family(caller: Caller) -> list[str]:
+async def code_family(caller: ToolCaller) -> list[str]:
     """A question, an answer, the wait for the end, and refusals."""
     read, here = [], {"permissionMode": "default"}
     asked = await caller.ok("claude_code", prompt=ASK, **here)
@@ -82,7 +82,7 @@ async def code_family(caller: Caller) -> list[str]:
     return [*read, str(asked), str(answered)]
 
 
-async def session_family(caller: Caller) -> list[str]:
+async def session_family(caller: ToolCaller) -> list[str]:
     here = {"workingDirectory": str(caller.sandbox.project)}
     asked = await caller.ok("claude_create_session", prompt=ASK, waitSeconds=40, **here)
     identity = {"sessionId": asked["sessionId"]}
@@ -94,7 +94,7 @@ async def session_family(caller: Caller) -> list[str]:
     return read
 
 
-async def query_family(caller: Caller) -> list[str]:
+async def query_family(caller: ToolCaller) -> list[str]:
     prompt = script("Wait", stall("…"))
     read = [await read_all(caller, "claude_code_query", prompt=prompt), *caller.progress]
     read.append(
@@ -108,6 +108,7 @@ LIMITS = {"query": {"max_execution_time_ms": 1500}}
 MUST_BE_NAMED = {"code": {"claude_code_session", "claude_code_configure"}}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("toolset", FLOWS)
 async def test_what_a_family_answers_names_only_its_own_tools(start_caller: StartCaller, toolset: str) -> None:
     caller = await start_caller(toolsets=(toolset,), call_limit_ms=int(HANG_SECONDS * 1000), **LIMITS.get(toolset, {}))

@@ -12,18 +12,18 @@ from claude_code_mcp.testing.script import script, text, tool
 from tests.sessions.support import api_times, events, streams, until
 from tests.support.waiting import HANG_SECONDS, until_true
 
-from .conftest import Caller, StartCaller, while_it_speaks
+from .conftest import StartCaller, ToolCaller, while_it_speaks
 
 HELLO = script("Say hello", "hello")
 
 
-def slow(caller: Caller) -> dict[str, Any]:
+def slow(caller: ToolCaller) -> dict[str, Any]:
     """The last answer of a turn, which goes on until `speak_out`: a message that comes meanwhile finds nothing left to
     join."""
     return text("mine", chunks=4, until=str(caller.sandbox.project / "go"))
 
 
-def speak_out(caller: Caller) -> None:
+def speak_out(caller: ToolCaller) -> None:
     (caller.sandbox.project / "go").touch()
 
 
@@ -40,7 +40,7 @@ def messages_read(session: Session) -> int:
 
 @EITHER_ERA
 async def test_a_message_behind_a_call_does_not_change_its_answer(start_caller: StartCaller, mode: str) -> None:
-    caller: Caller = await start_caller(mode)
+    caller: ToolCaller = await start_caller(mode)
     call = asyncio.ensure_future(caller.ok("claude_code", prompt=script("Work", slow(caller))))
     session = await while_it_speaks(caller, call)
     theirs = asyncio.ensure_future(
@@ -67,13 +67,14 @@ async def test_a_message_behind_a_call_does_not_change_its_answer(start_caller: 
     assert stopped["status"] == "interrupted"
 
 
+@pytest.mark.soak
 @EITHER_ERA
 async def test_of_two_replies_at_once_one_is_refused(start_caller: StartCaller, mode: str) -> None:
-    caller: Caller = await start_caller(mode, allow_disk_resume=True)
+    caller: ToolCaller = await start_caller(mode, allow_disk_resume=True)
     first = await caller.ok("claude_code", prompt=HELLO)
     for park in (False, True):
         if park:
-            caller.session(first).evict()
+            caller.session(first).park()
         gate = caller.sandbox.project / f"go on {park}"
         prompts = [script(f"{n}", text(f"answer {n}", until=str(gate))) for n in range(3)]
         calls = [
@@ -91,7 +92,7 @@ async def test_of_two_replies_at_once_one_is_refused(start_caller: StartCaller, 
 
 @EITHER_ERA
 async def test_a_query_ends_with_its_own_turn(start_caller: StartCaller, mode: str) -> None:
-    caller: Caller = await start_caller(mode)
+    caller: ToolCaller = await start_caller(mode)
     call = asyncio.ensure_future(caller.ok("claude_code_query", prompt=script("Work", slow(caller))))
     session = await while_it_speaks(caller, call)
     last = caller.sandbox.project / "last"
@@ -119,7 +120,7 @@ async def test_a_call_in_rounds_comes_back_for_its_own_answer(start_caller: Star
         await go.wait()
         return types.ElicitResult(action="accept", content={"decision": "Allow once"})
 
-    caller: Caller = await start_caller("2026-07-28", thinks)
+    caller: ToolCaller = await start_caller("2026-07-28", thinks)
     prompt = script("Touch", tool("Bash", command="touch asked"), "mine")
     call = asyncio.ensure_future(caller.ok("claude_code", prompt=prompt, permissionMode="default"))
     async with asyncio.timeout(HANG_SECONDS):
@@ -133,7 +134,8 @@ async def test_a_call_in_rounds_comes_back_for_its_own_answer(start_caller: Star
     assert (await call)["result"] == "mine"
 
 
-async def test_a_cancelled_call_leaves_the_messages_behind_it_alone(caller: Caller) -> None:
+@pytest.mark.soak
+async def test_a_cancelled_call_leaves_the_messages_behind_it_alone(caller: ToolCaller) -> None:
     call = asyncio.ensure_future(caller.call("claude_code", prompt=script("Wait", text("mine", chunks=2, interval=60))))
     session = await while_it_speaks(caller, call)
     other = asyncio.ensure_future(
@@ -144,7 +146,7 @@ async def test_a_cancelled_call_leaves_the_messages_behind_it_alone(caller: Call
     assert (await other)["result"] == "theirs"
 
 
-async def test_an_interruption_tells_what_it_dropped(caller: Caller) -> None:
+async def test_an_interruption_tells_what_it_dropped(caller: ToolCaller) -> None:
     prompt = script("Work", tool("Bash", command="until [ -e never ]; do sleep 0.1; done"))
     created = await caller.ok(
         "claude_create_session",
@@ -164,7 +166,7 @@ async def test_an_interruption_tells_what_it_dropped(caller: Caller) -> None:
     assert (reported["status"], reported["error"]["code"]) == ("interrupted", "dropped")
 
 
-async def test_clearing_tells_the_new_id_and_the_old_one_leads_to_it(caller: Caller) -> None:
+async def test_clearing_tells_the_new_id_and_the_old_one_leads_to_it(caller: ToolCaller) -> None:
     first = await caller.ok("claude_code", prompt=script("Slow", text("one", delay=0.2)))
     old = first["sessionId"]
     second = await caller.ok("claude_code_reply", sessionId=old, prompt=HELLO)
@@ -183,3 +185,4 @@ async def test_clearing_tells_the_new_id_and_the_old_one_leads_to_it(caller: Cal
     assert (await caller.ok("claude_interrupt", sessionId=old))["sessionId"] == new
     sent = await caller.ok("claude_send_message", sessionId=old, message=HELLO, waitSeconds=30)
     assert (sent["sessionId"], sent["previousSessionId"], sent["result"]) == (new, old, "hello")
+    assert (len(sent["recentOutput"]), sent.get("outputTruncated")) == (1, None), "only what is new"

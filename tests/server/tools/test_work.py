@@ -11,7 +11,7 @@ from claude_code_mcp.testing.script import script, tool
 from tests.sessions.support import ENDLESS
 from tests.sessions.worktree_support import git, repository
 
-from .conftest import Caller, StartCaller
+from .conftest import StartCaller, ToolCaller
 
 CARE = "sessions,code,care"
 MANAGE = "claude_manage_session"
@@ -21,7 +21,7 @@ def exists(path: Path) -> bool:
     return path.exists()
 
 
-async def in_worktree(caller: Caller, *commands: str, **more: Any) -> dict[str, Any]:
+async def in_worktree(caller: ToolCaller, *commands: str, **more: Any) -> dict[str, Any]:
     """The report of a session that has run these commands in a worktree of the project."""
     steps = [tool("Bash", command=command) for command in commands]
     given = {"prompt": script("Work", *steps, "done"), "workingDirectory": str(caller.sandbox.project)}
@@ -36,16 +36,16 @@ async def test_a_session_in_a_worktree_is_found_after_a_restart_merged_and_disca
     start_caller: StartCaller, sandbox: Sandbox
 ) -> None:
     repo = repository(sandbox.project)
-    caller: Caller = await start_caller(toolsets=CARE)
+    caller: ToolCaller = await start_caller(toolsets=CARE)
     report = await in_worktree(caller, "pwd > where; echo two > a.txt")
     session_id, tree = report["sessionId"], Path(report["worktree"]["path"])
     assert (tree / "where").read_text().strip() == str(tree)
     assert git(tree, "branch", "--show-current") == report["worktree"]["branch"]
     assert (repo / "a.txt").read_text() == "one\n"
 
-    again: Caller = await start_caller(toolsets=CARE)
+    again: ToolCaller = await start_caller(toolsets=CARE)
     await caller.ok("claude_interrupt", sessionId=session_id)
-    caller.session(report).evict()
+    caller.session(report).park()
     await caller.session(report).closed()
     assert (await again.ok("claude_get_status", sessionId=session_id))["worktree"] == report["worktree"]
     more = script("More", tool("Bash", command="pwd >> where"), "done")
@@ -78,7 +78,7 @@ async def test_a_person_is_asked_what_may_be_lost(start_caller: StartCaller, san
         asked.append(params.message)
         return types.ElicitResult(action="accept", content=answers.pop(0))
 
-    caller: Caller = await start_caller(mode, person, toolsets=CARE)
+    caller: ToolCaller = await start_caller(mode, person, toolsets=CARE)
     report = await in_worktree(caller, "echo 1 > new; echo 2 > x.log")
     tree, discard = Path(report["worktree"]["path"]), {"sessionId": report["sessionId"], "action": "discard"}
     await caller.refused(MANAGE, **discard)
@@ -88,11 +88,12 @@ async def test_a_person_is_asked_what_may_be_lost(start_caller: StartCaller, san
     assert not exists(tree)
 
 
+@pytest.mark.soak
 async def test_a_worktree_is_left_alone_while_a_session_works_in_it(
     start_caller: StartCaller, sandbox: Sandbox
 ) -> None:
     repository(sandbox.project)
-    caller: Caller = await start_caller(toolsets=CARE)
+    caller: ToolCaller = await start_caller(toolsets=CARE)
     report = await in_worktree(caller, "echo 1 > new")
     fork = await caller.ok(MANAGE, sessionId=report["sessionId"], action="fork")
     busy = script("Go on", tool("Bash", command=ENDLESS), "never")
@@ -105,7 +106,7 @@ async def test_a_worktree_is_left_alone_while_a_session_works_in_it(
 
 
 async def test_a_session_that_is_refused_leaves_no_worktree(start_caller: StartCaller, sandbox: Sandbox) -> None:
-    caller: Caller = await start_caller(toolsets=CARE)
+    caller: ToolCaller = await start_caller(toolsets=CARE)
     given = {"prompt": "Look", "workingDirectory": str(sandbox.project), "worktree": True}
     _, refusal = await caller.refused("claude_create_session", **given)
     assert "not in a checkout of a git repository" in refusal
@@ -120,7 +121,7 @@ async def test_a_session_that_is_refused_leaves_no_worktree(start_caller: StartC
 async def test_files_are_taken_back_to_a_message_once_somebody_agrees(
     start_caller: StartCaller, sandbox: Sandbox
 ) -> None:
-    caller: Caller = await start_caller(toolsets=CARE)
+    caller: ToolCaller = await start_caller(toolsets=CARE)
     file = sandbox.project / "a.txt"
     first = script("First", tool("Write", file_path=str(file), content="one\n"), "done")
     given = {"workingDirectory": str(sandbox.project), "permissionMode": "acceptEdits", "checkpoints": True}
@@ -138,7 +139,7 @@ async def test_files_are_taken_back_to_a_message_once_somebody_agrees(
     assert (code, "1 files (+1 -1)" in refusal) == ("PERMISSION_DENIED", True)
     assert file.read_text() == "two\n"
 
-    caller.session(report).evict()  # the next process knows the checkpoints of this one
+    caller.session(report).park()  # the next process knows the checkpoints of this one
     assert str(file) in (await caller.ok(MANAGE, **rewind, confirm=True))["message"]
     assert file.read_text() == "one\n"
     _, refusal = await caller.refused(MANAGE, sessionId=session_id, action="rewind", text="nowhere", confirm=True)

@@ -148,7 +148,7 @@ class Person:
         expect(self.page.locator(".said:not(.writing)", has_text=text).last).to_be_visible(timeout=PATIENCE)
 
     def question(self, words: str = "") -> Any:
-        found = self.page.locator(".question:not(.closed)", has_text=words)
+        found = self.page.locator(".question:not(.closed, .unanswered)", has_text=words)
         expect(found).to_be_visible(timeout=PATIENCE)
         return found
 

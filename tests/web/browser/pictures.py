@@ -48,7 +48,7 @@ No downtime; each step can be taken back on its own.
 
 
 def take(site: Site, browser: Browser) -> None:
-    """A desk with a plan to approve, a phone with an edit to approve."""
+    """A desk with a plan to approve, a phone with an edit to approve, and a review of it."""
     desk = Person(browser.new_context(**DESKTOP), site).sign_in()
     desk.start("Rename the helper module", site.project("Renamed, with 14 imports.", name="src/docs"))
     desk.says("Renamed")
@@ -71,6 +71,22 @@ def take(site: Site, browser: Browser) -> None:
     phone.question("Edit")
     phone.page.wait_for_timeout(SETTLED)
     phone.page.screenshot(path=PLACE / "console-phone.png")
+    phone.question("Edit").get_by_role("button", name="Allow once").click()
+    phone.says("Done.")
+    _review(desk, session)
+
+
+def _review(desk: Person, session: str) -> None:
+    """What was changed, with a comment on a line of it."""
+    page = desk.page
+    page.goto(f"{desk.site.url}/#/sessions/{session}")
+    desk.says("Done.")
+    page.wait_for_timeout(SETTLED)
+    page.get_by_role("link", name="Changes", exact=True).click()
+    page.get_by_role("button", name="Comment on line 9", exact=True).click()
+    page.get_by_role("textbox", name="Comment on auth.py:9").fill("Take the margin from the settings, please.")
+    page.wait_for_timeout(SETTLED)
+    page.screenshot(path=PLACE / "console-review.png")
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from claude_code_mcp.testing.script import parallel, text
@@ -101,6 +102,7 @@ def test_of_a_long_conversation_a_window_is_on_the_page_that_goes_where_somebody
     expect(page.get_by_role("button", name="To the newest")).to_be_hidden()
 
 
+@pytest.mark.soak
 def test_a_turn_of_many_items_keeps_the_newest_on_the_page_while_it_runs(person: Person, site: Site) -> None:
     blocks = [text(f"This is number {number}.") for number in range(1, 341)]
     person.start("Say a lot", site.project(parallel(*blocks), "That was all."))

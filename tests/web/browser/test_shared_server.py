@@ -65,7 +65,7 @@ def test_of_two_browsers_and_a_client_on_stdio_the_first_answer_counts(
             person.question("touch one")
         phone.question("touch one").get_by_role("button", name="Allow once").click()
         asked = [person.question("touch two") for person in (desk, phone)]
-        assert desk.page.locator(".question:not(.closed)").count() == 1
+        assert desk.page.locator(".question:not(.closed, .unanswered)").count() == 1
         (pending,) = _call(stdio, 2, "claude_get_status", sessionId=session)["pendingInputs"]
         _call(stdio, 3, "claude_respond", sessionId=session, inputId=pending["inputId"], decision="allow")
         for person, question in zip((desk, phone), asked, strict=True):

@@ -98,6 +98,7 @@ def _go_on_with_command(line: AddLine, word: str, rest: list[str]) -> None:
         _take_option(line, word, rest)
         line.ours_behind = True
     else:
+        # Guessed wrongly, a secret would go to the program as an argument, or an argument would be lost.
         if line.ours_behind or any(map(_is_ours, takewhile(lambda each: each != "--", rest))):
             raise InvalidArgument("Some of these options are of mcp add: the command of a server goes after --.")
         line.command += [word, *rest]
@@ -149,6 +150,7 @@ def _take_option(
         values: list[str] = getattr(line, target)
         values.append(value)
         pattern = _VARIABLE if target == "env" else _HEADER
+        # Claude Code's own option takes several values; the pattern keeps it from taking the name or the command.
         while rest and pattern.match(rest[0]):  # one option may have several
             values.append(rest.pop(0))
     else:

@@ -27,9 +27,17 @@ class _ActionParser(argparse.ArgumentParser):
     finds_kind = False
     """The kind of server to connect to may be left out: an address says by itself what it is, and any other word is the
     name of a configured server."""
+    options_anywhere = False
+    """Options may stand among the words of the line too, and not only before and behind them."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         argv = list(args or ())
+        if self.options_anywhere and "--" not in argv:
+            self.options_anywhere = False  # for the two passes that follow, which come here as well
+            try:
+                return self.parse_known_intermixed_args(argv, namespace)
+            finally:
+                self.options_anywhere = True
         if not self.reads_line:
             return super().parse_known_args(_with_kind(argv) if self.finds_kind else argv, namespace)
         options = argv[: argv.index("--")] if "--" in argv else argv
@@ -115,6 +123,7 @@ def _add_add_json_get_and_import(actions: Any) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
     parser.add_argument("--force", action="store_true", help="replace those of the same names")
     parser.add_argument("--project", type=Path, default=Path(), metavar="DIR", help="whose files count too")
+    add_json(parser)
     parser.set_defaults(run=_configure, action="import")
 
 
@@ -126,6 +135,7 @@ def _add_remove_enable_disable(actions: Any) -> None:
     ):
         parser = actions.add_parser(action, help=summary)
         parser.add_argument("name", metavar="NAME")
+        add_json(parser)
         _add_scope(parser)
         parser.set_defaults(run=_configure, action=action)
 
@@ -144,13 +154,13 @@ def _add_lists(actions: Any) -> None:
     ):
         parser = actions.add_parser(action, help=summary)
         _add_servers(parser)
-        parser.set_defaults(run=_read, action=action)
+        parser.set_defaults(run=_use, action=action)
 
 
 def _add_servers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("servers", nargs="*", metavar="SERVER", help="only these")
     add_json(parser)
-    _add_seconds(parser, "--patience", _CONNECT_SECONDS)
+    _add_seconds(parser, "--connect-timeout", _CONNECT_SECONDS)
     _add_scope(parser)
 
 
@@ -173,7 +183,8 @@ def _add_call(actions: Any) -> None:
     parser.set_defaults(run=_use, action="call")
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_common(parser: _ActionParser) -> None:
+    parser.options_anywhere = True
     add_json(parser, "print the whole result as JSON")
     parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="give up after this long")
     _add_scope(parser)
@@ -199,7 +210,7 @@ def _add_read_prompt_and_complete(actions: Any) -> None:
     complete.add_argument("pairs", nargs="*", metavar="NAME=VALUE", help="arguments that have a value already")
     for parser, action in ((read, "read"), (prompt, "prompt"), (complete, "complete")):
         _add_common(parser)
-        parser.set_defaults(run=_read, action=action)
+        parser.set_defaults(run=_use, action=action)
 
 
 def _add_watch(actions: Any) -> None:
@@ -214,7 +225,8 @@ def _add_watch(actions: Any) -> None:
     add_json(parser, "print one JSON object a line")
     parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="end after this long")
     _add_scope(parser)
-    parser.set_defaults(run=_read, action="watch")
+    parser.set_defaults(run=_use, action="watch")
+    parser.options_anywhere = True
 
 
 def _add_login_and_logout(actions: Any) -> None:
@@ -223,6 +235,7 @@ def _add_login_and_logout(actions: Any) -> None:
     logout = actions.add_parser("logout", help="forget the tokens for a server")
     for parser, action in ((login, "login"), (logout, "logout")):
         parser.add_argument("server", metavar="SERVER")
+        add_json(parser)
         _add_scope(parser)
         parser.set_defaults(run=_use, action=action)
 
@@ -291,12 +304,6 @@ def _use(arguments: argparse.Namespace) -> int:
     from . import live  # noqa: PLC0415 - loads the MCP SDK
 
     return live.ACTIONS[arguments.action](arguments)
-
-
-def _read(arguments: argparse.Namespace) -> int:
-    from . import reading  # noqa: PLC0415 - loads the MCP SDK
-
-    return reading.ACTIONS[arguments.action](arguments)
 
 
 def _connect(arguments: argparse.Namespace) -> int:

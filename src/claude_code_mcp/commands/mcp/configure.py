@@ -1,4 +1,4 @@
-"""`mcp list`, `get`, `add`, `add-json`, `import`, `remove`, `enable`, `disable`: the configuration. Connect to nothing.
+"""`mcp list`, `get`, `add`, `import`, `remove`, `enable` and `disable`: the configuration of servers.
 
 `load_configuration` and `select_servers` are shared with the actions that do connect. Only our own
 file is ever changed, through `edit_entries`: under a lock, written to a temporary file that then replaces the old one,
@@ -6,7 +6,7 @@ and with everything else in the file kept. A file that cannot be read is refused
 """
 
 import argparse
-import json
+import copy
 import os
 import sys
 import tempfile
@@ -19,15 +19,92 @@ from typing import Any
 
 from ...config import Settings, load_settings
 from ...errors import InvalidArgument
-from ...hub.config_dialects import SECTIONS, in_our_words
-from ...hub.config_entry import InvalidEntry, MissingVariable, ServerConfig, expand, parse_entry
+from ...hub.config_entry import (
+    SECTIONS,
+    InvalidEntry,
+    MissingVariable,
+    ServerConfig,
+    expand,
+    in_our_words,
+    input_defaults,
+    parse_entry,
+    read_text,
+    section_of,
+)
 from ...hub.config_files import ConfiguredServer, HubConfig, hub_servers
 from ...json_text import decode_with_comments
-from ...private_files import FILE, private_directory, replace_file
-from ..flags import standard_input
+from ...model.paths import user_file
+from ...private_files import FILE, private_directory
+from ..exit_codes import NotFound
+from ..flags import print_json, standard_input
+from ..json_edit import remove_value, set_value
 from .add_line import checked_name, entry_of, read_add_json_line, read_add_line
-from .render import as_json, clean, table
-from .sources import entries_of
+from .prompts import as_json, clean, table
+
+PROGRAMS = ("claude-desktop", "claude-code", "cursor", "vscode", "windsurf", "gemini")
+
+
+def files_of(source: str, environment: Mapping[str, str], project: Path) -> list[Path]:
+    """The files of a program, those of the project first; or the one file that was named instead."""
+    home = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
+    data = _application_data(environment, home)
+    files = {
+        "claude-desktop": [data / "Claude" / "claude_desktop_config.json"],
+        "claude-code": [user_file(environment)],
+        "cursor": [project / ".cursor" / "mcp.json", home / ".cursor" / "mcp.json"],
+        "vscode": [
+            project / ".vscode" / "mcp.json",
+            data / "Code" / "User" / "mcp.json",
+            data / "Code" / "User" / "settings.json",
+        ],
+        "windsurf": [home / ".codeium" / "windsurf" / "mcp_config.json"],
+        "gemini": [project / ".gemini" / "settings.json", home / ".gemini" / "settings.json"],
+    }
+    return files.get(source) or [Path(source)]
+
+
+def _application_data(environment: Mapping[str, str], home: Path) -> Path:
+    if sys.platform == "win32":
+        return Path(environment.get("APPDATA") or home / "AppData" / "Roaming")
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support"
+    return Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+
+
+def entries_of(source: str, environment: Mapping[str, str], project: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """The entries of a program in our words, by name, each with its file; the first file that has a name counts.
+
+    Raises InvalidArgument where there is no file, or one cannot be read.
+    """
+    files = files_of(source, environment, project)
+    present = [file for file in files if file.exists()]
+    if not present:
+        known = "" if source in PROGRAMS else f" Known programs: {', '.join(PROGRAMS)}."
+        raise NotFound(f"There is no {' and no '.join(map(str, files))}.{known}")
+    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for file in present:
+        for name, entry in _entries_in(file).items():
+            # Files of the project come first, and count as they do in the program itself.
+            found.setdefault(name, (file, entry))
+    return found
+
+
+def _entries_in(file: Path) -> dict[str, dict[str, Any]]:
+    try:
+        content = decode_with_comments(read_text(file))
+    except OSError as error:
+        raise InvalidArgument(f"{file} cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:
+        raise InvalidArgument(f"{file} cannot be read: {error}.") from None
+    section = section_of(content)[1] if isinstance(content, dict) else None
+    if not isinstance(section, dict):
+        raise InvalidArgument(f"{file} has no MCP servers that can be read.")
+    defaults = input_defaults(content)
+    return {name: in_our_words(entry, defaults) for name, entry in section.items() if isinstance(entry, dict)}
+
+
+# -- configure --------------------------------------------------------------------------------------------------------
+
 
 _KEY = "mcpServers"
 
@@ -55,7 +132,7 @@ def select_servers(configuration: HubConfig, names: Iterable[str]) -> HubConfig:
                 if problem.entry == name:
                     raise InvalidArgument(f"{name!r} is configured, and cannot be used: {problem.message}.")
             known = ", ".join(configuration.servers) or "none"
-            raise InvalidArgument(f"There is no MCP server called {name!r}; there are: {known}.")
+            raise NotFound(f"There is no MCP server called {name!r}; there are: {known}.")
     return replace(configuration, servers={name: configuration.servers[name] for name in names})
 
 
@@ -135,29 +212,39 @@ def _explain_scope(scope: str | None) -> None:
 
 
 def import_servers(arguments: argparse.Namespace) -> int:
-    """Copies the servers of another program into our own file. One that is there already, or cannot be used, is told
-    and left out; ends with 1 where one could not be used."""
+    """Copies the servers of another program into our own file. One that is there already, or cannot be used, is
+    reported and left out. The exit code is 1 if one could not be used."""
     found = entries_of(arguments.source, os.environ, arguments.project.resolve())
     wanted = arguments.names or list(found)
     for name in wanted:
         if name not in found:
-            raise InvalidArgument(f"There is no server called {name!r}; there are: {', '.join(found) or 'none'}.")
+            raise NotFound(f"There is no server called {name!r}; there are: {', '.join(found) or 'none'}.")
     failed = 0
+    results: list[dict[str, str]] = []
+
+    def report(name: str, outcome: str, line: str) -> None:
+        results.append({"name": name, "outcome": outcome})
+        if not arguments.json:
+            print(line)
+
     with edit_entries(load_settings().hub_file) as entries:
         for name in wanted:
             file, entry = found[name]
             if name in entries and not arguments.force:
-                print(f"{clean(name)}: already there; --force replaces it")
+                report(name, "kept", f"{clean(name)}: already there; --force replaces it")
                 continue
             try:
                 entry = _with_whole_path(entry, file, arguments.project.resolve())
                 description = _check_entry(checked_name(name), entry)
             except InvalidArgument as error:
                 failed += 1
+                results.append({"name": name, "outcome": "refused"})
                 print(f"claude-code-mcp: left out: {clean(error.message)}", file=sys.stderr)
                 continue
             entries[name] = entry
-            print(f"{name}: {description}, from {file}")
+            report(name, "added", f"{name}: {description}, from {file}")
+    if arguments.json:
+        print_json(results)
     return 1 if failed else 0
 
 
@@ -204,8 +291,11 @@ def remove(arguments: argparse.Namespace) -> int:
     with edit_entries(load_settings().hub_file) as entries:
         _own_entry(entries, arguments)
         del entries[arguments.name]
-    print(f"Removed {arguments.name}.")
     other = load_configuration(arguments).servers.get(arguments.name)
+    if arguments.json:
+        print_json({"name": arguments.name, "removed": True, "file": str(other.file) if other is not None else None})
+        return 0
+    print(f"Removed {arguments.name}.")
     if other is not None:
         print(f"There is another one of that name in {other.file}, which counts now.")
     return 0
@@ -219,7 +309,10 @@ def set_disabled(arguments: argparse.Namespace, disabled: bool) -> int:
         entry.pop("disabled", None)
         if disabled:
             entry["disabled"] = True
-    print(f"{arguments.name} is {'disabled' if disabled else 'enabled'}.")
+    if arguments.json:
+        print_json({"name": arguments.name, "enabled": not disabled})
+    else:
+        print(f"{arguments.name} is {'disabled' if disabled else 'enabled'}.")
     return 0
 
 
@@ -229,7 +322,7 @@ def _own_entry(entries: Mapping[str, Any], arguments: argparse.Namespace) -> Any
         return entries[arguments.name]
     elsewhere = _read(load_settings(), arguments, everything=True).servers.get(arguments.name)
     if elsewhere is None:
-        raise InvalidArgument(f"There is no MCP server called {arguments.name!r}.")
+        raise NotFound(f"There is no MCP server called {arguments.name!r}.")
     raise InvalidArgument(f"{arguments.name!r} is configured in {elsewhere.file}, which is not ours to change.")
 
 
@@ -244,48 +337,55 @@ def edit_entries(file: Path) -> Iterator[dict[str, Any]]:
     file = file.resolve()  # a link to a file kept elsewhere stays a link
     try:
         private_directory(file.parent)
+        # From the reading to the writing: of two commands at once the second sees what the first has written.
         with FileLock(f"{file}.lock", mode=FILE):
-            content = _read_file(file)
-            entries = content.setdefault(next((key for key in SECTIONS if key in content), _KEY), {})
-            if not isinstance(entries, dict):
+            text, content = _read_file(file)
+            section = next((key for key in SECTIONS if key in content), _KEY)
+            before = content.get(section, {})
+            if not isinstance(before, dict):
                 raise InvalidArgument(f"{file}: {_KEY} must be an object; it was left as it is.")
+            entries = copy.deepcopy(before)
             yield entries
-            _write_file(file, content)
+            _write_file(file, _with_entries(file, text, section, before, entries))
     except OSError as error:
         raise InvalidArgument(f"{file} cannot be changed: {error.strerror or error}.") from None
 
 
-def _read_file(file: Path) -> dict[str, Any]:
+def _read_file(file: Path) -> tuple[str, dict[str, Any]]:
+    """The text of the file and what it says."""
     try:
-        text = file.read_text(encoding="utf-8") or "{}"
-        content = decode_with_comments(text)
+        text = file.read_text(encoding="utf-8")
+        content = decode_with_comments(text or "{}")
     except FileNotFoundError:
-        return {}
+        return "", {}
     except ValueError as error:
         raise InvalidArgument(f"{file} cannot be read: {error}; it was left as it is.") from None
     if not isinstance(content, dict):
         raise InvalidArgument(f"{file} must hold an object; it was left as it is.")
-    _keep_comments(file, text)
-    return content
+    return text, content
 
 
-def _keep_comments(file: Path, text: str) -> None:
-    """Keeps a file that has comments under another name: what is written has none."""
+def _with_entries(file: Path, text: str, section: str, before: Mapping[str, Any], entries: Mapping[str, Any]) -> str:
+    """The text with these entries; comments and everything else in it stay."""
     try:
-        json.loads(text)
-    except ValueError:
-        kept = file.with_name(f"{file.name}.with-comments")
-        replace_file(kept, text.encode())
-        print(f"claude-code-mcp: note: comments are not written back; they are in {kept}", file=sys.stderr)
+        for name in before.keys() - entries.keys():
+            text = remove_value(text, (section, name))
+        for name, entry in entries.items():
+            if name not in before or before[name] != entry:
+                text = set_value(text, (section, name), entry)
+        return text if section in decode_with_comments(text or "{}") else set_value(text, (section,), {})
+    except ValueError as error:
+        raise InvalidArgument(f"{file} cannot be changed: {error}; it was left as it is.") from None
 
 
-def _write_file(file: Path, content: dict[str, Any]) -> None:
+def _write_file(file: Path, text: str) -> None:
     descriptor, new = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # created with mode 0600
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+            out.write(text)
             out.flush()
             os.fsync(out.fileno())
+        # After the sync: a crash must leave the old file or the new one, and never an empty one.
         os.replace(new, file)
     except BaseException:
         os.unlink(new)

@@ -23,14 +23,13 @@ from mcp import MCPError
 
 from ...config import load_settings
 from ...errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
-from ...hub.auth.oauth import has_oauth
 from ...hub.config_entry import InvalidEntry, parse_entry
 from ...hub.config_files import ConfigScope, ConfiguredServer, HubConfig
 from ...hub.hub import Hub
+from ...hub.transport_factory import has_oauth
 from .add_line import raw_entry
-from .candidates import Candidates
 from .configure import load_configuration, select_servers
-from .live import server_name, sign_in
+from .live import command_hub, run_action, server_name, sign_in
 from .operations import (
     OperationResult,
     call_tool,
@@ -42,10 +41,8 @@ from .operations import (
     text_arguments,
     tool_line,
 )
-from .prompts import QuestionPrompter
-from .render import counted, notification_line, one_line
-from .runner import command_hub, run_action
-from .terminal import Screen
+from .prompts import QuestionPrompter, counted, notification_line, one_line
+from .terminal import Candidates, Screen
 
 _NOT_ANNOUNCED = {"notifications/progress", "notifications/cancelled"}
 _SIGN_IN_SECONDS = 300.0
@@ -139,6 +136,7 @@ class InteractiveClient:
             await self._sign_in_if_needed()
             await self._greet()
             self._screen.complete_with(Candidates(hub, self._server, _COMMANDS))
+            # After the greeting: the changes until then are those of our own connecting.
             unwatch = hub.watch(self._server, self._announce_change)
             try:
                 while (line := await self._screen.read_command()) is not None:
@@ -205,6 +203,7 @@ class InteractiveClient:
         if command is None:
             self._screen.show_error(f"There is no command {name!r}; `help` lists them.")
             return
+        # Only this command is given up by Ctrl-C; the session, and the connection to the server, go on.
         with anyio.CancelScope() as self._current:
             try:
                 await command(rest.strip())
@@ -232,6 +231,7 @@ class InteractiveClient:
         try:
             found = await call_tool(self._hub, self._server, name, texts, prompter)
         finally:
+            # A question that is still open would take the next command for its answer.
             await prompter.withdraw()
         self._screen.show(found.text)
         if found.failed:
@@ -282,7 +282,7 @@ def _make_screen(server: str, interrupt: Callable[[], None]) -> Screen:
     if not plain.is_terminal or (os.environ.get("TERM", "dumb") == "dumb" and sys.platform != "win32"):
         return plain
     try:
-        from .editing import EditingScreen  # noqa: PLC0415 - an extra, and needed in a terminal only
+        from .terminal import EditingScreen  # noqa: PLC0415 - an extra, and needed in a terminal only
     except ImportError:
         return plain
     name = re.sub(r"[^A-Za-z0-9_-]", "_", server)[:64]

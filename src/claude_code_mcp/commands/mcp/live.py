@@ -1,33 +1,92 @@
-"""`mcp status`, `call`, `login`, `logout`: the actions that connect to configured servers.
+"""`mcp status`, `call`, `tools`, `read`, `watch` and others: the actions that connect to configured servers.
 
 Each makes a hub for the servers that it needs and closes it before it returns, also on failure and Ctrl-C, so that no
 program of a server is left running. What was asked for goes to stdout, everything else to stderr.
+
+A server that is not there is named on stderr.
 """
 
 import argparse
 import asyncio
+import base64
+import contextlib
+import json
+import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any
 
 import anyio
+from mcp import MCPError
 
-from ...errors import InvalidArgument
+from ...client.connections import Target, in_thread
+from ...config import load_settings
+from ...errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
+from ...hub.client_session import cancel_elicitation
 from ...hub.config_files import HubConfig
-from ...hub.elicitation import cancel_elicitation
-from ...hub.hub import Hub, HubTool, ServerStatus
+from ...hub.dependencies import OnNotification, ignore_notification
+from ...hub.hub import Hub, HubTool
+from ...hub.server_pool import ServerStatus
+from ...hub_factory import make_hub
 from ...model.question import AskPerson
-from ...shared.client import ask_shared
-from ..flags import standard_input
+from ...shared.client import CallFailed, NotRunning, ask_shared
+from ..exit_codes import ExitCode
+from ..flags import camel_names, print_json, standard_input
 from .configure import load_configuration, select_servers
-from .operations import call_tool
-from .prompts import QuestionPrompter, ReadLine, Show
-from .render import as_json, counted, one_line, table
-from .runner import command_hub, print_error, print_found, run_action
+from .operations import (
+    OperationResult,
+    call_tool,
+    complete,
+    dump_all,
+    get_prompt,
+    prompt_line,
+    read_resource,
+    resource_lines,
+    text_arguments,
+    tool_line,
+)
+from .prompts import QuestionPrompter, ReadLine, Show, as_json, clean, counted, notification_line, one_line, table
 from .terminal import InputLines, is_terminal
+
+
+def command_hub(configuration: HubConfig, on_notification: OnNotification = ignore_notification) -> Hub:
+    """A hub for the person at the shell, whom no policy restricts; `on_notification` gets what servers send by
+    themselves."""
+    return make_hub(load_settings(), configuration, os.environ, on_notification, serving=False)
+
+
+def run_action(action: Coroutine[Any, Any, int]) -> int:
+    """Runs an action to its end and returns its exit code.
+
+    A call that a server refuses, or a server that is not available, is one line on stderr.
+    """
+    logging.getLogger().addHandler(logging.NullHandler())  # what the hub logs is printed by the action, once
+    try:
+        return asyncio.run(action)
+    except UpstreamUnavailable as error:
+        return print_error(error.message, ExitCode.UNAVAILABLE)
+    except MCPError as error:
+        return print_error(f"The server refused: {error.message}")
+
+
+def print_error(message: str, code: ExitCode = ExitCode.FAILED) -> int:
+    """Prints one line to stderr; the value is the exit code."""
+    print(f"claude-code-mcp: {' '.join(clean(message).split())}", file=sys.stderr)
+    return int(code)
+
+
+def print_found(found: OperationResult, *, json: bool) -> None:
+    """Prints what an operation found; to a terminal without what would steer it."""
+    text = as_json(found.data) if json else found.text
+    if text:
+        print(clean(text) if is_terminal(sys.stdout) and not json else text)
+
+
+# -- live -------------------------------------------------------------------------------------------------------------
+
 
 _PASTE_HINT = """\
 A browser on another machine will end up on a page that it cannot open: paste the address of that page here."""
@@ -40,6 +99,12 @@ async def _status(arguments: argparse.Namespace) -> int:
     configuration, timeout = selected(arguments), arguments.timeout
     shared = await asyncio.to_thread(ask_shared, os.environ, "hub")
     if shared is not None:
+        waiting = [status["name"] for status in shared if status["state"] == "pending"]
+        if any(name in configuration.servers for name in waiting):
+            # The answer above is how they stand at this moment; what is on its way is waited for, as long as we say.
+            with anyio.move_on_after(timeout):
+                await in_thread(_have_connected, waiting)
+            shared = await asyncio.to_thread(ask_shared, os.environ, "hub") or shared
         statuses = [_status_of(status) for status in shared if status["name"] in configuration.servers]
     else:
         async with command_hub(configuration) as hub:
@@ -53,6 +118,13 @@ async def _status(arguments: argparse.Namespace) -> int:
             print(line)
     unavailable = [status for status in statuses if status.state not in {"connected", "disabled"}]
     return 1 if unavailable or configuration.problems else 0
+
+
+def _have_connected(servers: Sequence[str]) -> None:
+    """Has the shared server connect to these, and returns when it knows how they stand."""
+    with contextlib.suppress(CallFailed, NotRunning, ClaudeCodeError), Target().join() as client:
+        for name in servers:
+            client.call("claude_mcp_servers", action="status", server=name)
 
 
 def selected(arguments: argparse.Namespace) -> HubConfig:
@@ -75,7 +147,7 @@ def _with_tool_count(status: ServerStatus, tools: list[HubTool]) -> ServerStatus
 
 
 def _status_line(status: ServerStatus, timeout: float) -> str:
-    """Who the server is and what it offers, or why it is not connected."""
+    """Name, version and offer of a connected server; the reason if it is not connected."""
     if status.state != "connected":
         return one_line(reason_of(status, timeout), 400)
     offers_tools = "tools" in (status.capabilities or {})
@@ -85,7 +157,7 @@ def _status_line(status: ServerStatus, timeout: float) -> str:
 
 def _status_data(status: ServerStatus, timeout: float) -> dict[str, Any]:
     reason = None if status.state == "connected" else reason_of(status, timeout)
-    return {**asdict(status), "reason": reason}
+    return {**camel_names(asdict(status)), "reason": reason}
 
 
 def reason_of(status: ServerStatus, timeout: float) -> str:
@@ -134,13 +206,17 @@ async def _login(arguments: argparse.Namespace) -> int:
     async def read_line(prompt: str, choices: Sequence[str] = ()) -> str | None:
         return await lines.next()
 
+    show = partial(print, file=sys.stderr if arguments.json else None, flush=True)
     async with command_hub(select_servers(load_configuration(arguments), [server])) as hub:
-        status, was_asked = await sign_in(hub, server, arguments.timeout, partial(print, flush=True), read_line)
+        status, was_asked = await sign_in(hub, server, arguments.timeout, show, read_line)
         tools = await hub.tools(server, arguments.timeout) if status.state == "connected" else []
     if status.state != "connected":
         return print_error(f"{server}: {status.state}: {status.reason}")
     done = f"Signed in to {server}" if was_asked else f"{server} wants nobody to sign in"
-    print(f"{done}: {server_name(status)}, {counted(len(tools), 'tool')}.")
+    if arguments.json:
+        print_json({**_status_data(status, arguments.timeout), "signedIn": was_asked, "tools": len(tools)})
+    else:
+        print(f"{done}: {server_name(status)}, {counted(len(tools), 'tool')}.")
     return 0
 
 
@@ -156,6 +232,7 @@ async def sign_in(hub: Hub, server: str, timeout: float, show: Show, read_line: 
     try:
         return await hub.authenticate(server, show_address, timeout), bool(pasting)
     finally:
+        # Signed in by the browser itself: who waits for a pasted address must not take the next line of the terminal.
         for each in pasting:
             each.cancel()
         await asyncio.gather(*pasting, return_exceptions=True)
@@ -174,8 +251,170 @@ async def _follow_pasted_address(hub: Hub, server: str, show: Show, read_line: R
 async def _logout(arguments: argparse.Namespace) -> int:
     async with command_hub(select_servers(load_configuration(arguments), [arguments.server])) as hub:
         await hub.logout(arguments.server)
-    print(f"Signed out of {arguments.server}.")
+    if arguments.json:
+        print_json({"name": arguments.server, "signedIn": False})
+    else:
+        print(f"Signed out of {arguments.server}.")
     return 0
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+# -- lists ---------------------------------------------------------------------------------------------------------
+
+_LISTS = {"tools": ("tools",), "resources": ("resources", "templates"), "prompts": ("prompts",)}
+
+
+async def _list(arguments: argparse.Namespace) -> int:
+    configuration, kinds = selected(arguments), _LISTS[arguments.action]
+    async with command_hub(configuration) as hub:
+        lists = await asyncio.gather(*(hub.lists(kind, arguments.timeout) for kind in kinds))
+        statuses = hub.status()
+    connected = [status.name for status in statuses if status.state == "connected"]
+    by_server = {name: [listed.get(name, []) for listed in lists] for name in connected}
+    if arguments.json:
+        print(as_json({name: _list_data(kinds, found) for name, found in by_server.items()}))
+    else:
+        for name, found in by_server.items():
+            counts = (counted(len(items), kind.removesuffix("s")) for kind, items in zip(kinds, found, strict=True))
+            print("\n".join([f"{name}: {', '.join(counts)}", *(f"  {line}" for line in _list_lines(kinds, found))]))
+    missing = [
+        status
+        for status in statuses
+        if status.name not in by_server and (arguments.servers or status.state != "disabled")
+    ]
+    for status in missing:
+        print_error(f"{status.name}: {status.state}: {reason_of(status, arguments.timeout)}")
+    return 1 if missing or configuration.problems else 0
+
+
+def _list_data(kinds: tuple[str, ...], found: list[list[Any]]) -> Any:
+    dumped = {kind: dump_all(items) for kind, items in zip(kinds, found, strict=True)}
+    return dumped if len(dumped) > 1 else dumped[kinds[0]]
+
+
+def _list_lines(kinds: tuple[str, ...], found: list[list[Any]]) -> list[str]:
+    if kinds == ("tools",):
+        return [tool_line(tool) for tool in found[0]]
+    return resource_lines(*found) if len(found) > 1 else [prompt_line(prompt) for prompt in found[0]]
+
+
+# -- one thing of one server ---------------------------------------------------------------------------------------
+
+
+async def _on_server(
+    arguments: argparse.Namespace, operation: Callable[[Hub], Coroutine[Any, Any, OperationResult]]
+) -> int:
+    """Does something with the one server that was named, within the time that was given, and prints what it found."""
+    async with command_hub(select_servers(load_configuration(arguments), [arguments.server])) as hub:
+        with anyio.move_on_after(arguments.timeout):
+            found = await operation(hub)
+            if arguments.action == "read" and not arguments.json and not is_terminal(sys.stdout):
+                _write_contents(found.data)
+            else:
+                print_found(found, json=arguments.json)
+            return 0
+    return print_error(f"{arguments.server} did not answer within {arguments.timeout:g} s.")
+
+
+def _write_contents(result: dict[str, Any]) -> None:
+    """The contents of a resource as they are, for a file or another program: nothing is added, bytes are bytes."""
+    if sys.stdout is None:
+        return
+    sys.stdout.flush()
+    for content in result.get("contents") or ():
+        if isinstance(content.get("text"), str):
+            sys.stdout.write(content["text"])
+        elif isinstance(content.get("blob"), str):
+            sys.stdout.flush()
+            # Past the text layer, which has just been flushed: otherwise bytes and texts would be in another order.
+            sys.stdout.buffer.write(_decoded(content["blob"]))
+            sys.stdout.buffer.flush()
+
+
+def _decoded(blob: str) -> bytes:
+    try:
+        return base64.b64decode(blob)
+    except ValueError:
+        raise UpstreamUnavailable("The server sent bytes that are not base64.") from None
+
+
+async def _read(arguments: argparse.Namespace) -> int:
+    return await _on_server(arguments, lambda hub: read_resource(hub, arguments.server, arguments.uri))
+
+
+async def _prompt(arguments: argparse.Namespace) -> int:
+    return await _on_server(
+        arguments, lambda hub: get_prompt(hub, arguments.server, arguments.prompt, arguments.arguments)
+    )
+
+
+async def _complete(arguments: argparse.Namespace) -> int:
+    known_arguments = text_arguments(arguments.pairs)
+    return await _on_server(
+        arguments,
+        lambda hub: complete(
+            hub, arguments.server, arguments.reference, arguments.argument, arguments.value, known_arguments
+        ),
+    )
+
+
+# -- watching ------------------------------------------------------------------------------------------------------
+
+
+class _Watch:
+    """Prints the notifications of a server, and changes of its connection."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self.lost = anyio.Event()
+        self.unwritten: OSError | None = None
+        """Why nothing more can be printed. Not raised where a notification arrives: it would end the connection."""
+
+    def on_notification(self, _: str, method: str, params: dict[str, Any]) -> None:
+        try:
+            self._print(method, params)
+        except OSError as error:
+            self.unwritten = error
+            self.lost.set()
+
+    def _print(self, method: str, params: dict[str, Any]) -> None:
+        if self._as_json:
+            print(json.dumps({"method": method, "params": params}, ensure_ascii=False), flush=True)
+        else:
+            line = notification_line(method, params)
+            print(clean(line) if is_terminal(sys.stdout) else line, flush=True)
+
+    def on_state(self, status: ServerStatus) -> None:
+        reason = f" ({status.reason})" if status.reason else ""
+        print(f"claude-code-mcp: {status.name}: {status.state}{clean(reason)}", file=sys.stderr, flush=True)
+        if status.state in ("failed", "needs-auth", "disabled"):
+            self.lost.set()
+
+
+async def _watch(arguments: argparse.Namespace) -> int:
+    """Runs until the time is over, Ctrl-C, the server is lost for good, or nobody reads the output any more."""
+    server, watch = arguments.server, _Watch(as_json=arguments.json)
+    configuration = select_servers(load_configuration(arguments), [server])
+    async with command_hub(configuration, watch.on_notification) as hub:
+        await hub.tools(server)  # raises where it cannot be connected to
+        for uri in arguments.uris:
+            await hub.follow(server, uri)
+        unwatch = hub.watch(server, lambda what: watch.on_state(hub.status(server)[0]) if what == "state" else None)
+        # Looked at after the watch was set: a connection that was lost before it would never be reported.
+        [status] = hub.status(server)
+        if status.state != "connected":
+            raise UpstreamUnavailable(f"{server} is not connected any more.", state=status.state)
+        print(f"claude-code-mcp: watching {server}; Ctrl-C ends it.", file=sys.stderr, flush=True)
+        try:
+            with anyio.move_on_after(arguments.timeout):
+                await watch.lost.wait()
+        finally:
+            unwatch()
+    if watch.unwritten is not None:
+        raise watch.unwritten
+    return 1 if watch.lost.is_set() else 0
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -183,4 +422,11 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "call": lambda arguments: run_action(_call(arguments)),
     "login": lambda arguments: run_action(_login(arguments)),
     "logout": lambda arguments: run_action(_logout(arguments)),
+    "tools": lambda arguments: run_action(_list(arguments)),
+    "resources": lambda arguments: run_action(_list(arguments)),
+    "prompts": lambda arguments: run_action(_list(arguments)),
+    "read": lambda arguments: run_action(_read(arguments)),
+    "prompt": lambda arguments: run_action(_prompt(arguments)),
+    "complete": lambda arguments: run_action(_complete(arguments)),
+    "watch": lambda arguments: run_action(_watch(arguments)),
 }

@@ -16,8 +16,7 @@ from pydantic import BaseModel
 from ...errors import InvalidArgument
 from ...hub.hub import Hub, HubTool
 from ...model.question import AskPerson
-from .prompts import parse_arguments
-from .render import Progress, block_text, clean, one_line, resource_text, result_text, signature
+from .prompts import Progress, block_text, clean, one_line, parse_arguments, resource_text, result_text, signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +51,13 @@ async def call_tool(hub: Hub, server: str, tool: str, texts: Sequence[str], ask:
     Raises InvalidArgument, before anything is sent, for arguments that do not parse and for a tool that the server
     does not list.
     """
+    # The schema decides how arguments are read: `number=7` is a number only where the tool wants one.
     schema = _input_schema(await hub.tools(server), server, tool)
     progress = Progress(sys.stderr)
     try:
         result = dump(await hub.call(server, tool, parse_arguments(texts, schema), on_progress=progress, ask=ask))
     finally:
+        # Also when the call fails: the message must not stand behind a half-drawn bar.
         progress.done()
     return OperationResult(result, result_text(result), bool(result.get("isError")))
 

@@ -1,17 +1,388 @@
-"""What a person types, as values for a server: the arguments of a call, and answers to questions in mid-call.
+"""What a person types as values for a server, field by field, and what servers say as plain text.
+
+What a server sends may hold control sequences that steer a terminal; `clean` takes them out, and everything that is
+printed to a terminal goes through it.
+
+A line that is typed for a field is a value of its type within its limits, or it is refused with a reason that says what
+would be one.
 
 Nothing here reads or writes by itself; where lines come from and go to is handed in.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+import math
+import re
+import shutil
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any, Protocol, TextIO
+from urllib.parse import urlsplit
 
 import anyio
 
 from ...errors import InvalidArgument
-from .fields import LEFT_OUT, FieldEntry, Unfit, read_entries, shown_content
-from .render import clean
+from ...questions.form_model import FieldKind, FormField, read_fields
+
+_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_LONGEST = 100
+_BAR_WIDTH = 20
+ERASE_LINE = "\r\x1b[K"
+"""Moves to the beginning of the line and clears it."""
+
+
+def clean(text: str) -> str:
+    """The text without what steers a terminal; lines and tabs stay."""
+    return _CONTROLS.sub("", text)
+
+
+def one_line(text: str | None, longest: int = _LONGEST) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(clean(text or "").split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Lines with columns that are as wide as what is in them."""
+    cells = [list(head), *([clean(str(cell)) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    for row in cells:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def signature(name: str, schema: Mapping[str, Any] | None) -> str:
+    """`name(a, b, c?)`: optional parameters have a question mark."""
+    properties = (schema or {}).get("properties")
+    required = (schema or {}).get("required") or ()
+    names = properties if isinstance(properties, dict) else ()
+    parameters = (parameter if parameter in required else f"{parameter}?" for parameter in names)
+    return clean(f"{name}({', '.join(parameters)})")
+
+
+def result_text(result: Mapping[str, Any]) -> str:
+    """The result of a call for people: text as it is, and in brackets what else there is."""
+    blocks = [block_text(block) for block in result.get("content") or ()]
+    if not blocks and result.get("structuredContent") is not None:
+        return as_json(result["structuredContent"])
+    return "\n".join(blocks)
+
+
+def block_text(block: Mapping[str, Any]) -> str:
+    match block.get("type"):
+        case "text":
+            return str(block.get("text", ""))
+        case "image" | "audio" as kind:
+            return f"[{kind}: {block.get('mimeType')}, {_decoded_size(block.get('data'))}]"
+        case "resource":
+            return resource_text(block.get("resource") or {})
+        case "resource_link":
+            return f"[link: {block.get('uri')} {block.get('name', '')}]"
+        case other:
+            return f"[{other}]"
+
+
+def resource_text(resource: Mapping[str, Any]) -> str:
+    if isinstance(resource.get("text"), str):
+        return str(resource["text"])
+    return f"[resource: {resource.get('uri')} {resource.get('mimeType', '')}, {_decoded_size(resource.get('blob'))}]"
+
+
+def _decoded_size(encoded: object) -> str:
+    """How many bytes a base64 text stands for."""
+    return counted(len(encoded) * 3 // 4 - encoded[-2:].count("="), "byte") if isinstance(encoded, str) else "empty"
+
+
+def notification_line(method: str, params: Mapping[str, Any]) -> str:
+    """A notification of a server, on one line."""
+    if method == "notifications/message":
+        return f"{params.get('level')}: {one_line(_plain_text(params.get('data')), 1000)}"
+    return f"{method} {one_line(_plain_text(params), 1000)}".rstrip() if params else method
+
+
+def _plain_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+class Progress:
+    """The progress of one call: one line that changes in a terminal, one line for each step elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._live = stream.isatty()
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        line = progress_line(progress, total, message)
+        if self._live:
+            self._write(ERASE_LINE + line[: shutil.get_terminal_size().columns - 1])
+        else:
+            self._write(line + "\n")
+
+    def done(self) -> None:
+        """Clears the line, so that what is printed next begins at its start."""
+        if self._live:
+            self._write(ERASE_LINE)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def progress_line(progress: float, total: float | None, message: str | None) -> str:
+    suffix = f" {one_line(message)}" if message else ""
+    if not total or total < 0:
+        return f"progress {progress:g}{suffix}"
+    full = round(_BAR_WIDTH * min(1.0, max(0.0, progress / total)))
+    return f"[{'#' * full}{'-' * (_BAR_WIDTH - full)}] {progress:g}/{total:g}{suffix}"
+
+
+# -- fields -----------------------------------------------------------------------------------------------------------
+
+
+_TRUE, _FALSE = {"y", "yes", "true", "1"}, {"n", "no", "false", "0"}
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\Z")
+_KINDS = {
+    FieldKind.STRING: "text",
+    FieldKind.BOOLEAN: "yes or no",
+    FieldKind.INTEGER: "a whole number",
+    FieldKind.NUMBER: "a number",
+    FieldKind.ARRAY: "several, separated by commas",
+}
+LEFT_OUT = object()
+"""The value of a field that is not filled in."""
+
+
+class Unfit(Exception):
+    """The line is no value of the field; the text says what would be one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldEntry:
+    """A field that a person fills in."""
+
+    model: FormField
+    required: bool = False
+    schema: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def choices(self) -> list[str]:
+        """What completes a line."""
+        if self.model.kind is FieldKind.BOOLEAN:
+            return ["yes", "no"]
+        return self.model.labels
+
+    @property
+    def heading(self) -> str:
+        """The lines before the prompt: a title or description of its own, and the choices, with numbers."""
+        described = ": ".join(filter(None, (one_line(self.model.title), one_line(self.model.description, 500))))
+        lines = [f"  {described}"] if described and described != self.model.name else []
+        if self.model.options and self.model.kind is not FieldKind.BOOLEAN:
+            labels = [one_line(label, 200) for label in self.model.labels]
+            numbers = range(1, len(labels) + 1) if self._numbered else [" "] * len(labels)
+            lines += [f"    {number}  {label}" for number, label in zip(numbers, labels, strict=True)]
+        return "\n".join(lines)
+
+    @property
+    def prompt(self) -> str:
+        remarks = [self._kind_remark, *self._limit_remarks, *(["required"] if self.required else [])]
+        default = "" if self._default is LEFT_OUT else f" [{one_line(self._shown_default)}]"
+        return f"  {one_line(self.model.name)} ({', '.join(filter(None, remarks))}){default}: "
+
+    def value(self, line: str) -> Any:
+        """The value that a line stands for, or LEFT_OUT. Raises Unfit."""
+        text = line.strip()
+        if not text:
+            return self._empty()
+        match self.model.kind:
+            case FieldKind.BOOLEAN:
+                return _boolean(text)
+            case FieldKind.ARRAY:
+                return self._several(text)
+            case _ if self.model.options:
+                return self._chosen(text)
+            case FieldKind.INTEGER | FieldKind.NUMBER:
+                return self._number(text)
+        return self._text(line)
+
+    def _empty(self) -> Any:
+        if self._default is LEFT_OUT and self.required:
+            raise Unfit("it is required")
+        return self._default
+
+    # -- choices ------------------------------------------------------------------------------------------------
+
+    @property
+    def _numbered(self) -> bool:
+        """Whether choices have numbers: not where a choice is itself one."""
+        return not any(label.strip().isdecimal() for label in self.model.labels)
+
+    def _chosen(self, text: str) -> Any:
+        options = self.model.options
+        if text in options:
+            return options[text]
+        if self._numbered and text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= len(options):
+            return [*options.values()][int(text[:6]) - 1]
+        for label, value in options.items():
+            if text.casefold() in (label.casefold(), str(value).casefold()):
+                return value
+        begun = [value for label, value in options.items() if label.casefold().startswith(text.casefold())]
+        if len(begun) == 1:
+            return begun[0]
+        numbers = f"a number from 1 to {len(options)}, or " if self._numbered else ""
+        raise Unfit(f"it is {numbers}one of {one_line(', '.join(options), 300)}")
+
+    def _several(self, text: str) -> list[Any]:
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        known = [*self.model.options.values()]
+        values: list[Any] = self.model.value_of(text)  # labels may have commas in them
+        if not known:
+            values = list(parts)
+        elif any(value not in known for value in values):
+            values = [self._chosen(part) for part in parts]
+        self._check_size(len(values), "minItems", "maxItems", "choices")
+        return values
+
+    # -- free values --------------------------------------------------------------------------------------------
+
+    def _number(self, text: str) -> int | float:
+        try:
+            number: int | float = int(text) if self.model.kind is FieldKind.INTEGER else float(text)
+        except ValueError:
+            raise Unfit(f"it is {_KINDS[self.model.kind]}") from None
+        if not math.isfinite(number):
+            raise Unfit(f"it is {_KINDS[self.model.kind]}")
+        least, most = _limit(self.schema, "minimum"), _limit(self.schema, "maximum")
+        if (least is not None and number < least) or (most is not None and number > most):
+            raise Unfit(f"it is a number {self._range}")
+        return number
+
+    def _text(self, text: str) -> str:
+        self._check_size(len(text), "minLength", "maxLength", "characters")
+        form = self.schema.get("format")
+        if isinstance(form, str) and form in _FORMATS and not _FORMATS[form][0](text.strip()):
+            raise Unfit(f"it is {_FORMATS[form][1]}")
+        return text
+
+    def _check_size(self, size: int, least_key: str, most_key: str, unit: str) -> None:
+        least, most = _limit(self.schema, least_key), _limit(self.schema, most_key)
+        if least is not None and size < least:
+            raise Unfit(f"it has at least {least:g} {unit}")
+        if most is not None and size > most:
+            raise Unfit(f"it has at most {most:g} {unit}")
+
+    # -- remarks ------------------------------------------------------------------------------------------------
+
+    @property
+    def _default(self) -> Any:
+        default = self.schema.get("default", LEFT_OUT)
+        return LEFT_OUT if default is None else default
+
+    @property
+    def _shown_default(self) -> str:
+        if isinstance(self._default, bool):
+            return "yes" if self._default else "no"
+        values = self._default if isinstance(self._default, list) else [self._default]
+        labels = {str(value): label for label, value in self.model.options.items()}
+        return ", ".join(labels.get(str(value), str(value)) for value in values)
+
+    @property
+    def _kind_remark(self) -> str:
+        form = self.schema.get("format")
+        if self.model.kind is FieldKind.STRING and self.model.options:
+            return "one of these" if not self._numbered else f"1 to {len(self.model.options)}"
+        if isinstance(form, str) and form in _FORMATS:
+            return _FORMATS[form][1]
+        return _KINDS[self.model.kind]
+
+    @property
+    def _limit_remarks(self) -> list[str]:
+        return [self._range] if self.model.kind in (FieldKind.INTEGER, FieldKind.NUMBER) and self._range else []
+
+    @property
+    def _range(self) -> str:
+        least, most = _limit(self.schema, "minimum"), _limit(self.schema, "maximum")
+        if least is not None and most is not None:
+            return f"from {least:g} to {most:g}"
+        if least is not None:
+            return f"from {least:g}"
+        return f"to {most:g}" if most is not None else ""
+
+
+def read_entries(schema: object) -> list[FieldEntry]:
+    """The fields of a form, whoever wrote it; what is not of the expected shape is passed over."""
+    source = schema if isinstance(schema, Mapping) else {}
+    properties, required = source.get("properties"), source.get("required")
+    wanted = [name for name in required if isinstance(name, str)] if isinstance(required, Sequence) else []
+    raw = properties if isinstance(properties, Mapping) else {}
+    return [FieldEntry(model, model.name in wanted, raw[model.name]) for model in read_fields({"properties": raw})]
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in _TRUE | _FALSE:
+        return text.lower() in _TRUE
+    raise Unfit("it is yes or no")
+
+
+def _limit(schema: Mapping[str, Any], key: str) -> float | None:
+    value = schema.get(key)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _is_email(text: str) -> bool:
+    return _EMAIL.match(text) is not None
+
+
+def _is_date(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return "T" in text.upper()
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return bool(urlsplit(text).scheme)
+    except ValueError:
+        return False
+
+
+_FORMATS: dict[str, tuple[Callable[[str], bool], str]] = {
+    "email": (_is_email, "an email address"),
+    "uri": (_is_address, "an address such as https://example.com"),
+    "date": (_is_date, "a date such as 2026-11-15"),
+    "date-time": (_is_time, "a time such as 2026-11-15T12:00:00Z"),
+}
+
+
+def shown_content(content: Mapping[str, Any]) -> str:
+    """The content that is about to be sent, on one line, for the person who confirms it."""
+    return clean(", ".join(f"{name}={_shown(value)}" for name, value in content.items())) or "nothing"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
+
+
+# -- prompts ----------------------------------------------------------------------------------------------------------
+
 
 Show = Callable[[str], None]
 """Shows a line of text."""
@@ -63,6 +434,7 @@ class QuestionPrompter:
         """Cancels an open question and waits until it reads no more: the next line is meant for the next command."""
         if self._asking is not None:
             self._asking.cancel()
+            # Also when the call itself is being cancelled: until the question has let go, it would take the next line.
             with anyio.CancelScope(shield=True):
                 await self._finished.wait()
 
@@ -78,6 +450,7 @@ class QuestionPrompter:
                 return _CANCEL
             if value is not LEFT_OUT:
                 content[entry.model.name] = value
+        # Nothing that was typed leaves for the server before the person has seen all of it together.
         return await self._confirm(f"Send {shown_content(content)}?", {"action": "accept", "content": content})
 
     async def _fill_in(self, entry: FieldEntry) -> Any:

@@ -1,27 +1,113 @@
-"""What is kept between runs about signing in: credentials, and which servers are known to need a sign-in.
+"""What is kept between runs about signing in, with locks between processes.
+
+`file_lock` is ours; the system releases it when its holder ends. `directory_lock` is the one that Claude Code takes, a
+directory that is made and removed: one that its holder left behind counts as released when it is old.
 
 Credentials are kept in the system's keyring, or in files that only their owner can read. The memory of servers that
 need a sign-in is a file that several processes share.
+
+There are three ways to be known to an authorization server, in this order: the client id of the configuration; the
+address of a Client ID Metadata Document, where the authorization server takes such; a registration, which is made when
+it is needed and kept.
 """
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import logging
 import os
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
-from pydantic import BaseModel, ValidationError
+import anyio
+import httpx2
+from filelock import FileLock, Timeout
+from mcp.client.auth import OAuthFlowError
+from mcp.client.auth.utils import (
+    build_oauth_authorization_server_metadata_discovery_urls,
+    create_oauth_metadata_request,
+    handle_auth_metadata_response,
+    issuers_match,
+)
+from mcp.shared.auth import (
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+    ProtectedResourceMetadata,
+)
+from pydantic import AnyUrl, BaseModel, ValidationError
 
-from ...private_files import private_directory
+from ...errors import StateUnavailable
+from ...private_files import DIRECTORY, FILE, private_directory, replace_file
 from ...state.documents import Documents
-from .locks import file_lock
+from ..config_entry import OAuthConfig
+from ..streams import OAuthProvider
+
+_PAUSE = 0.02
+"""Seconds between two tries: no event tells when another process has let go."""
+
+
+@asynccontextmanager
+async def file_lock(file: Path, timeout: float) -> AsyncIterator[None]:
+    """Holds the lock within this context. TimeoutError if others hold it for longer than `timeout` seconds."""
+    await asyncio.to_thread(private_directory, file.parent)
+    lock = FileLock(file, mode=FILE, thread_local=False)
+
+    def taken() -> bool:
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            return False
+        return True
+
+    await _until(taken, timeout)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@asynccontextmanager
+async def directory_lock(directory: Path, timeout: float, stale: float) -> AsyncIterator[None]:
+    """Holds the lock within this context, which must not take as long as `stale` seconds. TimeoutError if others hold
+    it for longer than `timeout` seconds."""
+
+    def taken() -> bool:
+        with contextlib.suppress(FileNotFoundError):  # removed between the two
+            if time.time() - directory.stat().st_mtime > stale:
+                _remove(directory)
+        try:
+            directory.mkdir(mode=DIRECTORY)
+        except FileExistsError:
+            return False
+        return True
+
+    await _until(taken, timeout)
+    try:
+        yield
+    finally:
+        _remove(directory)
+
+
+async def _until(taken: Callable[[], bool], timeout: float) -> None:
+    # Each try is made on the event loop and never waits: in a thread it could succeed when nobody wants it any more.
+    with anyio.fail_after(timeout):
+        while not taken():  # noqa: ASYNC110 - another process has it
+            await anyio.sleep(_PAUSE)
+
+
+def _remove(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(directory)
+
+
+# -- credentials ------------------------------------------------------------------------------------------------------
+
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +116,13 @@ REMEMBERED = 15 * 60.0
 LOCK_TIMEOUT = 60.0
 """Seconds to wait while another process renews the same tokens, which it does not do for as long as that."""
 _SERVICE = "claude-code-mcp"
+_KEYRING_REMEDY = "unlock it, or set PYTHON_KEYRING_BACKEND=keyring.backends.fail.Keyring to keep tokens in files"
+_STATE_FAILURES = (OSError, StateUnavailable)
 
 
 class Vault(Protocol):
-    """Keeps secrets by key; `load` returns None for a key that is not there."""
+    """Keeps secrets by key; `load` returns None for a key that is not there. All methods raise OSError for what cannot
+    be done: whether there is a secret is not known then."""
 
     def lock(self, key: str) -> AbstractAsyncContextManager[None]:
         """Whoever is within this context is the only one, in all processes, for this key. TimeoutError if somebody else
@@ -70,19 +159,18 @@ class FileVault:
 
     def _write(self, file: Path, value: str) -> None:
         private_directory(self._directory)
-        descriptor, new = tempfile.mkstemp(dir=self._directory)  # born with mode 0600
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write(value)
-        os.replace(new, file)
+        replace_file(file, value.encode())
 
     async def delete(self, key: str) -> None:
         await asyncio.to_thread(self._file(key).unlink, missing_ok=True)
 
 
 class KeyringVault:
-    """The system's keyring; the fallback is used where there is no keyring or it refuses.
+    """The system's keyring; the fallback takes a secret where there is no keyring or it refuses.
 
-    What the fallback holds moves to the keyring with the next save. Each principal has secrets of its own.
+    What the fallback holds counts, and moves to the keyring with the next save that the keyring takes. A keyring that
+    fails, as while it is locked, may hold anything: to load or delete what only it could have is an error. Each
+    principal has secrets of its own.
     """
 
     def __init__(self, fallback: Vault, principal: str = "") -> None:
@@ -93,22 +181,31 @@ class KeyringVault:
         return self._fallback.lock(key)
 
     async def load(self, key: str) -> str | None:
-        secret = await asyncio.to_thread(_keyring, self._service, "get_password", key)
-        return secret if isinstance(secret, str) else await self._fallback.load(key)
+        # The fallback first: it was written after the keyring, or it would have been removed.
+        secret = await self._fallback.load(key)
+        if secret is None:
+            answer = await asyncio.to_thread(_keyring, self._service, "get_password", key)
+            secret = answer if isinstance(answer, str) else None
+        return secret
 
     async def save(self, key: str, value: str) -> None:
-        if await asyncio.to_thread(_keyring, self._service, "set_password", key, value) is False:
-            await self._fallback.save(key, value)
-        else:
+        try:
+            is_kept = await asyncio.to_thread(_keyring, self._service, "set_password", key, value) is not False
+        except OSError as error:
+            log.info("a secret is kept in a file: %s", error.strerror)
+            is_kept = False
+        if is_kept:
             await self._fallback.delete(key)
+        else:
+            await self._fallback.save(key, value)
 
     async def delete(self, key: str) -> None:
-        await asyncio.to_thread(_keyring, self._service, "delete_password", key)
         await self._fallback.delete(key)
+        await asyncio.to_thread(_keyring, self._service, "delete_password", key)
 
 
 def _keyring(service: str, action: str, *arguments: str) -> str | bool | None:
-    """Calls the keyring and returns its answer; False where it does not work."""
+    """Calls the keyring and returns its answer; False where there is none. OSError where there is one that fails."""
     import keyring  # noqa: PLC0415 - looks for its backends when imported, which takes a while
     import keyring.errors  # noqa: PLC0415
 
@@ -116,9 +213,11 @@ def _keyring(service: str, action: str, *arguments: str) -> str | bool | None:
         result: str | None = getattr(keyring, action)(service, *arguments)
     except keyring.errors.PasswordDeleteError:
         return None
-    except Exception as error:  # backends raise whatever their system raises
-        log.debug("the keyring does not work: %s", type(error).__name__)
+    except keyring.errors.NoKeyringError:
         return False
+    except Exception as error:  # backends raise whatever their system raises
+        reason = f"the system's keyring does not work ({type(error).__name__}); {_KEYRING_REMEDY}"
+        raise OSError(errno.EIO, reason) from error
     return result
 
 
@@ -154,7 +253,8 @@ class SignInElsewhere(Protocol):
 
 
 class CredentialStorage:
-    """The credentials for one server, with the methods that the SDK's providers call. Damaged ones count as none.
+    """The credentials for one server, with the methods that the SDK's providers call. Damaged ones count as none; those
+    that cannot be read now are an OAuthFlowError, and nothing is stored in their place.
 
     Without tokens of our own those of the sign-in `elsewhere` are used, and renewed there: a refresh token that was
     used up must not stay behind with a program that will use it again.
@@ -169,6 +269,7 @@ class CredentialStorage:
     async def lock(self) -> AsyncIterator[None]:
         """Whoever is within this context is the only one, in all processes, who renews these tokens. TimeoutError if
         somebody else does for too long, OSError where there can be no lock."""
+        # Ours first, in every process: no two of them can wait for each other.
         async with contextlib.AsyncExitStack() as locks:
             await locks.enter_async_context(self._vault.lock(self._key))
             if self._elsewhere is not None and await self._borrowed() is not None:
@@ -179,7 +280,10 @@ class CredentialStorage:
         return await self._borrowed() or await self._own()
 
     async def _own(self) -> Credentials:
-        stored = await self._vault.load(self._key)
+        try:
+            stored = await self._vault.load(self._key)
+        except OSError as error:
+            raise OAuthFlowError(f"the stored tokens cannot be read: {error.strerror}") from None
         if stored is not None:
             with contextlib.suppress(ValidationError):
                 return Credentials.model_validate_json(stored)
@@ -201,7 +305,7 @@ class CredentialStorage:
         await self._vault.delete(self._key)
 
     async def digest(self) -> str:
-        """Of the access token that is stored."""
+        """The digest of the access token that is stored, of an empty text if there is none."""
         tokens = (await self.load()).tokens
         return digest_of(tokens.access_token if tokens is not None else None)
 
@@ -216,6 +320,7 @@ class CredentialStorage:
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Stores tokens where those came from that they take the place of."""
         expires_at = None if tokens.expires_in is None else time.time() + tokens.expires_in
+        # Looked up before anything is stored: with tokens of our own, nothing is borrowed any more.
         borrowed = await self._borrowed()
         if borrowed is None or not await self._give_back(tokens, expires_at):
             await self.update(**{**dict(borrowed or {}), "tokens": tokens, "expires_at": expires_at})
@@ -241,7 +346,8 @@ class NeedsAuthMemory:
     """Which servers wanted a sign-in, by fingerprint, for all processes that share the state.
 
     It is remembered together with the digest of the tokens that were of no use: where there are others since, from
-    whatever process or program, it no longer counts. What cannot be read counts as nothing, for that look alone.
+    whatever process or program, it no longer counts. What cannot be read counts as nothing, for that look alone; what
+    cannot be written is logged, and nothing else fails for it: a connection must not end because the disk is full.
     """
 
     def __init__(self, documents: Documents, clock: Callable[[], float] = time.time) -> None:
@@ -252,7 +358,7 @@ class NeedsAuthMemory:
         """The digest of the tokens with which a sign-in was wanted; None if that is not known, or too long ago."""
         try:
             entry = await asyncio.to_thread(self._documents.read, key)
-        except OSError as error:
+        except _STATE_FAILURES as error:
             log.warning("whether a server needs a sign-in cannot be read: %s", error)
             return None
         if entry is None or not 0 <= self._clock() - entry["at"] < REMEMBERED:
@@ -260,8 +366,112 @@ class NeedsAuthMemory:
         return str(entry["digest"])
 
     async def remember(self, key: str, digest: str) -> None:
-        await asyncio.to_thread(self._documents.write, key, {"at": self._clock(), "digest": digest})
+        await self._update(key, {"at": self._clock(), "digest": digest})
 
     async def forget(self, key: str) -> None:
         if await self.remembered(key) is not None:
-            await asyncio.to_thread(self._documents.update, key, lambda _: None)
+            await self._update(key, None)
+
+    async def _update(self, key: str, entry: dict[str, object] | None) -> None:
+        try:
+            await asyncio.to_thread(self._documents.update, key, lambda _: entry)
+        except _STATE_FAILURES as error:
+            log.warning("whether a server needs a sign-in cannot be written: %s", error)
+
+
+# -- stored oauth -----------------------------------------------------------------------------------------------------
+
+
+CLIENT_NAME = "claude-code-mcp"
+FORGOTTEN_CLIENT = frozenset({"invalid_client", "unauthorized_client"})
+"""How an authorization server says that it does not know the client."""
+
+Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
+ShowAddress = Callable[[str], Awaitable[None]]
+"""Brings a person to an address: opens a browser, or shows it."""
+
+
+class NeedsAuth(OAuthFlowError):
+    """A person has to sign in; with `step_up` only to grant more than before, and the connection stays usable. `token`
+    is the access token that was of no use, if there was one."""
+
+    def __init__(self, message: str, token: str | None = None, *, step_up: bool = False) -> None:
+        super().__init__(message)
+        self.token = token
+        self.step_up = step_up
+
+
+class ForgottenClient(OAuthFlowError):
+    """The authorization server does not know, or no longer knows, who we say we are."""
+
+
+class StoredOAuth(OAuthProvider):
+    """Reads everything from storage, the expiry and the endpoints too, which the SDK's provider would forget."""
+
+    def __init__(
+        self, url: str, config: OAuthConfig, storage: CredentialStorage, redirect_uri: str, **options: object
+    ) -> None:
+        metadata = OAuthClientMetadata(
+            client_name=CLIENT_NAME, redirect_uris=[AnyUrl(redirect_uri)], scope=config.scope
+        )
+        super().__init__(url, metadata, storage, **options)  # type: ignore[arg-type] # passed on by name
+        self._config = config
+        self._storage = storage
+
+    async def load_context(self) -> None:
+        self._take(await self._storage.load())
+        self.context.current_tokens = await self._storage.get_tokens()
+        if self.context.current_tokens is not None:
+            self.context.update_token_expiry(self.context.current_tokens)
+
+    def _take(self, stored: Credentials) -> None:
+        context = self.context
+        context.client_info = self._client_info(stored.client)
+        context.oauth_metadata = stored.metadata
+        context.protected_resource_metadata = stored.resource
+        context.auth_server_url = stored.authorization_server
+
+    def _client_info(self, stored: OAuthClientInformationFull | None) -> OAuthClientInformationFull | None:
+        config = self._config
+        if config.client_id is None or (stored is not None and stored.client_id == config.client_id):
+            return stored
+        return OAuthClientInformationFull(
+            client_id=config.client_id,
+            client_secret=config.client_secret,
+            redirect_uris=self.context.client_metadata.redirect_uris,
+        )
+
+    def prepare_token_request(self) -> None:
+        """A secret that came without the way to show it, as from the configuration, is shown in one that the
+        authorization server takes: in the header, unless its metadata names only the other."""
+        client, metadata = self.context.client_info, self.context.oauth_metadata
+        if client is None or client.client_secret is None or client.token_endpoint_auth_method is not None:
+            return
+        taken = metadata.token_endpoint_auth_methods_supported if metadata is not None else None
+        only_in_body = taken is not None and "client_secret_basic" not in taken and "client_secret_post" in taken
+        method = "client_secret_post" if only_in_body else "client_secret_basic"
+        self.context.client_info = client.model_copy(update={"token_endpoint_auth_method": method})
+
+
+async def discover(issuer: str, send: Send) -> OAuthMetadata:
+    """The metadata of an authorization server, from its well-known addresses. OAuthFlowError if there is none, or if it
+    is that of another server."""
+    for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, issuer):
+        goes_on, metadata = await handle_auth_metadata_response(await send(create_oauth_metadata_request(url)))
+        if metadata is not None:
+            if not issuers_match(str(metadata.issuer), issuer):
+                raise OAuthFlowError(f"the metadata of {issuer} is that of {metadata.issuer}")
+            return metadata
+        if not goes_on:
+            break
+    raise OAuthFlowError(f"{issuer} has no metadata of an authorization server")
+
+
+def error_of(response: httpx2.Response) -> str | None:
+    """The error code in the answer of a token endpoint, whose body was read."""
+    try:
+        body = response.json()
+    except ValueError:
+        return None
+    error = body.get("error") if isinstance(body, dict) else None
+    return error if isinstance(error, str) else None

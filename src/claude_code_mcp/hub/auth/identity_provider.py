@@ -1,8 +1,12 @@
-"""The organisation's identity provider, set up once for all servers with `xaa`.
+"""The organisation's identity provider, and its assertions in place of a person's sign-in (`xaa`).
 
 It knows a person by an id token. That is read from a file which something else keeps current, or comes of a sign-in of
 ours (OpenID Connect, with PKCE and a loopback address), is kept where tokens are kept, and is renewed with the refresh
 token that came with it. `assertion` exchanges it for an assertion for one authorization server (RFC 8693).
+
+A person signs in once at the identity provider (`identity_provider.py`). For each server an assertion is got from there
+and shown to the server's authorization server, which gives a token for it. That authorization server is configuration,
+not discovery: the assertion and the client's secret go to nobody whom only the server has named.
 """
 
 import asyncio
@@ -10,21 +14,24 @@ import base64
 import json
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import anyio
 import httpx2
 from mcp.client.auth import OAuthFlowError, PKCEParameters
-from mcp.shared.auth import OAuthMetadata
+from mcp.client.auth.utils import union_scopes
+from mcp.shared.auth import JWT_BEARER_GRANT_TYPE, OAuthMetadata
+from mcp.shared.auth_utils import resource_url_from_server_url
 from pydantic import BaseModel, ValidationError
 
-from .credentials import Vault
+from ..config_entry import OAuthConfig, TlsConfig
+from .credentials import CredentialStorage, NeedsAuth, ShowAddress, Vault, discover, error_of
+from .oauth_providers import Renewals, SilentOAuth, check_passing
 from .sign_in import listen
-from .silent_oauth import check_passing
-from .stored_oauth import NeedsAuth, ShowAddress, discover, error_of
 
 _EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - the name of a kind of token
@@ -112,6 +119,7 @@ class IdentityProvider:
                 renewed = _signed_in(answer, signed_in.refresh_token) if answer is not None else None
                 if renewed is None:
                     raise NeedsAuth("the sign-in at the identity provider has expired")
+                # Kept before it is used: the refresh token of before is used up.
                 await self.vault.save(self._key, renewed.model_dump_json())
                 return renewed.id_token
         except TimeoutError:
@@ -173,7 +181,10 @@ class IdentityProvider:
         return f"identity provider {self.issuer} {self.client_id}"
 
     async def _stored(self) -> _SignedIn | None:
-        stored = await self.vault.load(self._key)
+        try:
+            stored = await self.vault.load(self._key)
+        except OSError as error:
+            raise OAuthFlowError(f"the sign-in cannot be read: {error.strerror}") from None
         try:
             return None if stored is None else _SignedIn.model_validate_json(stored)
         except ValidationError:
@@ -222,3 +233,74 @@ def _claims(id_token: str) -> dict[str, Any]:
 def _has_expired(id_token: str) -> bool:
     ends = _claims(id_token).get("exp")
     return isinstance(ends, int | float) and time.time() > ends - _MARGIN
+
+
+# -- cross app access -------------------------------------------------------------------------------------------------
+
+
+GetAssertion = Callable[[str, str], Awaitable[str]]
+"""From the authorization server's issuer and the resource to an assertion for them."""
+
+
+class AssertionOAuth(SilentOAuth):
+    """Tokens for assertions: where there is none, where it has expired, was refused, or was granted for too little."""
+
+    def __init__(
+        self,
+        url: str,
+        config: OAuthConfig,
+        storage: CredentialStorage,
+        tls: TlsConfig,
+        renewals: Renewals,
+        get_assertion: GetAssertion,
+    ) -> None:
+        """Raises OAuthFlowError for an incomplete entry."""
+        super().__init__(url, config, storage, tls, renewals)
+        if not (config.client_id and config.client_secret and config.issuer):
+            raise OAuthFlowError("cross-app access needs clientId, clientSecret and issuer under oauth")
+        self._client = {"client_id": config.client_id, "client_secret": config.client_secret}
+        self._issuer = config.issuer
+        self._resource = resource_url_from_server_url(url)
+        self._get_assertion = get_assertion
+
+    @property
+    def _renewable(self) -> bool:
+        return True
+
+    async def _can_do_better(self, response: httpx2.Response, used: str | None) -> bool:
+        wanted = self._missing_scope(response)
+        if wanted is not None:
+            await self._storage.update(wanted_scope=wanted)
+        return wanted is not None or response.status_code == 401
+
+    async def _renew_alone(self, refused: str | None) -> None:
+        endpoint = await self._token_endpoint()
+        scope = union_scopes(self._config.scope, (await self._storage.load()).wanted_scope)
+        assertion = await self._get_assertion(self._issuer, self._resource)
+        form = {
+            **self._client,
+            "grant_type": JWT_BEARER_GRANT_TYPE,
+            "assertion": assertion,
+            "resource": self._resource,
+            **({"scope": scope} if scope else {}),
+        }
+        answer = await self._send(httpx2.Request("POST", endpoint, data=form))
+        check_passing(answer)
+        if answer.status_code != 200:
+            reason = error_of(answer) or f"HTTP {answer.status_code}"
+            raise OAuthFlowError(f"the authorization server did not take the assertion: {reason}")
+        self.context.client_metadata.scope = scope  # granted, unless the answer says otherwise
+        await self.save_tokens(answer)
+
+    async def _token_endpoint(self) -> str:
+        if self._discovered is None:
+            self._discovered = await discover(self._issuer, self._send)
+        endpoint = str(self._discovered.token_endpoint)
+        if _origin(endpoint) != _origin(self._issuer):
+            raise OAuthFlowError(f"the token endpoint {endpoint} is not at the issuer {self._issuer}")
+        return endpoint
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)

@@ -1,14 +1,23 @@
-"""What a tool is: its name, its typed arguments and output, the function behind it, and how it is listed.
+"""What a tool is: its name, arguments and output, how it is called, results in parts, and its MCP App.
+
+`app.html` is the web console cut down to one session; `make web` builds it. It reaches nothing but the client around
+it, through which it calls `claude_get_status` and `claude_respond`. Clients that show no apps ignore all of this.
 
 `Tool.call` is the only way in: arguments are checked before the function runs, and every error names the argument as
 the caller wrote it. The types of arguments have limits that no honest call reaches; these are not in the JSON schemas,
 where they would cost every caller a part of its context. `compact_schema` keeps the schemas of `tools/list` short for
 the same reason.
+
+Every part has a name: `result`, `error`, `structuredOutput`, the id of an open question (its input, as JSON),
+`output:<number>` (one line of output) or `pendingInputs` (the list of open questions). A report names those it cut
+under `truncated`; the pages of a part, one after the other, are the whole. Secrets are removed before
+the text is cut into pages.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib.resources import files
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
 
@@ -19,9 +28,36 @@ from pydantic.alias_generators import to_camel
 from ... import json_text
 from ...config import Settings, variable_of
 from ...errors import ClaudeCodeError, InvalidArgument
-from ...model.session_ids import is_session_id
-from ..app_view import TOOL_META
+from ...model.events import Output
+from ...model.options import is_session_id
+from ...model.question import Question
+from ...model.text import as_json, cut_data, mark, page_of
+from ...questions.presentation import Redaction, input_size, shown_input, without_secrets
+from ...sessions.session_view import SessionView
 from .context import Call
+
+EXTENSION = "io.modelcontextprotocol/ui"
+URI = "ui://session"
+_MIME_TYPE = "text/html;profile=mcp-app"
+TOOL_META: dict[str, Any] = {"ui": {"resourceUri": URI}, "ui/resourceUri": URI}
+"""What a tool whose results the app shows is listed with. Some clients know only the flat key."""
+
+
+def contents() -> types.ReadResourceResult:
+    """The app as a resource. No address is declared in its policy: it loads nothing and connects to nothing."""
+    page = types.TextResourceContents(
+        uri=URI, mime_type=_MIME_TYPE, text=_page(), _meta={"ui": {"prefersBorder": True}}
+    )
+    return types.ReadResourceResult(contents=[page])
+
+
+@cache
+def _page() -> str:
+    return files("claude_code_mcp.server").joinpath("app.html").read_text(encoding="utf-8")
+
+
+# -- base -------------------------------------------------------------------------------------------------------------
+
 
 _MAX_NAME = 100
 """Characters of a field's name in an error message."""
@@ -279,5 +315,136 @@ Path = Annotated[str, AfterValidator(partial(_check_text, limit=4096))]
 Images = Annotated[list[str], WithJsonSchema({"items": {"type": "string"}, "type": "array"})]
 """Paths or data URLs."""
 ABOUT_IMAGES = "Paths or data: URLs"
+ABOUT_KEY = "Repeated calls with this key count once"
 Rules = Annotated[list[Name], AfterValidator(_check_rules)]
 SessionId = Annotated[str, AfterValidator(_check_session_id)]
+
+
+# -- paging -----------------------------------------------------------------------------------------------------------
+
+
+PAGE = 64_000
+"""Characters of a page."""
+PENDING = "pendingInputs"
+_INPUT_BUDGET = 512 << 10
+_MAX_QUESTIONS = 50
+_OUTPUT = "output:"
+
+
+class ResultParts:
+    """Cuts the parts of one report to size and notes what it cut. Every part passes the redactor first."""
+
+    def __init__(self, redactor: Redaction) -> None:
+        self._redactor = redactor
+        self._cut: list[dict[str, Any]] = []
+
+    @property
+    def truncated(self) -> list[dict[str, Any]] | None:
+        """Every part that is not here whole, and where its first unread character is."""
+        return self._cut or None
+
+    def _note(self, part: str, next_offset: int, total: int) -> None:
+        self._cut.append({"part": part, "nextOffset": next_offset, "total": total})
+
+    def text(self, part: str, text: str, limit: int) -> str:
+        """The text if it is not too long, else its beginning and a mark."""
+        page = page_of(self._redactor.text(text), 0, limit)
+        if page.next_offset is None:
+            return page.text
+        self._note(part, page.next_offset, page.total)
+        return page.text + mark(page.total - page.next_offset, page.total, part)
+
+    def line(self, event: Output, limit: int) -> str:
+        """The text of a line of output, cut to the limit."""
+        return self.text(f"{_OUTPUT}{event.seq}", event.line, limit)
+
+    def data(self, part: str, value: Any, limit: int) -> Any:
+        """A JSON value if it is not too long, else nothing but a note."""
+        text = "" if value is None else as_json(self._redactor.data(value))
+        if len(text) <= limit:
+            return value
+        self._note(part, 0, len(text))
+        return None
+
+    def shortened(self, values: Sequence[Mapping[str, Any]], limit: int) -> list[Any]:
+        """JSON values that are only for information, with marks in them where they were cut: they cannot be read on."""
+        clean: list[Any] = self._redactor.data(list(values))
+        return list(cut_data(clean, limit, limit // 8)) if len(as_json(clean)) > limit else clean
+
+    def questions(self, questions: Sequence[Question], start: int = 0) -> list[tuple[Question, dict[str, Any]]]:
+        """Open questions without secrets, each with its input: whole while the budget lasts, then cut and noted."""
+        left, shown = _INPUT_BUDGET, []
+        for question in questions[start : start + _MAX_QUESTIONS]:
+            clean = without_secrets(question, self._redactor)
+            tool_input, whole = shown_input(clean, room=left)
+            size = len(clean.change.diff) if clean.change is not None else 0
+            if size > left - input_size(clean) or not whole:
+                # Of the input everything can be read on; how it changes the file only helps to understand it.
+                clean = replace(clean, change=None)
+            else:
+                left -= size
+            if whole:
+                left -= input_size(clean)
+            else:
+                left = max(0, left - PAGE)
+                self._note(question.id, 0, len(as_json(clean.tool_input)))
+            shown.append((clean, tool_input))
+        if start + len(shown) < len(questions):
+            self._note(PENDING, start + len(shown), len(questions))
+        return shown
+
+
+def read_part(session: SessionView, part: str, offset: int, redactor: Redaction) -> dict[str, Any]:
+    """A page of a part; InvalidArgument if there is no such part, or no longer."""
+    page = page_of(_part_text(session, part, redactor), offset, PAGE)
+    more = {} if page.next_offset is None else {"nextOffset": page.next_offset}
+    return {"name": part, "text": page.text, "offset": page.offset, **more, "total": page.total}
+
+
+def _part_text(session: SessionView, part: str, redactor: Redaction) -> str:
+    question = next((question for question in session.questions if question.id == part), None)
+    if question is not None:
+        return as_json(redactor.data(question.tool_input))
+    if part.startswith(_OUTPUT):
+        return redactor.text(_output_line(session, part))
+    outcome = None if session.busy else session.outcome
+    if outcome is not None:
+        if part == "result":
+            return redactor.text(outcome.result)
+        if part == "error":
+            return redactor.text(outcome.detail)
+        if part == "structuredOutput":
+            return as_json(redactor.data(outcome.structured_output))
+    raise _unknown(session, part)
+
+
+def _output_line(session: SessionView, part: str) -> str:
+    number = part.removeprefix(_OUTPUT)
+    if not (number.isascii() and number.isdigit() and len(number) < 16):
+        raise _unknown(session, part)
+    found = next(iter(session.events.after(int(number) - 1)), None)
+    if not isinstance(found, Output) or found.seq != int(number):
+        raise _unknown(session, part)
+    return found.line
+
+
+def _unknown(session: SessionView, part: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"part: session {session.id} has no {part[:100]!r} now. What was cut of a report is named in its truncated.",
+        field="part",
+    )
+
+
+def render_page(page: dict[str, Any]) -> str:
+    """The text of a page of a part, with a line on where it begins and ends."""
+    until = page["offset"] + len(page["text"])
+    rest = f"; the next begins at offset {page['nextOffset']}" if "nextOffset" in page else "; this is the end"
+    return f"{page['text']}\n[{page['name']}: characters {page['offset']} to {until} of {page['total']}{rest}]"
+
+
+def render_truncated(truncated: list[dict[str, Any]] | None) -> list[str]:
+    """The text lines that say what was cut, and how to read on."""
+    return [
+        f'[not all: part "{cut["part"]}" has {cut["total"]}, read on with part and offset {cut["nextOffset"]}]'
+        for cut in truncated or []
+    ]

@@ -1,4 +1,4 @@
-"""The `claude_code` family: a call runs a turn and returns its result. A view of the sessions that all tools share."""
+"""The `claude_code` family: a call runs a turn and returns its result; its many options."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -8,12 +8,24 @@ from pydantic import Field
 
 from ...config import Settings
 from ...errors import InvalidArgument, PermissionDenied
+from ...model.options import Preset, SessionOptions, Thinking, ToolPreset
+from ...sessions.acceptance import PendingTurn
 from ...sessions.messages import WhenBusy
-from ...sessions.pending_turn import PendingTurn
 from ...sessions.session import Session
-from .answering import AnswerTexts, ModeAfterPlan, answer_from
-from .base import ABOUT_IMAGES, Arguments, Images, Milliseconds, Name, Offset, Reply, Text, Tool
-from .code_options import SessionArguments, resume_options, session_options
+from .base import (
+    ABOUT_IMAGES,
+    Arguments,
+    Count,
+    Images,
+    Milliseconds,
+    Name,
+    Offset,
+    Reply,
+    ResultParts,
+    Text,
+    Tool,
+    read_part,
+)
 from .code_reports import (
     Configuration,
     ReplyReport,
@@ -24,9 +36,136 @@ from .code_reports import (
     session_infos,
     unfinished_report,
 )
-from .context import Call
-from .paging import ResultParts, read_part
+from .context import AnswerTexts, Call, ModeAfterPlan, answer_from
 from .waiting import open_questions, wait_for_rest, wait_for_turn
+
+
+class SystemPromptPreset(Arguments):
+    type: Literal["preset"]
+    preset: Literal["claude_code"]
+    append: str | None = None
+
+
+class ToolsPreset(Arguments):
+    type: Literal["preset"]
+    preset: Literal["claude_code"]
+
+
+class ThinkingMode(Arguments):
+    type: Literal["adaptive", "enabled", "disabled"]
+    budget_tokens: Count | None = None
+
+
+class OutputFormat(Arguments):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class SessionArguments(Arguments):
+    """Everything that shapes a session; only what is set is passed on."""
+
+    written_as: ClassVar[Mapping[str, str]] = {
+        "at_message": "resumeSessionAt",
+        "executable": "pathToClaudeCodeExecutable",
+        "file_checkpointing": "enableFileCheckpointing",
+        "output_schema": "outputFormat.schema",
+        "persist": "persistSession",
+        "turn_timeout": "timeout",
+    }
+
+    cwd: str | None = None
+    allowed_tools: list[str] | None = Field(None, description="Run without asking; with dontAsk, all that may run")
+    disallowed_tools: list[str] | None = None
+    tools: list[str] | ToolsPreset | None = None
+    persist_session: bool | None = Field(None, description="Keep a transcript (default true)")
+    permission_mode: str | None = Field(None, description="Default dontAsk")
+    max_turns: Count | None = None
+    model: str | None = None
+    system_prompt: str | SystemPromptPreset | None = None
+    agents: dict[str, Any] | None = None
+    max_budget_usd: float | None = Field(None, gt=0)
+    effort: str | None = None
+    betas: list[str] | None = None
+    additional_directories: list[str] | None = None
+    output_format: OutputFormat | None = None
+    thinking: ThinkingMode | None = None
+    path_to_claude_code_executable: str | None = None
+    agent: str | None = None
+    mcp_servers: dict[str, dict[str, Any]] | None = None
+    hub_servers: list[str] | None = None
+    sandbox: dict[str, Any] | None = None
+    fallback_model: str | None = None
+    enable_file_checkpointing: bool | None = None
+    include_partial_messages: bool | None = None
+    strict_mcp_config: bool | None = None
+    setting_sources: list[str] | None = None
+    debug: bool | None = None
+    debug_file: str | None = None
+    env: dict[str, str] | None = None
+
+
+_DEFAULT_MODE = "dontAsk"
+
+
+def session_options(arguments: SessionArguments) -> SessionOptions:
+    """The options of the session that these arguments ask for."""
+    prompt, thinking = arguments.system_prompt, arguments.thinking
+    return SessionOptions(
+        cwd=arguments.cwd,
+        allowed_tools=tuple(arguments.allowed_tools or ()),
+        disallowed_tools=tuple(arguments.disallowed_tools or ()),
+        tools=ToolPreset() if isinstance(arguments.tools, ToolsPreset) else _tuple(arguments.tools),
+        persist=arguments.persist_session is not False,
+        permission_mode=arguments.permission_mode or _DEFAULT_MODE,
+        max_turns=arguments.max_turns,
+        model=arguments.model,
+        system_prompt=Preset(append=prompt.append) if isinstance(prompt, SystemPromptPreset) else prompt,
+        agents=arguments.agents,
+        max_budget_usd=arguments.max_budget_usd,
+        effort=arguments.effort,
+        betas=tuple(arguments.betas or ()),
+        additional_directories=tuple(arguments.additional_directories or ()),
+        output_schema=arguments.output_format.schema_ if arguments.output_format else None,
+        thinking=thinking and Thinking(type=thinking.type, budget_tokens=thinking.budget_tokens),
+        executable=arguments.path_to_claude_code_executable,
+        agent=arguments.agent,
+        mcp_servers=arguments.mcp_servers,
+        hub_servers=_tuple(arguments.hub_servers),
+        sandbox=arguments.sandbox,
+        fallback_model=arguments.fallback_model,
+        file_checkpointing=bool(arguments.enable_file_checkpointing),
+        include_partial_messages=arguments.include_partial_messages is not False,
+        strict_mcp_config=bool(arguments.strict_mcp_config),
+        setting_sources=_tuple(arguments.setting_sources),
+        debug=bool(arguments.debug),
+        debug_file=arguments.debug_file,
+        env=arguments.env or {},
+    )
+
+
+_OPTION_NAMES = {
+    "persist_session": "persist",
+    "output_format": "output_schema",
+    "path_to_claude_code_executable": "executable",
+    "enable_file_checkpointing": "file_checkpointing",
+}
+
+
+def resume_options(arguments: SessionArguments) -> SessionOptions:
+    """The same for a session that is resumed from disk: only what the call itself sets counts as set, and overrides
+    what is recorded of the session. The other values apply only where nothing is recorded."""
+    full = session_options(arguments)
+    options_set = {
+        _OPTION_NAMES.get(name, name) for name in arguments.model_fields_set if getattr(arguments, name) is not None
+    }
+    return SessionOptions.model_construct(_fields_set=options_set & full.model_fields_set, **dict(full))
+
+
+def _tuple(values: list[str] | None) -> tuple[str, ...] | None:
+    return None if values is None else tuple(values)
+
+
+# -- code -------------------------------------------------------------------------------------------------------------
 
 
 class ClaudeCode(SessionArguments):
@@ -35,6 +174,7 @@ class ClaudeCode(SessionArguments):
     prompt: Text
     images: Images | None = Field(None, description=ABOUT_IMAGES)
     worktree: bool | None = None
+    message_key: Name | None = None
     timeout: Milliseconds | None = Field(None, description="Milliseconds")
 
 
@@ -42,6 +182,7 @@ class ReplyArguments(Arguments):
     session_id: str
     prompt: Text
     images: Images | None = None
+    message_key: Name | None = None
     fork_session: bool | None = None
     timeout: Milliseconds | None = None
 
@@ -85,15 +226,16 @@ async def _create(call: Call, arguments: ClaudeCode) -> PendingTurn:
     return await call.service.create(
         arguments.prompt,
         options,
-        owner=call.principal,
+        caller=call.caller,
         timeout=_seconds(arguments.timeout),
-        origin=call.origin,
         images=arguments.images or (),
+        key=arguments.message_key,
     )
 
 
 async def claude_code_reply(call: Call, arguments: ReplyArguments) -> Reply:
     resumed = call.resumed_turn()
+    # Before it is sent: a session that was only on disk is in memory afterwards.
     ignored = () if resumed is not None else _ignored_options(call, arguments)
     turn = resumed or await _reply(call, arguments)
     reply = await _turn_result(call, turn, None if arguments.fork_session else arguments.session_id)
@@ -107,13 +249,12 @@ async def _reply(call: Call, arguments: ReplyArguments) -> PendingTurn:
     timeout = _seconds(arguments.timeout)
     resume = _resume_parameters(call, arguments)
     if arguments.fork_session:
-        source = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
+        source = await call.service.find(arguments.session_id, caller=call.caller)
         source.refuse_if_busy()
         return await call.service.fork(
             arguments.session_id,
             arguments.prompt,
-            owner=call.principal,
-            origin=call.origin,
+            caller=call.caller,
             timeout=timeout,
             images=arguments.images or (),
             **resume,
@@ -121,11 +262,11 @@ async def _reply(call: Call, arguments: ReplyArguments) -> PendingTurn:
     return await call.service.send(
         arguments.session_id,
         arguments.prompt,
-        owner=call.principal,
-        origin=call.origin,
+        caller=call.caller,
         timeout=timeout,
         when_busy=WhenBusy.REFUSE,
         images=arguments.images or (),
+        key=arguments.message_key,
         **resume,
     )
 
@@ -133,7 +274,7 @@ async def _reply(call: Call, arguments: ReplyArguments) -> PendingTurn:
 def _resume_parameters(call: Call, arguments: ReplyArguments) -> dict[str, Any]:
     """What a session that is only on disk is resumed with. One in memory keeps what it has."""
     if not call.service.settings.allow_disk_resume:
-        call.service.session(arguments.session_id, owner=call.principal)  # or SESSION_NOT_FOUND
+        call.service.session(arguments.session_id, principal=call.principal)  # or SESSION_NOT_FOUND
         return {}
     if not isinstance(arguments, DiskReply):
         return {}
@@ -144,7 +285,7 @@ def _resume_parameters(call: Call, arguments: ReplyArguments) -> dict[str, Any]:
 
 
 def _in_memory(call: Call, arguments: ReplyArguments) -> bool:
-    return any(session.id == arguments.session_id for session in call.service.sessions(owner=call.principal))
+    return any(session.id == arguments.session_id for session in call.service.sessions(principal=call.principal))
 
 
 def _ignored_options(call: Call, arguments: ReplyArguments) -> tuple[str, ...]:
@@ -186,13 +327,13 @@ async def claude_code_session(call: Call, arguments: SessionAction) -> Reply:
             "CLAUDE_CODE_MCP_ALLOW_SENSITIVE_SESSION_DETAILS=1."
         )
     if arguments.action == "list":
-        return session_infos(call.service.sessions(owner=call.principal), sensitive)
+        return session_infos(call.service.sessions(principal=call.principal), sensitive)
     if arguments.session_id is None:
         raise InvalidArgument(f"sessionId: required for {arguments.action}", field="sessionId")
     if arguments.action == "cancel":
-        session = await call.service.cancel(arguments.session_id, owner=call.principal, origin=call.origin)
+        session = await call.service.cancel(arguments.session_id, caller=call.caller)
         return session_infos([session], sensitive, f"Session {session.id} was cancelled.")
-    session = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
+    session = await call.service.find(arguments.session_id, caller=call.caller)
     if arguments.action == "get" and arguments.part is not None:
         return SessionInfos(part=read_part(session, arguments.part, arguments.offset or 0, call.service.redaction))
     if arguments.action == "respond" and call.resumed_session is None:
@@ -218,7 +359,7 @@ def _respond(call: Call, session: Session, arguments: SessionAction) -> None:
         session.id,
         arguments.input_id,
         answer,
-        owner=call.principal,
+        principal=call.principal,
         by="claude_code_session",
         client=call.dialogs.client,
     )
@@ -243,7 +384,7 @@ _BYPASS_QUESTION = (
 
 
 async def _enable_bypass(call: Call) -> Reply:
-    if not call.service.bypass_possible(call.principal):
+    if not call.service.policy_for(call.caller).bypass_possible:
         raise PermissionDenied("The operator's policy never allows bypassPermissions.")
     answer = await call.confirmed(_BYPASS_QUESTION, "Switch permission checks off")
     if isinstance(answer, types.InputRequiredResult):
@@ -261,7 +402,7 @@ _STEERS = types.ToolAnnotations(read_only_hint=False, destructive_hint=True, ope
 
 
 def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
-    """The family; replies take more where sessions may be resumed from disk."""
+    """The tools of the toolset `code`; replies take more arguments where sessions may be resumed from disk."""
     tools: tuple[Tool[Any], ...] = (
         Tool(
             "claude_code",

@@ -7,16 +7,14 @@ from pydantic import Field, WithJsonSchema
 
 from ...config import Settings
 from ...errors import ClaudeCodeError, SessionBusy
+from ...model.outcome import CODE_TOOL_STATUS, OutcomeCode, State
 from ...model.outcome import Outcome as TurnOutcome
-from ...model.outcome import OutcomeCode
-from ...model.states import CODE_TOOL_STATUS, State
 from ...model.text import iso
-from ...questions.presentation import Redacts
-from ...sessions.option_notices import notices_of
-from ...sessions.session import Session
-from .answering import how_to_answer, how_to_wait
-from .base import ToolOutput, dump
-from .paging import ResultParts, render_page, render_truncated
+from ...questions.presentation import Redaction
+from ...sessions.launcher import notices_of
+from ...sessions.session_view import SessionView
+from .base import ResultParts, ToolOutput, dump, render_page, render_truncated
+from .context import how_to_answer, how_to_wait
 from .status import ErrorInfo, PendingInput, pending_inputs, render_inputs, report
 from .waiting import timeout_error
 
@@ -125,7 +123,7 @@ class Configuration(ToolOutput):
 # -- turns ----------------------------------------------------------------------------------------------------
 
 
-def finished_report(session: Session, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
+def finished_report(session: SessionView, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
     """The report of a turn that has ended; raises the error of one that ran out of time or could not start."""
     if outcome.code is OutcomeCode.TIMEOUT:
         raise timeout_error(session, outcome, _outcome_report(session, outcome, parts))
@@ -134,7 +132,7 @@ def finished_report(session: Session, outcome: TurnOutcome, parts: ResultParts) 
     return _outcome_report(session, outcome, parts)
 
 
-def unfinished_report(session: Session, parts: ResultParts, settings: Settings) -> TurnReport:
+def unfinished_report(session: SessionView, parts: ResultParts, settings: Settings) -> TurnReport:
     """The report of a turn that goes on in the background or waits for an answer, with the tool to call next."""
     waiting = session.state is State.WAITING
     how = how_to_answer(settings) if waiting else how_to_wait(settings)
@@ -148,7 +146,7 @@ def unfinished_report(session: Session, parts: ResultParts, settings: Settings) 
     )
 
 
-def _outcome_report(session: Session, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
+def _outcome_report(session: SessionView, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
     warning = f"{outcome.detail}\n\n" if outcome.code is OutcomeCode.NOT_SAVED else ""
     return TurnReport(
         session_id=session.id,
@@ -179,7 +177,7 @@ def _error_subtype(outcome: TurnOutcome) -> str:
     return subtype if subtype and subtype.startswith("error") else f"error_{outcome.code}"
 
 
-def _start_failure(outcome: TurnOutcome, session: Session) -> ClaudeCodeError:
+def _start_failure(outcome: TurnOutcome, session: SessionView) -> ClaudeCodeError:
     if outcome.error_code == SessionBusy.code:
         return SessionBusy(outcome.detail, session_id=session.id)
     refused = session.start_error
@@ -205,18 +203,18 @@ def _model_usage(outcome: TurnOutcome) -> dict[str, Any] | None:
 # -- sessions -------------------------------------------------------------------------------------------------
 
 
-def session_infos(sessions: Iterable[Session], sensitive: bool, message: str | None = None) -> SessionInfos:
+def session_infos(sessions: Iterable[SessionView], sensitive: bool, message: str | None = None) -> SessionInfos:
     """Rows of a list of sessions; `sensitive` adds directories, prompts and agents."""
     return SessionInfos(sessions=[dump(_session_info(session, sensitive)) for session in sessions], message=message)
 
 
-def session_details(session: Session, sensitive: bool, redactor: Redacts) -> SessionInfos:
+def session_details(session: SessionView, sensitive: bool, redactor: Redaction) -> SessionInfos:
     """One session with what its last turn has come to: its result and output, and what it waits for."""
     details = report(session, redactor).model_dump(mode="json", by_alias=True, exclude_none=True, include=_DETAILS)
     return SessionInfos(sessions=[{**dump(_session_info(session, sensitive)), **details}])
 
 
-def _session_info(session: Session, sensitive: bool) -> SessionInfo:
+def _session_info(session: SessionView, sensitive: bool) -> SessionInfo:
     options = session.options
     prompt = options.system_prompt
     hidden = {

@@ -1,4 +1,6 @@
-"""One tool call as the tools see it: the caller, its connection, and what a repeated call brought back.
+"""One tool call as the tools see it: the caller, its connection, and how questions are answered.
+
+The texts depend on the chosen toolsets: none may name a tool that the caller was not offered.
 
 On 2026-07-28 a call that has a question for the client returns it, and the client repeats the call with the answer.
 Each such repetition is another round of the same call: `state` is what the round before left with the client.
@@ -6,26 +8,121 @@ Each such repetition is another round of the same call: `state` is what the roun
 
 import json
 import logging
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import mcp_types as types
+from pydantic import WithJsonSchema
 
-from ...errors import InvalidArgument, PermissionDenied
-from ...model.origin import ClientOrigin
+from ...config import Settings
+from ...errors import ClaudeCodeError, InvalidArgument, PermissionDenied
+from ...model.caller import Caller
+from ...model.question import Answer, Scope
 from ...service import Service
-from ...sessions.pending_turn import PendingTurn
-from ..elicitation.dialogs import Dialogs, is_modern
-from ..elicitation.forms import CONFIRM, confirmation, confirmed
-from ..sdk import Context
-from .answering import ENABLE_BYPASS
-from .query_buffer import HeldEvents
+from ...sessions.acceptance import PendingTurn
+from ...sessions.session_view import SessionView
+from ...store.event_log import Subscription
+from ..dialogs import CONFIRM, Dialogs, confirmation, confirmed
+from ..sdk import Context, is_modern
 
-if TYPE_CHECKING:  # a server without a hub does not pay for one
+if TYPE_CHECKING:
     from ...hub.hub import Hub
 
+
+AnswerTexts = Annotated[
+    dict[str, str | list[str]] | list[str | list[str]],
+    # The whole shape would cost every caller 170 bytes of context per tool; what does not fit it is refused by name.
+    WithJsonSchema({"oneOf": [{"type": "object"}, {"items": {}, "type": "array"}]}),
+]
+"""Labels or free text for a user question, by question or in order."""
+
+ModeAfterPlan = Literal["default", "acceptEdits", "dontAsk"]
+
+ENABLE_BYPASS = "enable_bypass"
+"""The `data["remedy"]` of errors which switching bypassPermissions on would avoid."""
+
+_INSTRUCTIONS = {
+    "sessions": "claude_create_session starts one and returns its id; claude_get_status with waitSeconds waits for its "
+    "end or a question; claude_respond answers questions; claude_send_message goes on with any session.",
+    "code": "claude_code runs a task and returns its result; claude_code_reply continues it; claude_code_session looks "
+    "after what still runs and answers its questions.",
+    "query": "claude_code_query runs a prompt and streams its messages.",
+    "hub": "claude_mcp_servers shows and steers the MCP servers that all sessions share.",
+    "hub-search": "claude_mcp_search finds tools of the MCP servers that sessions share; claude_mcp_call calls one.",
+}
+
+
+class AnswerArguments(Protocol):
+    """The arguments that every answering tool has beside the decision."""
+
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def scope(self) -> str | None: ...
+    @property
+    def answers(self) -> AnswerTexts | None: ...
+    @property
+    def updated_input(self) -> Mapping[str, Any] | None: ...
+    @property
+    def permission_mode(self) -> str | None: ...
+
+
+def answer_from(decision: str, arguments: AnswerArguments) -> Answer:
+    """The answer in a tool's arguments; InvalidArgument where they contradict each other."""
+    allow = decision == "allow"
+    if not allow and arguments.scope == "session":
+        raise InvalidArgument("scope: only an allowance can be for the session.", field="scope")
+    if not allow and arguments.permission_mode is not None:
+        raise InvalidArgument("permission_mode: only the approval of a plan has one.", field="permission_mode")
+    return Answer(
+        allow=allow,
+        message=arguments.reason,
+        scope=Scope(arguments.scope or "once"),
+        updated_input=arguments.updated_input,
+        answers=arguments.answers,
+        mode=arguments.permission_mode,
+    )
+
+
+def instructions(settings: Settings) -> str:
+    """The server's instructions in the handshake: how its main toolset is used. The others explain themselves."""
+    main = next((toolset for toolset in _INSTRUCTIONS if toolset in settings.toolsets), None)
+    return "Runs Claude Code sessions." + (f" {_INSTRUCTIONS[main]}" if main is not None else "")
+
+
+def how_to_answer(settings: Settings) -> str:
+    """What to call for a session that waits for answers."""
+    if "sessions" in settings.toolsets:
+        return "Answer each entry of pendingInputs with claude_respond; then wait with claude_get_status."
+    return (
+        "Answer each entry of pendingInputs with claude_code_session, action respond; then wait with its action get "
+        "and waitSeconds."
+    )
+
+
+def how_to_wait(settings: Settings) -> str:
+    """What to call for a session whose turn goes on in the background."""
+    how = "claude_get_status" if "sessions" in settings.toolsets else "claude_code_session, action get with waitSeconds"
+    return f"It goes on in the background: wait for it with {how}, then continue with claude_code_reply."
+
+
+def point_to_remedy(error: ClaudeCodeError, settings: Settings) -> None:
+    """Adds to an error's message what the caller can do about it, if a tool for that is offered."""
+    if error.data.get("remedy") == ENABLE_BYPASS and "code" in settings.toolsets:
+        error.message += " claude_code_configure with action enable_bypass asks to switch it on."
+
+
+# -- context ----------------------------------------------------------------------------------------------------------
+
+
 log = logging.getLogger(__name__)
+
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+_MAX_HELD = 100
+"""Subscriptions that are kept between two rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +130,15 @@ class Switches:
     """The permission switches of a caller, for its own sessions, while the server runs and the client is there."""
 
     service: Service
-    principal: str
-    origin: ClientOrigin | None = None
+    caller: Caller
 
     @property
     def bypass(self) -> bool:
-        return self.service.bypass_on(self.principal, origin=self.origin)
+        return self.service.policy_for(self.caller).bypass_on
 
     def set_bypass(self, on: bool, *, by: str) -> None:
         """`by` is the person or caller who agreed to it."""
-        self.service.set_bypass(self.principal, on, by=by, origin=self.origin)
+        self.service.policy_for(self.caller).set_bypass(on, by=by)
         log.warning("bypassPermissions was switched %s by %s", "on" if on else "off", by)
 
     def check(self, permission_mode: str | None) -> None:
@@ -51,7 +147,7 @@ class Switches:
             raise PermissionDenied("bypassPermissions is switched off.", remedy=ENABLE_BYPASS)
 
 
-class RunsOn(Protocol):
+class DetachableCall(Protocol):
     """A call that can run on after its client has been answered: see server/tasks.py."""
 
     @property
@@ -62,21 +158,55 @@ class RunsOn(Protocol):
         """Makes the rest of the call a task, durably."""
 
 
-class FindsTools(Protocol):
+class ToolFinder(Protocol):
     """The tools of the hub's servers, behind the policy: see hub_proxy.py."""
 
-    async def find(self, principal: str, query: str) -> list[types.Tool]:
+    async def find(self, caller: Caller, query: str) -> list[types.Tool]:
         """Those that the caller may use and that have a word of the query, the best first."""
 
-    def tools_by_server(self, principal: str) -> dict[str, int]:
+    def tools_by_server(self, caller: Caller) -> dict[str, int]:
         """How many there are for the caller, as of the last time they were listed."""
 
-    async def knows(self, name: str) -> bool: ...
+    async def knows(self, caller: Caller, name: str) -> bool: ...
 
     async def call(
         self, name: str, call: "Call", arguments: Mapping[str, Any]
     ) -> types.CallToolResult | types.InputRequiredResult:
         """Calls one, once that is permitted; PermissionDenied if it is not."""
+
+
+@dataclass(slots=True)
+class RoundEvents:
+    """The events of a session for one round of a call."""
+
+    events: Subscription
+    continues: bool = False
+    """Whether another round will go on from here."""
+
+
+class HeldEvents:
+    """The subscriptions of calls between two rounds, by session. The oldest are closed when there are too many, for
+    clients that never come back."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[str, Subscription] = OrderedDict()
+
+    @contextmanager
+    def subscribe(self, session: SessionView, after: int) -> Iterator[RoundEvents]:
+        """The events from where an earlier round of the call left off, or else those behind `after`. At the end the
+        subscription is held for the next round if the call continues, and closed if not."""
+        # Taken out: two calls for one session must not read from the same subscription.
+        held = self._held.pop(session.id) if session.id in self._held else session.events.subscribe(after)
+        round_ = RoundEvents(held)
+        try:
+            yield round_
+        finally:
+            if round_.continues:
+                self._held[session.id] = round_.events
+                while len(self._held) > _MAX_HELD:
+                    self._held.popitem(last=False)[1].close()
+            else:
+                round_.events.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +215,12 @@ class Call:
 
     service: Service
     dialogs: Dialogs
-    principal: str
+    caller: Caller
     context: Context
     switches: Switches
     held_events: HeldEvents
-    origin: ClientOrigin | None = None
-    """Where the client is from; None: from here, as on stdio and over HTTP."""
     hub: "Hub | None" = None
-    proxy: "FindsTools | None" = None
+    proxy: "ToolFinder | None" = None
     """The tools of the hub for clients, where a toolset offers them."""
     responses: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
@@ -100,16 +228,15 @@ class Call:
     """What becomes of a turn when the client that waits for it is gone."""
     offsets: dict[str, int] = field(default_factory=dict)
     """How far the person has read in questions that take several forms, by question; earlier rounds included."""
-    task: RunsOn | None = None
+    task: DetachableCall | None = None
     """What the call may become; None for a client that does not take tasks."""
 
     def __post_init__(self) -> None:
         self.offsets.update(self.state.get("offsets") or {})
 
     @property
-    def caller(self) -> str:
-        """The principal at its client: what a person allows at one client is not allowed at another."""
-        return f"{self.principal}:{self.origin.id}" if self.origin is not None else self.principal
+    def principal(self) -> str:
+        return self.caller.principal
 
     @property
     def resumed_session(self) -> str | None:
@@ -122,7 +249,7 @@ class Call:
         in the first round, which is to send it. InvalidArgument if the outcome is no longer kept."""
         if self.resumed_session is None:
             return None
-        session = self.service.session(self.resumed_session, owner=self.principal)
+        session = self.service.session(self.resumed_session, principal=self.principal)
         message = session.delivery(str(self.state.get("message")))
         if message is None:
             raise InvalidArgument(
@@ -158,12 +285,6 @@ class Call:
         return can_be_asked(self.context) and self.context.session.can_send_request
 
     @property
-    def can_send_questions(self) -> bool:
-        """Whether a question of any kind can be sent to the client while the call waits."""
-        any_kind = can_be_asked(self.context) or can_open_addresses(self.context)
-        return any_kind and self.context.session.can_send_request
-
-    @property
     def returns_questions(self) -> bool:
         """Whether questions go back as the result of the call, which the client then repeats with answers."""
         return is_modern(self.context.protocol_version) and can_be_asked(self.context)
@@ -190,7 +311,7 @@ class Call:
     @property
     def takes_rounds(self) -> bool:
         """Whether a question of any kind goes back as the result of the call."""
-        any_kind = can_be_asked(self.context) or can_open_addresses(self.context)
+        any_kind = can_be_asked(self.context) or can_open_addresses(self.context) or can_sample(self.context)
         return is_modern(self.context.protocol_version) and any_kind
 
 
@@ -208,6 +329,19 @@ def can_open_addresses(context: Context) -> bool:
     capabilities = context.session.client_capabilities
     elicitation = capabilities.elicitation if capabilities is not None else None
     return elicitation is not None and elicitation.url is not None
+
+
+def can_sample(context: Context) -> bool:
+    """Whether the client lets servers ask its model."""
+    capabilities = context.session.client_capabilities
+    return capabilities is not None and capabilities.sampling is not None
+
+
+def declares_tasks(context: Context) -> bool:
+    """Whether this request's client takes tasks. Only requests of 2026-07-28 can say so."""
+    capabilities = context.session.client_capabilities
+    extensions = capabilities.extensions if capabilities is not None else None
+    return is_modern(context.protocol_version) and TASKS_EXTENSION in (extensions or {})
 
 
 def read_state(params: types.CallToolRequestParams) -> Mapping[str, Any]:

@@ -1,18 +1,24 @@
-"""`claude_mcp_servers`: clients list the servers of the hub, reconnect, enable or disable them, and sign in."""
+"""`claude_mcp_servers`, `claude_mcp_search` and `claude_mcp_call`: the hub's servers, looked at and used on demand.
+
+With hundreds of tools a list of all costs a client more context than its work. Both tools go through the proxy that
+lists and calls them for other clients, so that the policy decides in the same way.
+"""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import mcp_types as types
+from pydantic import Field
 
 from ...errors import ClaudeCodeError, InvalidArgument
-from ...hub.hub import Hub, ServerStatus
+from ...hub.hub import Hub
+from ...hub.server_pool import ServerStatus
 from ...service import Service
-from .base import Arguments, Reply, Tool, ToolOutput, dump
-from .context import Call
+from .base import Arguments, Name, Reply, Text, Tool, ToolOutput, dump
+from .context import Call, ToolFinder
 from .status import ErrorInfo
 
 log = logging.getLogger(__name__)
@@ -54,14 +60,16 @@ def _reason(server: Mapping[str, Any]) -> str:
 
 
 async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:
-    hub = _hub_of(call)
+    if call.hub is None:
+        raise InvalidArgument("This server has no hub; CLAUDE_CODE_MCP_HUB=own or all gives it one.")
+    hub = call.hub
     if arguments.action == "list":
         return server_reports(hub.status(), hub.problems)
     if arguments.action == "status":
         return await _connected(hub, arguments.server)
     if arguments.server is None:
         raise InvalidArgument(f"server: required for {arguments.action}", field="server")
-    with call.service.steering(call.principal, arguments.action, arguments.server):
+    with call.service.policy_for(call.caller).steering(arguments.action, arguments.server):
         match arguments.action:
             case "reconnect":
                 return server_reports([await hub.reconnect(arguments.server)])
@@ -92,6 +100,7 @@ async def sign_in(service: Service, hub: Hub, server: str, redirect: str | None)
             if not shown.done():
                 shown.set_exception(error)
 
+    # A task of the service: a person takes longer to sign in than a client waits for a call.
     signing_in = service.start_task(authenticate())
     waiting: set[asyncio.Future[Any]] = {shown, signing_in}
     await asyncio.wait(waiting, timeout=_CONNECT_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
@@ -106,20 +115,15 @@ async def sign_in(service: Service, hub: Hub, server: str, redirect: str | None)
 
 async def _connected(hub: Hub, server: str | None) -> ServerReports:
     """All servers, or one with the names of its tools, after an attempt to connect."""
-    await hub.connect_to([status.name for status in hub.status(server)], timeout=_CONNECT_TIMEOUT)
+    await hub.connect(_CONNECT_TIMEOUT, [status.name for status in hub.status(server)])
     if server is None:
         return server_reports(hub.status(), hub.problems)
     reports = server_reports(hub.status(server))
     if reports.servers and reports.servers[0]["state"] == "connected":
+        # The report says how the server stands; the names of its tools are an addition.
         with contextlib.suppress(ClaudeCodeError):
             reports.servers[0]["toolNames"] = [tool.name for tool in await hub.tools(server, _CONNECT_TIMEOUT)]
     return reports
-
-
-def _hub_of(call: Call) -> Hub:
-    if call.hub is None:
-        raise InvalidArgument("This server has no hub; CLAUDE_CODE_MCP_HUB=own or all gives it one.")
-    return call.hub
 
 
 def server_reports(statuses: list[ServerStatus], problems: Sequence[object] = ()) -> ServerReports:
@@ -142,7 +146,7 @@ def _report(status: ServerStatus) -> ServerReport:
 
 
 def hub_tools() -> Mapping[str, Tool[Any]]:
-    """The family; the tools of the servers themselves are another one."""
+    """The tool of the toolset `hub`; the tools of the servers themselves are another toolset."""
     tool = Tool(
         "claude_mcp_servers",
         "The MCP servers that all sessions share: list them, see their status, reconnect, enable, disable, or sign in.",
@@ -152,3 +156,76 @@ def hub_tools() -> Mapping[str, Tool[Any]]:
         types.ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True),
     )
     return {tool.name: tool}
+
+
+# -- hub search -------------------------------------------------------------------------------------------------------
+
+
+_USUAL, _MOST = 5, 20
+
+
+class Search(Arguments):
+    query: Text
+    limit: Annotated[int, Field(ge=1, le=_MOST)] = _USUAL
+
+
+class CallFound(Arguments):
+    name: Name
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class Found(ToolOutput):
+    tools: list[dict[str, Any]]
+    more: int | None = None
+    servers: dict[str, int] | None = None
+
+
+async def claude_mcp_search(call: Call, arguments: Search) -> Reply:
+    """The best tools for the query that the caller may use. Where none fits, what servers there are to ask about."""
+    proxy = _proxy_of(call)
+    found = await proxy.find(call.caller, arguments.query)
+    shown = [
+        {"name": tool.name, "description": tool.description or "", "inputSchema": tool.input_schema}
+        for tool in found[: arguments.limit]
+    ]
+    servers = None if found else proxy.tools_by_server(call.caller)
+    return Found(tools=shown, more=len(found) - len(shown) or None, servers=servers)
+
+
+async def claude_mcp_call(call: Call, arguments: CallFound) -> Reply:
+    proxy = _proxy_of(call)
+    if not await proxy.knows(call.caller, arguments.name):
+        raise InvalidArgument(
+            f"There is no tool {arguments.name[:100]!r}; claude_mcp_search tells the names.", field="name"
+        )
+    return await proxy.call(arguments.name, call, arguments.arguments)
+
+
+def _proxy_of(call: Call) -> ToolFinder:
+    if call.proxy is None:
+        raise InvalidArgument("This server has no hub; CLAUDE_CODE_MCP_HUB=own or all gives it one.")
+    return call.proxy
+
+
+def search_tools() -> Mapping[str, Tool[Any]]:
+    """The two tools of the toolset `hub-search`."""
+    tools: tuple[Tool[Any], ...] = (
+        Tool(
+            "claude_mcp_search",
+            "Find tools of the MCP servers that all sessions share, by words for what they do. Returns their names and "
+            "input schemas, the best first.",
+            Search,
+            Found,
+            claude_mcp_search,
+            types.ToolAnnotations(read_only_hint=True, open_world_hint=True),
+        ),
+        Tool(
+            "claude_mcp_call",
+            "Call a tool that claude_mcp_search found, with arguments for its inputSchema.",
+            CallFound,
+            None,
+            claude_mcp_call,
+            types.ToolAnnotations(read_only_hint=False, open_world_hint=True),
+        ),
+    )
+    return {tool.name: tool for tool in tools}

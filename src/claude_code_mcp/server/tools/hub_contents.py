@@ -1,4 +1,4 @@
-"""The resources, templates, prompts and completions of the hub's servers, offered to clients as those of this server.
+"""What the hub's servers have besides tools, as this server's own: resources, prompts and completions.
 
 Prompts are called `mcp__server__prompt`, like tools. Resources keep their addresses; of two servers with the same one,
 the first counts. A server that the policy denies as a whole is left out of everything.
@@ -15,14 +15,17 @@ from pydantic import BaseModel, ValidationError
 
 from ...errors import ClaudeCodeError
 from ...hub.hub import Hub
-from ...model.mcp_servers import ToolNames, plain_name
+from ...model.caller import Caller
+from ...model.tool_names import ToolNames, plain_name
 from ...service import Service
+
+_LIST_TIMEOUT = 5.0
+"""Seconds that a server has to connect before what there is is listed without it."""
 
 ResultT = TypeVar("ResultT")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
-_LIST_TIMEOUT = 5.0
-"""Seconds that a server has to connect before lists are made without it."""
+
 _ANY = "resources"
 """Stands for anything that a server offers, where the policy is asked about the whole server."""
 
@@ -79,7 +82,7 @@ class HubContents:
         return [(server, items) for server, items in lists.items() if self._may_use(principal, server)]
 
     def _may_use(self, principal: str, server: str) -> bool:
-        answer = self._service.policy_answer(principal, plain_name(server, _ANY), {})
+        answer = self._service.policy_for(Caller(principal)).answer(plain_name(server, _ANY), {})
         return answer is None or answer.allow
 
     # -- one of them --------------------------------------------------------------------------------------------

@@ -1,36 +1,143 @@
-"""The tools of the hub's servers, offered to clients as tools of this server.
+"""Tools of the hub's servers as this server's own. What passes between client and server during a call is in
+`proxied_call.py`.
 
-A call passes the policy first. Where the policy neither allows nor denies it, a person is asked through the client's
-dialogs; there is no session here whose queue could hold the question, so a client that cannot ask is refused.
+A call passes the policy first. Where the policy neither allows nor denies it, a person is asked
+(`hub_permission.py`). Every call is audited, when it was refused and when it is over.
+
+A result that is too long for a model's context is saved to a file, for clients that can read it.
 """
 
 import asyncio
 import contextlib
+import json
+import math
 import time
 import uuid
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
-from ...errors import PermissionDenied
+from ...errors import ClaudeCodeError, LimitReached, PermissionDenied, UpstreamUnavailable
+from ...hub.config_entry import CallLimits
 from ...hub.hub import Hub, HubTool
-from ...hub.tool_search import ToolIndex
-from ...hub.trimming import is_long, with_long_parts_saved
-from ...model.question import Answer, Question, Resolution, Scope
+from ...hub.tools import ToolIndex, text_of
+from ...hub.transports import UNREACHABLE
+from ...model.caller import LOCAL, Caller
+from ...model.events import AuditEvent, AuditKind
+from ...model.question import Answer, Scope
+from ...model.text import json_parts
+from ...model.tool_names import prefix_of
 from ...private_files import private_directory, replace_file
-from ...service import LOCAL, Service
+from ...service import Service
 from .context import Call
-from .rounds import PAUSED_CALL, CallReply, CallRounds, ProxiedCall
-from .waiting import first_of
+from .hub_permission import PermissionQuestions, Ruling
+from .proxied_call import PAUSED_CALL, CallReply, CallRounds, ProxiedCall
+
+# -- results that are too long for a model's context -----------------------------------------------------------------
+
+Save = Callable[[str, str], str]
+"""Keeps a text in a file with this ending and returns its path."""
+
+
+def is_long(result: types.CallToolResult, limit: int) -> bool:
+    """Whether a result has more than so many characters of text, or of structured content."""
+    if sum(len(text_of(block)) for block in result.content) > limit:
+        return True
+    return result.structured_content is not None and exceeds(result.structured_content, limit)
+
+
+def with_long_parts_saved(
+    result: types.CallToolResult, limit: int, save: Save, *, keep_structured: bool
+) -> types.CallToolResult:
+    """The result with all of its text in a file where that is longer than the limit, and structured content likewise.
+
+    A notice in their place says where they are and how long. Other content stays, and so does structured content that
+    the tool has promised to its callers (`keep_structured`). The result is no error because of it.
+    """
+    texts = [text_of(block) for block in result.content]
+    content = list(result.content)
+    if sum(map(len, texts)) > limit:
+        whole = "\n".join(filter(None, texts))
+        notice = _notice(whole, save(whole, ".txt"), "Plain text")
+        content = [types.TextContent(text=notice), *(block for block in content if not text_of(block))]
+    changes: dict[str, Any] = {"content": content}
+    if not keep_structured and exceeds(result.structured_content, limit):
+        whole = json.dumps(result.structured_content, ensure_ascii=False, indent=1)
+        content.append(types.TextContent(text=_notice(whole, save(whole, ".json"), "JSON")))
+        changes["structured_content"] = None
+    return result.model_copy(update=changes)
+
+
+def _notice(text: str, path: str, format_: str) -> str:
+    lines = text.count("\n") + 1
+    return (
+        f"The result ({len(text):,} characters across {lines:,} lines) is too long to be shown. "
+        f"It has been saved whole to {path}\nFormat: {format_}\n"
+        "Read the file in portions, or search in it. Before you summarise it, read all of it, or say which part you "
+        "have read."
+    )
+
+
+def exceeds(value: Any, limit: int) -> bool:
+    """Whether a JSON value has more than so many characters of text in it; stops counting when it does."""
+    size = 0
+    for part in json_parts(value):
+        size += len(part) if isinstance(part, str) else not isinstance(part, dict | list)
+        if size > limit:
+            return True
+    return False
+
+
+# -- hub proxy --------------------------------------------------------------------------------------------------------
+
 
 _LIST_TIMEOUT = 5.0
 """Seconds that a server has to connect before the tools are listed without it."""
-_QUESTION = "question"
+
+_MINUTE = 60.0
 _CHARACTERS_PER_TOKEN = 4
 _KEPT = 7 * 86_400.0
 """Seconds for which the file of a long result is kept."""
+
+
+class _CallCounts:
+    """The calls of one caller to one server: those that run, and when those of the last minute began."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._begun: deque[float] = deque()
+
+    @contextlib.contextmanager
+    def counted(self, server: str, limits: CallLimits) -> Iterator[None]:
+        """Counts a call for as long as it runs. Raises LimitReached where it is one too many."""
+        now = time.monotonic()
+        while self._begun and self._begun[0] <= now - _MINUTE:
+            self._begun.popleft()
+        if limits.calls_at_once is not None and self._running >= limits.calls_at_once:
+            raise LimitReached(
+                f"You have {self._running} calls to {server!r} under way, which is all you may have at once.",
+                limit=limits.calls_at_once,
+            )
+        if limits.calls_per_minute is not None:
+            if len(self._begun) >= limits.calls_per_minute:
+                seconds = math.ceil(self._begun[0] + _MINUTE - now)
+                raise LimitReached(
+                    f"You have made {len(self._begun)} calls to {server!r} within a minute, which is all you may. Try "
+                    f"again in {seconds} s.",
+                    limit=limits.calls_per_minute,
+                    retry_after=seconds,
+                )
+            self._begun.append(now)
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
 
 
 class HubProxy:
@@ -40,94 +147,184 @@ class HubProxy:
         self._hub = hub
         self._service = service
         self._allowed: set[tuple[str, str]] = set()
-        self._answers: dict[str, asyncio.Future[Answer]] = {}
-        """The answers of the questions that are open, by question."""
-        self._tools: dict[str, HubTool] = {}
-        """By the name that the tool has here."""
+        self._questions = PermissionQuestions(service)
+        self._tools: dict[str, dict[str, HubTool]] = {}
+        """By caller, as of its last listing: the tools by the names that they have here. A server may have other tools
+        on the connection of one caller than on that of another."""
         self._index: tuple[list[HubTool], ToolIndex] = ([], ToolIndex(()))
         """The words of the tools, and the tools that they were read from."""
         self._rounds = CallRounds(service.settings.permission_timeout)
+        self._counts: defaultdict[tuple[str, str], _CallCounts] = defaultdict(_CallCounts)
+        """By principal and server."""
 
     def end_of(self, principal: str) -> None:
         """The caller is gone: calls that wait for it are given up, and what it was allowed for good is forgotten."""
         self._rounds.end_of(principal)
         self._allowed = {entry for entry in self._allowed if entry[0] != principal}
+        self._tools.pop(principal, None)
+        for key in [key for key in self._counts if key[0] == principal]:
+            del self._counts[key]
 
-    async def listing(self, principal: str) -> list[types.Tool]:
+    def client_left(self, caller: Caller) -> None:
+        """A client with an environment of its own is gone: what was remembered for it is forgotten."""
+        self._allowed = {entry for entry in self._allowed if entry[0] != caller.key}
+        self._tools.pop(caller.key, None)
+
+    # -- tools ------------------------------------------------------------------------------------------------
+
+    async def listing(self, caller: Caller) -> list[types.Tool]:
         """The tools that the caller may use, under the names they have here. A server that does not connect in time is
         left out, and so is a tool that the policy denies whatever its arguments are."""
-        await self._refresh()
+        tools = await self._refresh(caller)
         return [
-            entry.tool.model_copy(update={"name": name})
-            for name, entry in self._tools.items()
-            if self._listed(principal, name)
+            entry.tool.model_copy(update={"name": name}) for name, entry in tools.items() if self._listed(caller, name)
         ]
 
-    async def find(self, principal: str, query: str) -> list[types.Tool]:
+    async def find(self, caller: Caller, query: str) -> list[types.Tool]:
         """The tools that the caller may use and that have a word of the query, the best first; as in the listing."""
-        await self._refresh()
-        tools, index = await self._indexed()
+        tools, index = await self._indexed(list((await self._refresh(caller)).values()))
         ranked = (tools[number] for number in index.ranked(query))
         return [
-            entry.tool.model_copy(update={"name": entry.name})
-            for entry in ranked
-            if self._listed(principal, entry.name)
+            entry.tool.model_copy(update={"name": entry.name}) for entry in ranked if self._listed(caller, entry.name)
         ]
 
-    def tools_by_server(self, principal: str) -> dict[str, int]:
-        """How many tools of each server the caller may use, as of the last listing."""
-        return dict(Counter(entry.server for name, entry in self._tools.items() if self._listed(principal, name)))
+    def tools_by_server(self, caller: Caller) -> dict[str, int]:
+        """How many tools of each server the caller may use, as of its last listing."""
+        tools = self._tools.get(caller.key, {})
+        return dict(Counter(entry.server for name, entry in tools.items() if self._listed(caller, name)))
 
-    async def _indexed(self) -> tuple[list[HubTool], ToolIndex]:
+    async def _indexed(self, tools: list[HubTool]) -> tuple[list[HubTool], ToolIndex]:
         """The index of the tools, made anew where they have changed."""
-        tools, index = list(self._tools.values()), self._index
+        index = self._index
         if index[0] != tools:
             texts = [
                 (f"{tool.server} {tool.tool.name}", tool.tool.description, tool.tool.input_schema) for tool in tools
             ]
+            # Kept with the tools that it was made of: others may have been listed while the thread ran.
             index = self._index = tools, await asyncio.to_thread(ToolIndex, texts)
         return index
 
-    async def _refresh(self) -> None:
-        self._tools = {entry.name: entry for entry in await self._hub.tools(timeout=_LIST_TIMEOUT)}
+    async def _refresh(self, caller: Caller) -> dict[str, HubTool]:
+        listed = await self._hub.tools(timeout=_LIST_TIMEOUT, caller=caller.key, directory=_directory(caller))
+        tools = self._tools[caller.key] = {entry.name: entry for entry in listed}
+        return tools
 
-    def _listed(self, principal: str, name: str) -> bool:
-        answer = self._service.policy_answer(principal, name, {})
+    def _listed(self, caller: Caller, name: str) -> bool:
+        answer = self._service.policy_for(caller).answer(name, {})
         return answer is None or answer.allow
 
-    async def knows(self, name: str) -> bool:
-        if name not in self._tools:
-            await self._refresh()
-        return name in self._tools
+    async def knows(self, caller: Caller, name: str) -> bool:
+        """Whether there is such a tool. A server that is still starting, and whose it must be, is waited for. Raises
+        UpstreamUnavailable where that server cannot be had."""
+        if name in self._tools.get(caller.key, {}):
+            return True
+        tools = await self._refresh(caller)
+        if name in tools:
+            return True
+        listed = {entry.server for entry in tools.values()}
+        waited_for = [each for each in self._hub.servers if each not in listed and name.startswith(prefix_of(each))]
+        for server in waited_for:
+            await self._hub.tools(server, timeout=None, caller=caller.key, directory=_directory(caller))
+        return bool(waited_for) and name in await self._refresh(caller)
+
+    # -- calls ------------------------------------------------------------------------------------------------
 
     async def call(self, name: str, call: Call, arguments: Mapping[str, Any]) -> CallReply:
-        """Calls the tool, once that is permitted; PermissionDenied if it is not."""
-        if PAUSED_CALL not in call.state:  # the state is sealed for this very call, which was permitted when it began
-            question = await self._check_permission(call, name, arguments)
-            if question is not None:
-                return question
-        entry = self._tools[name]
+        """Calls the tool, once that is permitted. Raises PermissionDenied if it is not, UpstreamUnavailable, and
+        MCPError if there is no such tool, or no longer when a person has permitted it."""
+        if PAUSED_CALL in call.state:  # the state is sealed for this very call, which was permitted when it began
+            return await self._rounds.resume(call)
+        if not await self.knows(call.caller, name):
+            raise _unknown_tool(name)
+        ruling = await self._ruling(call, name, arguments)
+        if isinstance(ruling, types.InputRequiredResult):
+            return ruling
+        # Looked up only now: while a person was asked, the tools may have been listed again without this one.
+        entry = self._tools.get(call.caller.key, {}).get(name)
+        if not ruling.answer.allow:
+            self._audit(call, entry, name, arguments, ruling, {"reason": ruling.answer.message})
+            raise PermissionDenied(ruling.answer.message or f"{name} was denied.")
+        if entry is None:
+            raise _unknown_tool(name)
+        return await self._rounds.run(call, entry.server, partial(self._run, call, entry, arguments, ruling))
 
-        async def start(proxied: ProxiedCall) -> CallReply:
-            progress = proxied.progress if proxied.wants_progress else None
-            result = await self._hub.call(
-                entry.server,
-                entry.tool.name,
-                arguments,
-                caller=call.caller,
-                directory=call.origin.directory if call.origin is not None else None,
-                on_progress=progress,
-                ask=proxied.ask,
-            )
-            # A client elsewhere could not read a file of ours: it gets the result as the server gave it.
-            return result if call.principal != LOCAL else await self._shortened(entry, result)
+    async def _ruling(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Ruling | types.InputRequiredResult:
+        """Whether the call is permitted and who says so; or the question to a person, as the result of the call."""
+        # The rules first: what a person has allowed for good may be denied since.
+        answer = self._service.policy_for(call.caller).answer(name, arguments)
+        if answer is not None:
+            return Ruling(answer, "policy")
+        if (call.caller.key, name) in self._allowed:
+            return Ruling(Answer(allow=True, scope=Scope.SESSION), "earlier answer")
+        ruling = await self._questions.ask(call, name, arguments)
+        if isinstance(ruling, Ruling) and ruling.answer.allow and ruling.answer.scope is Scope.SESSION:
+            self._allowed.add((call.caller.key, name))
+        return ruling
 
-        return await self._rounds.run(call, start)
+    async def _run(
+        self, call: Call, entry: HubTool, arguments: Mapping[str, Any], ruling: Ruling, proxied: ProxiedCall
+    ) -> CallReply:
+        """The call at the server to its end. Raises UpstreamUnavailable, also with what the server answered."""
+        began = time.monotonic()
+        report: dict[str, Any] = {"outcome": "cancelled"}
+        try:
+            counts = self._counts[call.principal, entry.server]
+            with counts.counted(entry.server, self._hub.limits(entry.server)):
+                result = await self._hub.call(
+                    entry.server,
+                    entry.tool.name,
+                    arguments,
+                    caller=call.caller.key,
+                    directory=_directory(call.caller),
+                    side=proxied.side,
+                )
+            report = {"outcome": "ok", "size": _size(result)}
+            if isinstance(result, types.CallToolResult) and result.is_error:
+                report["outcome"] = "error"
+        except MCPError as error:
+            report = {"outcome": "error", "code": error.code}
+            what = "did not answer" if error.code == UNREACHABLE else "answered with an error"
+            raise UpstreamUnavailable(f"The MCP server {entry.server!r} {what}: {error.message}") from None
+        except ValidationError:
+            report = {"outcome": "error"}
+            raise UpstreamUnavailable(
+                f"The answer of the MCP server {entry.server!r} does not follow the protocol."
+            ) from None
+        except ClaudeCodeError as error:
+            report = {"outcome": "failed", "code": error.code}
+            raise
+        finally:
+            report["duration_ms"] = round(1000 * (time.monotonic() - began))
+            self._audit(call, entry, entry.name, arguments, ruling, report)
+        # A client elsewhere could not read a file of ours: it gets the result as the server gave it.
+        return result if call.principal != LOCAL else await self._shortened(entry, result)
+
+    def _audit(
+        self,
+        call: Call,
+        entry: HubTool | None,
+        name: str,
+        arguments: Mapping[str, Any],
+        ruling: Ruling,
+        report: Mapping[str, Any],
+    ) -> None:
+        details = {
+            "server": entry.server if entry is not None else None,
+            "tool": entry.tool.name if entry is not None else name,
+            "decision": "allow" if ruling.answer.allow else "deny",
+            "by": ruling.by,
+            "arguments": arguments,
+            **report,
+        }
+        self._service.audit(AuditEvent(AuditKind.HUB_CALLED, call.principal, details=details))
 
     async def _shortened(self, entry: HubTool, result: CallReply) -> CallReply:
         """The result with its long parts in a file, as Claude Code itself does with long results."""
         limit = self._service.settings.mcp_output_tokens * _CHARACTERS_PER_TOKEN
-        if isinstance(result, types.InputRequiredResult) or not is_long(result, limit):
+        if isinstance(result, types.InputRequiredResult):
+            return result
+        # A short text without structured content is what most results are; it needs no closer look.
+        if (_size(result) <= limit and result.structured_content is None) or not is_long(result, limit):
             return result
         promised = entry.tool.output_schema is not None
         return await asyncio.to_thread(with_long_parts_saved, result, limit, self._save, keep_structured=promised)
@@ -142,87 +339,17 @@ class HubProxy:
         replace_file(file, self._service.redaction.text(text).encode("utf-8", "replace"))
         return str(file)
 
-    # -- permission -------------------------------------------------------------------------------------------
 
-    async def _check_permission(
-        self, call: Call, name: str, arguments: Mapping[str, Any]
-    ) -> types.InputRequiredResult | None:
-        """None once the call is permitted, PermissionDenied if it is not, or the question as the result of the call."""
-        answer: Answer | types.InputRequiredResult | None
-        answer = self._service.policy_answer(call.principal, name, arguments)
-        if answer is None and (call.caller, name) not in self._allowed:
-            answer = await self._ask(call, name, arguments)
-        if answer is None or isinstance(answer, types.InputRequiredResult):
-            return answer
-        if not answer.allow:
-            raise PermissionDenied(answer.message or f"{name} was denied.")
-        if answer.scope is Scope.SESSION:
-            self._allowed.add((call.caller, name))
-        return None
-
-    async def _ask(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Answer | types.InputRequiredResult:
-        """The answer of a person, or the question as the result of the call for a client that takes it so."""
-        place = f"hub:{call.caller}"  # stands in for a session's id
-        question_id = call.state.get(_QUESTION)
-        if isinstance(question_id, str):
-            return self._returned_answer(call, place, question_id)
-        if not (call.returns_questions or call.can_ask):
-            return Answer(
-                allow=False,
-                message=f"{name} needs somebody's permission, and this client cannot ask. A rule in the policy can "
-                f'allow it: allow = ["{name}"].',
-            )
-        question = self._open_question(place, name, arguments)
-        if call.returns_questions:
-            return call.dialogs.as_result(place, [question], call.offsets, question=question.id)
-        call.dialogs.follow(place)
-        try:
-            with call.dialogs.waiting(place, call.context.request_id, call.context.session):
-                return await self._wait_for_answer(call, place, question)
-        finally:
-            self._close_question(question.id)
-
-    def _open_question(self, place: str, name: str, arguments: Mapping[str, Any]) -> Question:
-        settled: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-        def settle(question: Question, resolution: Resolution, _: Mapping[str, Any] | None) -> None:
-            if not settled.done():
-                settled.set_result(resolution.answer or _denial(resolution.detail))
-
-        always = {"type": "addRules", "rules": [{"toolName": name}], "behavior": "allow", "destination": "session"}
-        question = self._service.open_question(place, name, arguments, settle, suggestions=[always])
-        self._answers[question.id] = settled
-        # A client that takes the question as a result may never come back: then it is closed after its expiry.
-        asyncio.get_running_loop().call_later(
-            2 * self._service.settings.permission_timeout, self._close_question, question.id
-        )
-        return question
-
-    def _returned_answer(self, call: Call, place: str, question_id: str) -> Answer | types.InputRequiredResult:
-        """The client came back: with the answer, for the next page of the question, or too late."""
-        before = call.offsets.get(question_id)
-        call.dialogs.accept_forms(place, call.responses, call.offsets)
-        still_open = [question for question in call.dialogs.undismissed(place) if question.id == question_id]
-        if still_open and call.offsets.get(question_id) != before:
-            return call.dialogs.as_result(place, still_open, call.offsets, question=question_id)
-        settled = self._answers.get(question_id)
-        answer = settled.result() if settled is not None and settled.done() else _denial()
-        self._close_question(question_id)
-        return answer
-
-    async def _wait_for_answer(self, call: Call, place: str, question: Question) -> Answer:
-        """Waits for the answer. A dismissed dialog is a denial: no session waits here that could be answered later."""
-        settled = self._answers[question.id]
-        while not settled.done():
-            await first_of(settled, call.dialogs.wait_for_change())
-            if not settled.done() and question not in call.dialogs.undismissed(place):
-                return _denial()
-        return settled.result()
-
-    def _close_question(self, question_id: str) -> None:
-        self._service.withdraw_question(question_id, "the call is over")
-        self._answers.pop(question_id, None)
+def _directory(caller: Caller) -> str | None:
+    return caller.environment.directory if caller.environment is not None else None
 
 
-def _denial(reason: str = "") -> Answer:
-    return Answer(allow=False, message=reason or "Nobody allowed it.")
+def _unknown_tool(name: str) -> MCPError:
+    return MCPError(types.INVALID_PARAMS, f"Unknown tool: {name[:100]}")
+
+
+def _size(result: CallReply) -> int:
+    """Characters of text, and of encoded data, in a result."""
+    blocks = [] if isinstance(result, types.InputRequiredResult) else result.content
+    parts = [block.resource if isinstance(block, types.EmbeddedResource) else block for block in blocks]
+    return sum(len(getattr(part, name, None) or "") for part in parts for name in ("text", "data", "blob"))

@@ -8,12 +8,13 @@ import mcp_types as types
 from pydantic import Field, StringConstraints
 
 from ...errors import InvalidArgument, PermissionDenied
-from ...model.origin import ClientOrigin
+from ...model.caller import Caller
 from ...service import Service
-from ...state.session_marks import Mark
-from ...store.cost_report import Grouping
-from ...store.transcript_text import Detail
-from . import work
+from ...state.documents import Mark
+from ...state.shares import Access
+from ...store.cost_table import Grouping
+from ...store.transcript_export import Detail
+from . import status
 from .base import Arguments, Name, Path, Reply, SessionId, Tool, ToolOutput
 from .context import Call
 from .status import ErrorInfo
@@ -39,6 +40,9 @@ Action = Literal[
     "discard",
     "changes",
     "rewind",
+    "share",
+    "unshare",
+    "shares",
 ]
 MARKS: Mapping[str, tuple[Mark, bool]] = {
     "pin": (Mark.PINNED, True),
@@ -81,8 +85,7 @@ class SessionText(ToolOutput):
 async def read_session(call: Call, arguments: ReadSession) -> Reply:
     page = await call.service.stored.read(
         arguments.session_id,
-        owner=call.principal,
-        origin=call.origin,
+        caller=call.caller,
         cursor=arguments.cursor or "1",
         size=_PAGE,
         detail=Detail(full=bool(arguments.full), thinking=bool(arguments.thinking)),
@@ -118,9 +121,12 @@ class ManageSession(Arguments):
     text: str | None = Field(
         None,
         description="rename, fork: title; tag; model; mode; merge: commit message for what is uncommitted; rewind: "
-        "message id of changes",
+        "message id of changes; share, unshare: a person's name, or group:NAME",
     )
     format: Literal["markdown", "html"] | None = Field(None, description="export: default markdown")
+    access: Literal["watch", "answer"] | None = Field(
+        None, description="share: default watch; answer: write and answer too"
+    )
     confirm: bool | None = Field(
         None, description="delete, discard, rewind: the person has agreed; else they are asked"
     )
@@ -137,49 +143,65 @@ class Managed(ToolOutput):
 
 
 async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa: PLR0911 - one for each action
-    service, owner, session_id, text = call.service, call.principal, arguments.session_id, arguments.text
+    service, caller, session_id, text = call.service, call.caller, arguments.session_id, arguments.text
     match arguments.action:
         case "rename":
-            title = await service.stored.rename(session_id, _needed(text), owner=owner, origin=call.origin)
+            title = await service.stored.rename(session_id, _needed(text), caller=caller)
             return Managed(session_id=session_id, message=f"Its title is {title!r}." if title else "It has no title.")
         case "tag":
-            tag = await service.stored.tag(session_id, _needed(text), owner=owner, origin=call.origin)
+            tag = await service.stored.tag(session_id, _needed(text), caller=caller)
             return Managed(session_id=session_id, message=f"Its tag is {tag!r}." if tag else "It has no tag.")
         case "fork":
-            copy = await service.stored.copy(session_id, owner=owner, origin=call.origin, title=text)
+            copy = await service.stored.copy(session_id, caller=caller, title=text)
             return Managed(session_id=copy, message=f"Session {copy} begins with the same conversation.")
         case "export":
-            path = await service.stored.export(
-                session_id, arguments.format or "markdown", owner=owner, origin=call.origin
-            )
+            path = await service.stored.export(session_id, arguments.format or "markdown", caller=caller)
             return Managed(session_id=session_id, message=f"Written to {path}.", path=str(path))
         case "delete":
             return await _delete(call, arguments)
+        case "share" | "unshare" | "shares":
+            return await _share(call, arguments)
         case "model" | "mode":
             return await _reconfigure(call, arguments)
         case action if action not in MARKS:
             return await _work(call, arguments)
     mark, on = MARKS[arguments.action]
-    await service.stored.mark(session_id, mark, on, owner=owner, origin=call.origin)
+    await service.stored.mark(session_id, mark, on, caller=caller)
     return Managed(session_id=session_id, message=f"It is {'' if on else 'no longer '}{mark}.")
 
 
+async def _share(call: Call, arguments: ManageSession) -> Reply:
+    stored, session_id, caller = call.service.stored, arguments.session_id, call.caller
+    match arguments.action:
+        case "share":
+            access = Access(arguments.access or "watch")
+            await stored.share(session_id, _needed(arguments.text), access, caller=caller)
+            message = f"{arguments.text} may {access} it."
+        case "unshare":
+            ended = await stored.unshare(session_id, arguments.text, caller=caller)
+            message = f"No longer shared with {', '.join(ended)}." if ended else "It was not shared with them."
+        case _:
+            shares = await stored.shares(session_id, caller=caller)
+            message = "\n".join(f"{share.grantee}: {share.access}" for share in shares) or "It is shared with nobody."
+    return Managed(session_id=session_id, message=message)
+
+
 async def _work(call: Call, arguments: ManageSession) -> Reply:
-    """What the session has changed."""
+    """Runs an action on what the session has changed: its worktree, or its checkpoints."""
     session_id, confirmed = arguments.session_id, bool(arguments.confirm)
     path: str | None = None
     done: str | types.InputRequiredResult
     match arguments.action:
         case "diff":
-            done, path = await work.diff(call, session_id)
+            done, path = await status.diff(call, session_id)
         case "merge":
-            done = await call.service.work.merge(session_id, arguments.text, owner=call.principal, origin=call.origin)
+            done = await call.service.work.merge(session_id, arguments.text, caller=call.caller)
         case "changes":
-            done = await work.changes(call, session_id)
+            done = await status.changes(call, session_id)
         case "rewind":
-            done = await work.rewind(call, session_id, arguments.text, confirmed=confirmed)
+            done = await status.rewind(call, session_id, arguments.text, confirmed=confirmed)
         case _:
-            done = await work.discard(call, session_id, confirmed=confirmed)
+            done = await status.discard(call, session_id, confirmed=confirmed)
     if isinstance(done, types.InputRequiredResult):
         return done
     return Managed(session_id=session_id, message=done, path=path)
@@ -196,15 +218,16 @@ async def _reconfigure(call: Call, arguments: ManageSession) -> Reply:
     if arguments.action == "mode":
         call.switches.check(value)
     change = {"model" if arguments.action == "model" else "permission_mode": value}
-    session_id, owner = arguments.session_id, call.principal
-    await call.service.stored.reconfigure(session_id, change, owner=owner, origin=call.origin)
+    session_id = arguments.session_id
+    await call.service.stored.reconfigure(session_id, change, caller=call.caller)
     return Managed(session_id=session_id, message=f"Its {arguments.action} is {value or 'the default'}.")
 
 
 async def _delete(call: Call, arguments: ManageSession) -> Reply:
-    """Only with the yes of a person, or of a caller that says to have it."""
+    """Deletes a session, only with the yes of a person, or of a caller that says to have it. PermissionDenied
+    without."""
     if not arguments.confirm:
-        page = await call.service.stored.read(arguments.session_id, owner=call.principal, origin=call.origin, size=1)
+        page = await call.service.stored.read(arguments.session_id, caller=call.caller, size=1)
         question = f"Delete the session {page.title[:200]!r} ({page.session_id}) for good? It has {page.turns} turns."
         answer = await call.confirmed(question, "Delete it")
         if isinstance(answer, types.InputRequiredResult):
@@ -213,9 +236,10 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
             raise PermissionDenied("Nobody can be asked here: a session is deleted only with confirm.", field="confirm")
         if not answer:
             raise PermissionDenied("The person at the client did not confirm it; nothing was deleted.")
-    session = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
-    left = work.worktree_report(session)
-    await call.service.stored.delete(arguments.session_id, owner=call.principal, origin=call.origin)
+    # Before the deletion: afterwards nobody knows where its worktree is.
+    session = await call.service.find(arguments.session_id, caller=call.caller)
+    left = status.worktree_report(session)
+    await call.service.stored.delete(arguments.session_id, caller=call.caller)
     stays = f" Its worktree {left['path']} stays, with the branch {left['branch']}." if left else ""
     return Managed(session_id=arguments.session_id, message=f"It is deleted.{stays}")
 
@@ -245,31 +269,28 @@ class CostReport(ToolOutput):
 async def session_costs(call: Call, arguments: CostArguments) -> Reply:
     return await cost_report(
         call.service,
-        call.principal,
-        call.origin,
+        call.caller,
         arguments.by or "day",
         since=arguments.since or "",
         project=arguments.project_directory,
     )
 
 
-async def cost_report(
-    service: Service, owner: str, origin: ClientOrigin | None, by: Grouping = "day", **wanted: Any
-) -> CostReport:
-    """What the owner's sessions have cost; `wanted` are the filters of `StoredSessions.costs`."""
-    costs = await service.stored.costs(by, owner=owner, origin=origin, most=_MOST_LINES, **wanted)
+async def cost_report(service: Service, caller: Caller, by: Grouping = "day", **wanted: Any) -> CostReport:
+    """What the caller's sessions have cost; `wanted` are the filters of `StoredSessions.costs`."""
+    costs = await service.stored.costs(by, caller=caller, most=_MOST_LINES, **wanted)
     return CostReport(
         by=by,
         lines=[cost_fields(line) for line in costs.lines],
         total=cost_fields(costs.total),
         left_out=costs.left_out or None,
-        error=await not_read(service, owner, origin),
+        error=await not_read(service, caller),
     )
 
 
-async def not_read(service: Service, owner: str, origin: ClientOrigin | None) -> ErrorInfo | None:
+async def not_read(service: Service, caller: Caller) -> ErrorInfo | None:
     """That some of what is on disk could not be read, which is not the same as that it is not there."""
-    reason = await service.stored.unread(owner=owner, origin=origin)
+    reason = await service.stored.unread(caller=caller)
     return ErrorInfo(code="UNREADABLE", message=reason) if reason is not None else None
 
 

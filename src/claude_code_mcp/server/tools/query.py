@@ -1,36 +1,49 @@
-"""`claude_code_query`: every message of a turn as a notification while it happens, and a bundle of them at its end."""
+"""`claude_code_query`: every message of a turn as a notification while it happens, and a bundle of them at its end.
+
+Between the session's log and the client `Fragments` keeps a secret that is spread over several fragments from passing
+in pieces, and `NotificationQueue` holds what the client has not read yet. Both are bounded: a client that stops reading
+costs no more than this and stops nobody.
+"""
 
 import asyncio
 import time
+import uuid
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import mcp_types as types
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from ...model.built_in_tools import proper_name
 from ...model.events import Event, Gap, Message, Partial, PartialRun, TurnEnded
 from ...model.options import SessionOptions
 from ...model.outcome import Outcome as TurnOutcome
-from ...model.outcome import OutcomeCode
-from ...model.states import State
+from ...model.outcome import OutcomeCode, State
 from ...model.text import iso
+from ...model.tool_names import proper_name
+from ...questions.presentation import Redaction
+from ...sessions.launcher import notices_of
 from ...sessions.messages import UserMessage
-from ...sessions.option_notices import notices_of
-from ...sessions.pending_turn import PendingTurn
 from ...sessions.session import Session
 from ...store.event_log import Subscription
 from .. import sdk
 from .base import Arguments, Count, Name, Path, Reply, Rules, Text, Tool, ToolOutput
 from .context import Call
-from .query_buffer import Fragments, NotificationQueue, Numbered
 from .status import ErrorInfo
 from .waiting import first_of, open_questions, output_so_far, progress_of, timeout_info, waiting_cancelled
 
 METHOD = "claude-code/messages"
 _MAX_BUNDLE_BYTES = 16 << 20
+_QUEUE_LENGTH = 20_000
+_QUEUE_BYTES = 16 << 20
+_PIECE_LENGTH = 100
+_PIECE_BYTES = 256 << 10
+"""What is sent at once: what has gathered, but no more than this, unless it is a single message."""
+_DELTA_TEXT = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+"""The field of each kind of delta that has text."""
+
+RawMessage = Mapping[str, Any]
 
 
 class QueryOptions(Arguments):
@@ -54,6 +67,7 @@ class QueryOptions(Arguments):
 
 class Query(Arguments):
     prompt: Text
+    message_key: Name | None = None
     options: QueryOptions | None = None
 
 
@@ -94,16 +108,14 @@ class Bundle(ToolOutput):
 
 async def claude_code_query(call: Call, arguments: Query) -> Reply:
     options = arguments.options or QueryOptions()
-    turn = call.resumed_turn() or await _create(call, arguments.prompt, options)
+    turn = call.resumed_turn()
+    if turn is None:
+        call.switches.check(options.permission_mode)
+        wanted, timeout = _session_options(call, options), call.service.settings.max_execution_time_ms / 1000
+        turn = await call.service.create(
+            arguments.prompt, wanted, caller=call.caller, timeout=timeout, key=arguments.message_key
+        )
     return await _QueryStream(call, turn.session, turn.message, options).run()
-
-
-async def _create(call: Call, prompt: str, options: QueryOptions) -> PendingTurn:
-    call.switches.check(options.permission_mode)
-    timeout = call.service.settings.max_execution_time_ms / 1000
-    return await call.service.create(
-        prompt, _session_options(call, options), owner=call.principal, timeout=timeout, origin=call.origin
-    )
 
 
 def _session_options(call: Call, options: QueryOptions) -> SessionOptions:
@@ -124,6 +136,126 @@ def _rule(rule: str) -> str:
     """A rule with the tool's name as Claude Code spells it."""
     name, bracket, rest = rule.partition("(")
     return f"{proper_name(name)}{bracket}{rest}"
+
+
+# -- between the log and the client ----------------------------------------------------------------------------------
+
+
+class Numbered(NamedTuple):
+    """A message with its place in the stream and its time (Unix seconds)."""
+
+    sequence: int
+    message: RawMessage
+    at: float
+    size: int
+
+
+class NotificationQueue:
+    """An asynchronous iterator over messages, in the pieces in which they are to be sent, for one reader.
+
+    When the reader falls too far behind, the oldest messages are dropped; the gap in the numbers shows it.
+    """
+
+    def __init__(self, capacity: int = _QUEUE_LENGTH, max_bytes: int = _QUEUE_BYTES) -> None:
+        self._capacity = capacity
+        self._max_bytes = max_bytes
+        self._queue: deque[Numbered] = deque()
+        self._bytes = 0
+        self._more = asyncio.Event()
+        self._read = asyncio.Event()
+        self._closed = False
+        self.lost = 0
+        """How many were dropped."""
+
+    def put(self, item: Numbered) -> None:
+        self._queue.append(item)
+        self._bytes += item.size
+        # The newest stays, however large it is.
+        while len(self._queue) > 1 and (len(self._queue) > self._capacity or self._bytes > self._max_bytes):
+            self._next()
+            self.lost += 1
+        self._read.clear()
+        self._more.set()
+
+    def close(self) -> None:
+        """Ends the iteration once everything is read."""
+        self._closed = True
+        self._more.set()
+
+    async def all_read(self) -> None:
+        """Returns when the reader has come back for more and there is none, as of this very moment."""
+        while not self._read.is_set():  # more may have come between the reader's return and ours
+            await self._read.wait()
+
+    def __aiter__(self) -> "NotificationQueue":
+        return self
+
+    async def __anext__(self) -> list[Numbered]:
+        while not self._queue:
+            self._read.set()
+            if self._closed:
+                raise StopAsyncIteration
+            # Nothing is awaited between the look and `clear`: what is put in later sets it again.
+            self._more.clear()
+            await self._more.wait()
+        piece = [self._next()]
+        size = piece[0].size
+        while self._queue and len(piece) < _PIECE_LENGTH and size + self._queue[0].size <= _PIECE_BYTES:
+            piece.append(self._next())
+            size += piece[-1].size
+        return piece
+
+    def _next(self) -> Numbered:
+        item = self._queue.popleft()
+        self._bytes -= item.size
+        return item
+
+
+class Fragments:
+    """Holds back the end of a fragment's text as long as it may be the beginning of a known secret.
+
+    One per stream of messages; at most one held-back text per content block that is being written.
+    """
+
+    def __init__(self, redactor: Redaction) -> None:
+        self._redactor = redactor
+        self._held: dict[object, tuple[RawMessage, str]] = {}
+
+    def take(self, message: RawMessage) -> list[RawMessage]:
+        """The messages to be sent for this one, in order."""
+        delta = _delta_text(message)
+        if delta is None:
+            return [*self.flush(), message]
+        block = message.get("parent_tool_use_id"), message["event"].get("index")
+        _, before = self._held.pop(block, (message, ""))
+        text = before + delta
+        kept = self._redactor.held_back(text)
+        if kept:
+            self._held[block] = message, text[len(text) - kept :]
+        return [_with_text(message, text[: len(text) - kept])] if kept or before else [message]
+
+    def flush(self) -> list[RawMessage]:
+        """The held-back texts as messages, when nothing more follows in their blocks."""
+        held, self._held = self._held, {}
+        return [{**_with_text(message, text), "uuid": str(uuid.uuid4())} for message, text in held.values()]
+
+
+def _delta_text(message: RawMessage) -> str | None:
+    """The text of a fragment; None for every other message."""
+    event = message.get("event")
+    delta = event.get("delta") if isinstance(event, Mapping) and event.get("type") == "content_block_delta" else None
+    field = _DELTA_TEXT.get(str(delta.get("type"))) if isinstance(delta, Mapping) else None
+    text = delta.get(field) if isinstance(delta, Mapping) and field else None
+    return text if isinstance(text, str) else None
+
+
+def _with_text(message: RawMessage, text: str) -> dict[str, Any]:
+    event = message["event"]
+    delta = event["delta"]
+    return {**message, "event": {**event, "delta": {**delta, _DELTA_TEXT[delta["type"]]: text}}}
+
+
+# -- one round ---------------------------------------------------------------------------------------------------------
 
 
 class _QueryStream:
@@ -170,7 +302,10 @@ class _QueryStream:
         call.dialogs.follow(session.id)
         call.dialogs.accept_forms(session.id, call.responses, call.offsets)
         await call.detach(session.id, self._user_message.id)
-        self._restore_bundle()
+        # What an earlier round has sent is in the bundle again.
+        for event in session.events.after(0):
+            if event.seq <= self._reached and isinstance(event, Message) and self._is_bundled(event):
+                self._keep(event)
         try:
             with call.dialogs.waiting(session.id, call.context.request_id, call.context.session):
                 async with progress_of(call, session):
@@ -179,12 +314,6 @@ class _QueryStream:
             waiting_cancelled(call, session, self._user_message)
             raise
         return questions or self._bundle()
-
-    def _restore_bundle(self) -> None:
-        """Puts what an earlier round has sent into the bundle again."""
-        for event in self._session.events.after(0):
-            if event.seq <= self._reached and isinstance(event, Message) and self._is_bundled(event):
-                self._keep(event)
 
     async def _stream(self) -> types.InputRequiredResult | None:
         """Runs until the turn is over and everything is sent; returns earlier with questions that must go back to the
@@ -195,6 +324,7 @@ class _QueryStream:
                 sending = tasks.create_task(self._send())
                 questions = await self._until_question()
                 if questions is None:
+                    # Ends `_consume` behind what the subscription still holds, and with it the queue and `_send`.
                     round_.events.close()
                 else:  # the subscription is kept: what happens from now on is for the next round
                     round_.continues = True
@@ -264,8 +394,10 @@ class _QueryStream:
             self._kept_bytes -= kept.popleft().size
 
     async def _send(self) -> None:
+        task = self._call.task
         async for piece in self._queue:
-            if not self._call.detached:
+            # Read in any case: `all_read` waits for that. Once the call is a task, nobody waits for notifications.
+            if task is None or not task.is_begun:
                 await sdk.send_many(self._call.context, METHOD, map(self._notification, piece))
 
     def _notification(self, numbered: Numbered) -> dict[str, Any]:
@@ -279,6 +411,10 @@ class _QueryStream:
 
     def _bundle(self) -> Bundle:
         outcome = self._user_message.outcome.result()
+        dropped = self._missed + self._queue.lost
+        truncated = None
+        if dropped or self._total != len(self._kept):
+            truncated = Truncation(total=self._total, returned=len(self._kept), dropped_notifications=dropped or None)
         return Bundle(
             session_id=self._session.id,
             messages=[dict(event.raw) for event in self._kept],
@@ -286,16 +422,10 @@ class _QueryStream:
             usage=dict(outcome.raw_usage) or None,
             total_cost_usd=outcome.usage.cost_usd,
             result=_result(self._session, outcome),
-            truncated=self._truncation(),
+            truncated=truncated,
             notice=" ".join(notices_of(self._session)) or None,
             error=timeout_info(self._session, outcome),
         )
-
-    def _truncation(self) -> Truncation | None:
-        dropped = self._missed + self._queue.lost
-        if self._total == len(self._kept) and not dropped:
-            return None
-        return Truncation(total=self._total, returned=len(self._kept), dropped_notifications=dropped or None)
 
 
 def _is_for_clients(event: Message) -> bool:

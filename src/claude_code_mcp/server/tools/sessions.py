@@ -6,17 +6,18 @@ from typing import Annotated, Any, ClassVar, Literal
 import mcp_types as types
 from pydantic import Field
 
-from ...model.options import SessionOptions
-from ...model.origin import ClientOrigin
-from ...model.states import SESSION_TOOL_STATUS, State
+from ...model.caller import Caller
+from ...model.options import PERMISSION_MODES, SessionOptions
+from ...model.outcome import SESSION_TOOL_STATUS, State
 from ...model.text import iso
 from ...service import Service
 from ...sessions.messages import UserMessage
 from ...sessions.session import Session
 from ...store.catalogue import Entry
-from .answering import AnswerTexts, ModeAfterPlan, answer_from
 from .base import (
     ABOUT_IMAGES,
+    ABOUT_KEY,
+    PENDING,
     Arguments,
     Count,
     Images,
@@ -24,15 +25,16 @@ from .base import (
     Offset,
     Path,
     Reply,
+    ResultParts,
     Rules,
     SessionId,
     Text,
     Tool,
     ToolOutput,
+    read_part,
 )
-from .context import Call
+from .context import AnswerTexts, Call, ModeAfterPlan, answer_from
 from .library import READ_SESSION, not_read
-from .paging import PENDING, ResultParts, read_part
 from .status import (
     Acknowledgement,
     ErrorInfo,
@@ -52,7 +54,6 @@ BareWait = Annotated[float, Field(ge=0, le=55)]
 Wait = Annotated[BareWait, Field(description="Wait for turn end or question")]
 _LATE_NOTICE = "An answer from the dialog came too late: "
 _TAKEN_AWAY_NOTICE = "A dialog was withdrawn: "
-_MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
 
 
 class CreateSession(Arguments):
@@ -62,7 +63,7 @@ class CreateSession(Arguments):
     prompt: Text
     working_directory: Path | None = None
     model: Name | None = None
-    permission_mode: Name | None = Field(None, json_schema_extra={"enum": list(_MODES)})
+    permission_mode: Name | None = Field(None, json_schema_extra={"enum": list(PERMISSION_MODES)})
     allowed_tools: Rules | None = Field(None, description="Allowed without asking, e.g. Bash(git diff *)")
     disallowed_tools: Rules | None = None
     max_turns: Count | None = None
@@ -73,6 +74,7 @@ class CreateSession(Arguments):
     images: Images | None = Field(None, description=ABOUT_IMAGES)
     worktree: bool | None = Field(None, description="In a new git worktree and branch")
     checkpoints: bool | None = None
+    message_key: Name | None = Field(None, description=ABOUT_KEY)
     wait_seconds: BareWait | None = None
 
 
@@ -80,6 +82,7 @@ class SendMessage(Arguments):
     session_id: SessionId
     message: Text
     images: Images | None = None
+    message_key: Name | None = None
     wait_seconds: BareWait | None = None
 
 
@@ -141,6 +144,8 @@ class ListedSession(ToolOutput):
     """Where the text was found."""
     asks: list[str] | None = None
     """Its open questions, a line each."""
+    owner: str | None = None
+    """Whose it is, if somebody else has shared it."""
 
 
 class SessionList(ToolOutput):
@@ -171,9 +176,9 @@ async def create_session(call: Call, arguments: CreateSession) -> Reply:
     turn = call.resumed_turn() or await call.service.create(
         arguments.prompt,
         session_options(arguments),
-        owner=call.principal,
-        origin=call.origin,
+        caller=call.caller,
         images=arguments.images or (),
+        key=arguments.message_key,
     )
     return await _result(call, turn.session, arguments.wait_seconds, message=turn.message)
 
@@ -198,15 +203,16 @@ def session_options(arguments: CreateSession) -> SessionOptions:
 
 async def send_message(call: Call, arguments: SendMessage) -> Reply:
     # The cursor behind which new output begins is taken before the message is sent: meanwhile the turn already runs.
-    sessions = call.service.sessions(owner=call.principal)
-    known = next((session for session in sessions if session.id == arguments.session_id), None)
+    sessions = call.service.sessions(principal=call.principal)
+    current = call.service.current_id(arguments.session_id)  # another one, if the conversation was cleared
+    known = next((session for session in sessions if session.id == current), None)
     since = known.events.cursor(known.events.last_seq) if known is not None else None
     turn = call.resumed_turn() or await call.service.send(
         arguments.session_id,
         arguments.message,
-        owner=call.principal,
-        origin=call.origin,
+        caller=call.caller,
         images=arguments.images or (),
+        key=arguments.message_key,
     )
     return await _result(
         call, turn.session, arguments.wait_seconds, since, asked_as=arguments.session_id, message=turn.message
@@ -214,13 +220,14 @@ async def send_message(call: Call, arguments: SendMessage) -> Reply:
 
 
 async def get_status(call: Call, arguments: GetStatus) -> Reply:
-    session = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
+    session = await call.service.find(arguments.session_id, caller=call.caller)
     if arguments.part is not None:
         return _part_report(call, session, arguments.part, arguments.offset or 0)
     if session.runs_elsewhere and arguments.wait_seconds:
         stores, neighbours = session.deps.stores, call.service.neighbours
         await neighbours.wait_for_rest(session.id, stores.recorder.records, stores.leases, arguments.wait_seconds)
-        session = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
+        # Looked up again: what that server has done since is only on disk.
+        session = await call.service.find(arguments.session_id, caller=call.caller)
     late = _accept_answers(call, session)
     if session.runs_elsewhere:
         pass  # what happens there is not in this log
@@ -254,7 +261,7 @@ def _part_report(call: Call, session: Session, part: str, offset: int) -> Sessio
 
 
 async def respond(call: Call, arguments: Respond) -> Reply:
-    session = call.service.session(arguments.session_id, owner=call.principal)
+    session = call.service.session(arguments.session_id, principal=call.principal)
     since = session.events.cursor(session.events.last_seq)
     if call.resumed_session is None:
         answer = answer_from(arguments.decision, arguments)
@@ -262,7 +269,7 @@ async def respond(call: Call, arguments: Respond) -> Reply:
             arguments.session_id,
             arguments.input_id,
             answer,
-            owner=call.principal,
+            principal=call.principal,
             by="claude_respond",
             client=call.dialogs.client,
         )
@@ -271,15 +278,14 @@ async def respond(call: Call, arguments: Respond) -> Reply:
 
 
 async def interrupt(call: Call, arguments: Interrupt) -> Reply:
-    interrupted = await call.service.interrupt(arguments.session_id, owner=call.principal, origin=call.origin)
+    interrupted = await call.service.interrupt(arguments.session_id, caller=call.caller)
     return interruption(interrupted.session, interrupted.dropped, call.service.redaction)
 
 
 async def list_sessions(call: Call, arguments: ListSessions) -> Reply:
     return await session_list(
         call.service,
-        call.principal,
-        call.origin,
+        call.caller,
         limit=arguments.limit or 50,
         offset=arguments.offset or 0,
         project=arguments.project_directory,
@@ -291,20 +297,22 @@ async def list_sessions(call: Call, arguments: ListSessions) -> Reply:
 
 
 async def session_list(
-    service: Service, owner: str, origin: ClientOrigin | None, *, limit: int = 50, offset: int = 0, **wanted: Any
+    service: Service, caller: Caller, *, limit: int = 50, offset: int = 0, **wanted: Any
 ) -> SessionList:
-    """A page of the owner's sessions; `wanted` are the filters of `Service.catalogue`."""
-    entries = await service.catalogue(owner=owner, limit=limit + 1, offset=offset, origin=origin, **wanted)
+    """A page of the caller's sessions; `wanted` are the filters of `Service.catalogue`."""
+    # One more than is shown tells whether there is another page.
+    entries = await service.catalogue(caller=caller, limit=limit + 1, offset=offset, **wanted)
     shown = entries[:limit]
-    in_memory = {session.id: session for session in service.sessions(owner=owner)}
-    last_states = await service.last_states((entry.session_id for entry in shown), owner=owner, origin=origin)
+    in_memory = {session.id: session for session in service.sessions(principal=caller.principal)}
+    last_states = await service.last_states((entry.session_id for entry in shown), caller=caller)
+    owners = service.access.owners_for(caller.principal)
+    listed = [
+        _listed_session(entry, in_memory.get(entry.session_id), last_states.get(entry.session_id)) for entry in shown
+    ]
     return SessionList(
-        sessions=[
-            _listed_session(entry, in_memory.get(entry.session_id), last_states.get(entry.session_id))
-            for entry in shown
-        ],
+        sessions=[session.model_copy(update={"owner": owners.get(session.session_id)}) for session in listed],
         next_offset=offset + limit if len(entries) > limit else None,
-        error=_not_recorded(in_memory.values()) or await not_read(service, owner, origin),
+        error=_not_recorded(in_memory.values()) or await not_read(service, caller),
     )
 
 

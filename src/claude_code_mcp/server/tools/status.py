@@ -1,24 +1,121 @@
-"""The reports of the session tools: status, output within a budget, open questions and outcome of a session. Pure."""
+"""The reports of the session tools: status, output within a budget, open questions, and what was changed."""
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
+import mcp_types as types
 from pydantic import ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
-from ...errors import InvalidArgument
+from ...errors import InvalidArgument, PermissionDenied
 from ...model.events import Event, Gap, Output, Stalled
+from ...model.options import Worktree
+from ...model.outcome import SESSION_TOOL_STATUS, State
 from ...model.question import Question
-from ...model.states import SESSION_TOOL_STATUS, State
-from ...model.text import as_json, cut, iso
-from ...questions.presentation import Redacts
+from ...model.text import as_json, clip_line, cut, iso
+from ...questions.presentation import Redaction
+from ...sessions.launcher import notices_of
 from ...sessions.messages import UserMessage
-from ...sessions.option_notices import notices_of
-from ...sessions.session import Session
-from .base import ToolOutput
-from .paging import ResultParts, render_page, render_truncated
-from .work import worktree_report
+from ...sessions.session_view import SessionView
+from ...sessions.stored_sessions import ChangedFiles
+from .base import ResultParts, ToolOutput, render_page, render_truncated
+from .context import Call
+
+_LONGEST_DIFF = 24_000
+_MOST_FILES = 20
+
+
+def worktree_report(session: SessionView) -> dict[str, str] | None:
+    """Where the worktree of a session is, if it has one."""
+    worktree = session.options.worktree
+    if not isinstance(worktree, Worktree):
+        return None
+    facts = {"path": worktree.path, "branch": worktree.branch, "base": worktree.base[:12], "from": worktree.repository}
+    return facts if os.path.isdir(worktree.path) else {**facts, "state": "removed"}
+
+
+async def diff(call: Call, session_id: str) -> tuple[str, str | None]:
+    """The changes in the worktree; those that are too long to be returned are in a file."""
+    text = call.service.redaction.text(await call.service.work.diff(session_id, caller=call.caller))
+    if len(text) <= _LONGEST_DIFF:
+        return text or "Nothing has changed.", None
+    path = await call.service.stored.keep_text(session_id, ".diff", text, caller=call.caller)
+    return f"{text[:_LONGEST_DIFF]}\n[cut here; the whole diff is in {path}]", str(path)
+
+
+async def discard(call: Call, session_id: str, *, confirmed: bool) -> str | types.InputRequiredResult:
+    """Removes the worktree. What is not merged or committed is lost only with the yes of a person, or of a caller that
+    says to have it."""
+    work = call.service.work
+    if confirmed:
+        return await work.discard(session_id, None, caller=call.caller)
+    lost = await work.unsaved(session_id, caller=call.caller)
+    if lost:
+        question = f"Discard the worktree of session {session_id}? This would be lost: {lost}."
+        asked = await _asked(call, question, "Discard it", f"it has {lost}")
+        if asked is not None:
+            return asked
+    # With what the person has seen: `discard` counts again, and refuses if that is something else.
+    return await work.discard(session_id, lost, caller=call.caller)
+
+
+async def changes(call: Call, session_id: str) -> str:
+    """The messages that the files can be taken back to."""
+    listed = await call.service.work.checkpoints(session_id, caller=call.caller)
+    shown = [_work_line(changed, call) for changed in listed]
+    return "Going back to a message would change, as files are now:\n" + "\n".join(shown)
+
+
+def _work_line(changed: ChangedFiles, call: Call) -> str:
+    checkpoint = changed.checkpoint
+    prompt = clip_line(call.service.redaction.text(checkpoint.prompt), 80)
+    return f"{checkpoint.message_id}  {checkpoint.at[:19]}  {changed}  {prompt!r}{_names(changed)}"
+
+
+def _names(changed: ChangedFiles) -> str:
+    more = len(changed.files) - _MOST_FILES
+    names = [*changed.files[:_MOST_FILES], *([f"and {more} more"] if more > 0 else [])]
+    return "".join(f"\n    {name}" for name in names)
+
+
+async def rewind(
+    call: Call, session_id: str, message_id: str | None, *, confirmed: bool
+) -> str | types.InputRequiredResult:
+    """Takes the files back to a message, with the yes of a person, or of a caller that says to have it."""
+    if message_id is None:
+        raise InvalidArgument("text: the id of the message to go back to, as changes lists it.", field="text")
+    work, agreed = call.service.work, None
+    if not confirmed:
+        listed = await work.checkpoints(session_id, caller=call.caller)
+        agreed = next((changed for changed in listed if changed.checkpoint.message_id == message_id), None)
+        if agreed is None:
+            raise InvalidArgument(f"There is no checkpoint at a message {message_id[:100]!r}.", field="text")
+        question = f"Take the files of session {session_id} back to a message? This changes {agreed}:{_names(agreed)}"
+        asked = await _asked(call, question, "Take them back", f"this changes {agreed}")
+        if asked is not None:
+            return asked
+    # With what the person has seen: `rewind` looks again, and refuses if that is something else.
+    changed = await work.rewind(session_id, message_id, agreed, caller=call.caller)
+    return f"Taken back: {changed}. The conversation is as it was.{_names(changed)}"
+
+
+async def _asked(call: Call, question: str, title: str, reason: str) -> types.InputRequiredResult | None:
+    """Asks a person; returns the question where it goes back as the result of the call. PermissionDenied without a
+    yes."""
+    answer = await call.confirmed(question, title)
+    if isinstance(answer, types.InputRequiredResult):
+        return answer
+    if answer is None:
+        raise PermissionDenied(f"Nobody can be asked here, and {reason}: it takes confirm.", field="confirm")
+    if not answer:
+        raise PermissionDenied("The person at the client did not confirm it; nothing was changed.")
+    return None
+
+
+# -- status -----------------------------------------------------------------------------------------------------------
+
 
 Status = Literal["running", "waiting_for_input", "completed", "error", "interrupted", "cancelled"]
 
@@ -54,6 +151,8 @@ class PendingInput(ToolOutput):
     description: str
     reason: str | None = None
     blocked_path: str | None = None
+    file_diff: SkipJsonSchema[str | None] = None
+    file_note: SkipJsonSchema[str | None] = None
     modes: list[str] | None = None
     can_allow_for_session: bool | None = None
     session_rules: SkipJsonSchema[list[str] | None] = None
@@ -118,13 +217,13 @@ class Interruption(Acknowledgement):
     dropped_messages: list[str] | None = None
 
 
-def interruption(session: Session, dropped: Iterable[UserMessage], redactor: Redacts) -> Interruption:
+def interruption(session: SessionView, dropped: Iterable[UserMessage], redactor: Redaction) -> Interruption:
     # Redacted first: half of a secret could not be recognised.
     beginnings = [cut(redactor.text(message.text), _MAX_DROPPED) for message in dropped]
     return Interruption(session_id=session.id, status=status_of(session), dropped_messages=beginnings or None)
 
 
-def status_of(session: Session) -> Status:
+def status_of(session: SessionView) -> Status:
     return _status(session.state)
 
 
@@ -133,8 +232,8 @@ def _status(state: State) -> Status:
 
 
 def report(
-    session: Session,
-    redactor: Redacts,
+    session: SessionView,
+    redactor: Redaction,
     *,
     lines: int | None = None,
     cursor: str | None = None,
@@ -189,24 +288,25 @@ def report(
     )
 
 
-def silent_seconds(session: Session) -> int:
+def silent_seconds(session: SessionView) -> int:
     """How long the process has been silent: since the stall was noticed, and before that."""
     noticed = session.events.latest(Stalled, 1)
     return int(sum(time.time() - stall.at + stall.seconds for stall in noticed if isinstance(stall, Stalled)))
 
 
-def _tools(session: Session) -> list[ToolUseEvent]:
+def _tools(session: SessionView) -> list[ToolUseEvent]:
     recent = list(session.readable_lines.tools.values())[-_MAX_TOOLS:]
     return [ToolUseEvent(tool_name=tool.name, status=tool.status) for tool in recent]
 
 
-def retrying_line(session: Session) -> str | None:
+def retrying_line(session: SessionView) -> str | None:
     """What the CLI waits for, after the API has refused; None if it does not."""
     retry = session.retrying
     if retry is None:
         return None
     of = f" of {retry.of}" if retry.of else ""
-    return f"API error {retry.status or ''}: attempt {retry.attempt}{of}, next in {retry.delay_ms / 1000:.1f} s"
+    problem = f"API error {retry.status}" if retry.status else "The API cannot be reached"
+    return f"{problem}: attempt {retry.attempt}{of}, next in {retry.delay_ms / 1000:.1f} s"
 
 
 def pending_inputs(questions: Sequence[Question], parts: ResultParts, start: int = 0) -> list[PendingInput]:
@@ -220,6 +320,8 @@ def pending_inputs(questions: Sequence[Question], parts: ResultParts, start: int
             description=question.description,
             reason=question.reason,
             blocked_path=question.blocked_path,
+            file_diff=(question.change.diff or None) if question.change else None,
+            file_note=(question.change.note or None) if question.change else None,
             modes=[*question.modes] or None,
             can_allow_for_session=bool(question.suggestions) or None,
             session_rules=_rules(question),
@@ -235,13 +337,13 @@ def _rules(question: Question) -> list[str] | None:
     return [*rules[:_MAX_RULES], *more] or None
 
 
-def position_of(session: Session, cursor: str) -> int | None:
+def position_of(session: SessionView, cursor: str) -> int | None:
     """The event number of a cursor; None if it is not one of this log."""
     start, known = _start(session, cursor)
     return start if known else None
 
 
-def _start(session: Session, cursor: str | None) -> tuple[int | None, bool]:
+def _start(session: SessionView, cursor: str | None) -> tuple[int | None, bool]:
     """The event number behind which output is wanted (None without a cursor), and whether the cursor is of this log."""
     if cursor is None or cursor == _FROM_THE_START:
         return (None if cursor is None else 0), True
@@ -252,7 +354,9 @@ def _start(session: Session, cursor: str | None) -> tuple[int | None, bool]:
     return position or 0, position is not None
 
 
-def _output(session: Session, lines: int | None, start: int | None, parts: ResultParts) -> tuple[list[str], int, bool]:
+def _output(
+    session: SessionView, lines: int | None, start: int | None, parts: ResultParts
+) -> tuple[list[str], int, bool]:
     last = session.events.last_seq
     if start is None:
         latest = session.events.latest(Output, _DEFAULT_LINES if lines is None else lines)
@@ -320,7 +424,7 @@ def render(report: SessionReport) -> str:
 
 
 def render_inputs(pending_inputs: list[PendingInput] | None) -> list[str]:
-    """Text lines on open questions with their input."""
+    """The text lines for open questions, each with its whole input."""
     return [
         f"WAITING [{entry.input_id}] {entry.type}: {entry.description}\ninput: {as_json(entry.tool_input)}"
         for entry in pending_inputs or []

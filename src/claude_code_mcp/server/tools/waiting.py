@@ -34,9 +34,9 @@ from ...model.text import cut
 from ...service import Service
 from ...sessions.messages import UserMessage
 from ...sessions.session import Session
+from ...sessions.session_view import SessionView
 from ...store.event_log import Subscription
 from .. import sdk
-from ..elicitation.dialogs import is_modern
 from .base import ToolOutput, dump
 from .context import Call
 from .status import OUTPUT_BUDGET, ErrorInfo
@@ -132,6 +132,7 @@ def waiting_cancelled(call: Call, session: Session, message: UserMessage) -> Non
     effect = "interrupt" if by_client else call.on_disconnect
     log.info("session %s: the call that waited %s: %s", session.id, "was cancelled" if by_client else "is gone", effect)
     if by_client:
+        # In a task of the service: this call is being cancelled, and cannot wait for it.
         call.service.start_task(session.give_up_message(message))
     elif call.on_disconnect != "keep":
         call.service.start_task(end_turns(call.service, [session.id], stop=call.on_disconnect == "stop"))
@@ -143,16 +144,17 @@ def _closed_to_cancel(call: Call) -> bool:
     where the operator has set what becomes of turns whose client goes away."""
     over_http = call.context.request is not None
     kept = call.detached or call.service.settings.on_disconnect is not None
-    return over_http and is_modern(call.context.protocol_version) and not kept
+    return over_http and sdk.is_modern(call.context.protocol_version) and not kept
 
 
 async def end_turns(service: Service, session_ids: Collection[str], *, stop: bool) -> None:
     """Interrupts what these sessions are doing and, to `stop` them, closes their processes too."""
-    sessions = [session for session in service.sessions(owner=None) if session.id in session_ids]
+    sessions = [session for session in service.sessions(principal=None) if session.id in session_ids]
     await asyncio.gather(*(session.interrupt() for session in sessions))
+    # Only after the turn has ended: a session at work cannot be parked.
     for session in sessions:
-        if stop and session.evictable:
-            session.evict()
+        if stop and session.can_park:
+            session.park()
 
 
 def open_questions(call: Call, session: Session, **state: Any) -> types.InputRequiredResult | None:
@@ -177,6 +179,7 @@ async def progress_of(call: Call, session: Session) -> AsyncIterator[None]:
     if not call.wants_progress:
         yield
         return
+    # Before the task runs: what happens until then is reported too.
     with session.events.subscribe() as events:
         ended = asyncio.Event()
         reporting = call.service.start_task(_report_progress(call, session.questions, events, ended))
@@ -240,7 +243,7 @@ def _question_line(question: Question) -> str:
 # -- turns that ran out of time -------------------------------------------------------------------------------
 
 
-def timeout_error(session: Session, outcome: TurnOutcome, report: ToolOutput) -> TurnTimeout:
+def timeout_error(session: SessionView, outcome: TurnOutcome, report: ToolOutput) -> TurnTimeout:
     """The error of a call whose turn ran out of time; `report` is what the call would have returned otherwise."""
     payload = dump(report)
     payload["result"] = outcome.result or output_so_far(session)
@@ -254,11 +257,11 @@ def timeout_info(session: Session, outcome: TurnOutcome) -> ErrorInfo | None:
     return ErrorInfo(code=TurnTimeout.code, message=_timeout_message(session, outcome))
 
 
-def _timeout_message(session: Session, outcome: TurnOutcome) -> str:
+def _timeout_message(session: SessionView, outcome: TurnOutcome) -> str:
     return f"{outcome.detail} Session {session.id} can be continued."
 
 
-def output_so_far(session: Session) -> str:
+def output_so_far(session: SessionView) -> str:
     """The last lines of output of the session's newest turn, as many as fit."""
     began = max((event.seq for event in session.events.latest(TurnStarted, 1)), default=0)
     lines: list[str] = []

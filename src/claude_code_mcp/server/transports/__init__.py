@@ -1,1 +1,1 @@
-"""How clients reach the MCP server: stdio and HTTP."""
+"""How clients reach the MCP server: stdio, the socket of the shared server, and HTTP."""

@@ -1,6 +1,7 @@
-"""The callers with tokens as they are now, and everything of theirs that runs over HTTP.
+"""The callers with tokens as they are now, and who else is let in over HTTP.
 
-The one place that says who may call, for `/mcp`, `/metrics` and the console alike. The tokens file is followed:
+The one place that says who may call, for `/mcp`, `/metrics` and the console alike. The file of tokens
+(`tokens_file.py`) is followed:
 
 - A change counts as soon as it is written. While the file is being read again nobody is let in by the list from before;
   a request waits for that moment.
@@ -11,30 +12,34 @@ The one place that says who may call, for `/mcp`, `/metrics` and the console ali
   unavailable, what runs goes on for ten seconds, so that a file which is being edited cuts nobody off, and ends then.
   The token of the settings does not depend on the file.
 - A file without any token has no callers. It never makes a server that began with tokens one that needs none.
+
+Where the operator has an authorization server, or this server is one, people bring access tokens of it
+(`access_tokens.py`, `people.py`). Each is a caller of their own, under a name that no caller with a token has. What
+they sign in to with one ends with that token, and so does a stream that stands open (`running_calls.py`); a call that
+runs then runs to its end.
 """
 
 import asyncio
-import contextlib
-import hashlib
 import hmac
 import logging
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
-import anyio
-from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken, TokenVerifier
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...config import Settings
 from ...errors import ClaudeCodeError, UpstreamUnavailable
 from ...model.events import AuditEvent, AuditKind
-from ...service import Service
-from ...store.watched_file import WatchedFile
-from .bearer import load_tokens
+from ...state.person_names import PersonNames
+from ...state.sign_ins import Identity
+from ...store.following import WatchedFile
+from .access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
+from .people import Admit, Assign, People, Returning, is_person
+from .proxy_users import check_proxy_settings
+from .rate_limits import FailureLimit
+from .running_calls import AccessUntil, RunningCalls, caller_address
+from .tokens_file import facts_of, identities, load_tokens
 
 log = logging.getLogger(__name__)
 
@@ -44,30 +49,11 @@ _SETTLED = 0.05
 _MOST_READS = 20
 _GRACE = 10.0
 """Seconds for which what runs goes on while the file cannot be used."""
-_ENDING = 10.0
-"""Seconds that a call may take to end once it was cancelled."""
-_LAST_WORD = 1.0
-"""Seconds that a client may take to read the end of a stream."""
 _CHANGED_MEANWHILE = object()
+_MOST_UNKNOWN_TOKENS = 60
+"""Tokens of one address within a minute that are nobody's, before the issuer is asked about no more of them."""
+_PROXY = "proxy"
 _UNAVAILABLE = "The tokens of this server cannot be read just now."
-
-_current_call: ContextVar["RunningCall | None"] = ContextVar("running_call", default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenCaller:
-    """Somebody with a token; `credential` stands for the token and tells nothing of it."""
-
-    name: str
-    credential: str
-
-
-@dataclass(eq=False)
-class RunningCall:
-    """A request or a call of a tool while it runs; `caller` is set as soon as it is known."""
-
-    caller: TokenCaller | None = None
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,145 +72,215 @@ class CallersChange:
 
 
 Audit = Callable[[AuditEvent], None]
-OnEnded = Callable[[TokenCaller, bool], None]
+OnEnded = Callable[[Identity, bool], None]
 """Called for a caller whose token counts no more, and whether its name is gone with it."""
 
 
 class Callers:
-    """Those of one server."""
+    """The callers of one server, and what of theirs runs over HTTP."""
 
-    def __init__(self, settings: Settings, owner: str = "default") -> None:
-        """Reads the tokens: InvalidArgument if they cannot be used. `owner` has the token of the settings, if there is
-        one. Blocks on the disk."""
+    def __init__(self, settings: Settings, principal: str = "default") -> None:
+        """Reads the tokens: InvalidArgument if they cannot be used. `principal` has the token of the settings, if there
+        is one. Blocks on the disk."""
         self._settings = settings
-        self._owner = owner
+        self._principal = principal
         self._file = settings.http_tokens_file
-        self._facts: object = _facts(self._file)
-        self._tokens: Mapping[str, TokenCaller] = _callers(load_tokens(settings, owner))
-        self.required = bool(self._tokens) or self._file is not None
+        # Looked at before it is read: a change between the two is noticed by `follow`.
+        self._facts: object = facts_of(self._file)
+        self._tokens: Mapping[str, Identity] = identities(load_tokens(settings, principal))
+        self.open = settings.oauth or settings.oauth_issuer is not None or settings.proxy_user_header is not None
+        """Whether people may come whom nobody has listed here."""
+        if self.open:
+            check_oauth_settings(settings)
+            check_proxy_settings(settings)
+        self.required = bool(self._tokens) or self._file is not None or self.open
         """Whether nobody gets in without a token; that does not change while the server runs."""
-        self.names = tuple(caller.name for caller in self._tokens.values())
+        self.names = tuple(identity.principal for identity in self._tokens.values())
         """Those at the start."""
         self._waiting: tuple[str, ...] = ()
         self.problem: str | None = None
         """Why the file cannot be used at the moment."""
         self._read = asyncio.Event()
         self._read.set()
-        self._running: set[RunningCall] = set()
-        self._one_over = asyncio.Event()
+        self.running = RunningCalls()
+        """What callers have open."""
         self._on_ended: list[OnEnded] = []
+        self.people: People | None = None
+        """Those of the operator's issuer, or of the one in this server; None without one."""
+        self.access_tokens: AccessTokens | None = None
+        """Checks the tokens of the operator's issuer; None without one."""
+        self.proxied: People | None = None
+        """Those whom a trusted proxy has let in."""
+        self._unknown_tokens = FailureLimit(_MOST_UNKNOWN_TOKENS)
         self._ending: asyncio.TimerHandle | None = None
 
     # -- who asks -------------------------------------------------------------------------------------------------
 
-    async def by_token(self, token: str) -> TokenCaller | None:
-        """Whose token this is; None if nobody's. UpstreamUnavailable while that cannot be said. The request that is
-        being answered belongs to that caller from then on, and ends when the token counts no more."""
+    async def by_token(self, token: str, *, with_scopes: bool = True) -> Identity | None:
+        """Whose token this is; None if nobody's, or if it lacks a scope of the settings, unless whoever asks looks at
+        its scopes. UpstreamUnavailable while that cannot be said, RateLimited for an address with too many tokens that
+        are nobody's. The request that is being answered belongs to that caller from then on, and ends when the token
+        counts no more."""
         await self._read.wait()
-        found = self._find(token)
+        # Nothing is awaited from here to `claim`: whoever is removed later is found among those who run.
+        found, access = self._find(token), None
+        # Not shown to the issuer then: it may be a token of the file, which is nobody's business there.
         if found is None and self.problem is not None:
             raise UpstreamUnavailable(_UNAVAILABLE)
+        if found is None and self.people is not None and self.people.tokens is not None:
+            found, access = await self._by_access_token(token, self.people, self.people.tokens)
+            needed = self._settings.oauth_scopes if with_scopes else ()
+            if found is not None and not {*needed}.issubset(self.scopes_of(found, needed)):
+                log.info("an access token of %s is refused: it lacks a scope", found.principal)
+                found = None
         if found is not None:
-            self.claim(found)
+            self.running.claim(found, access)
         return found
 
-    def _find(self, token: str) -> TokenCaller | None:
+    def take_access_tokens(
+        self, tokens: AccessTokens, admit: Admit, assign: Assign | None = None, names: PersonNames | None = None
+    ) -> None:
+        """From now on people are let in with access tokens too; see `People`."""
+        self.people, self.access_tokens = People(tokens.issuer, admit, assign, names, self._is_taken, tokens), tokens
+
+    def take_own_tokens(self, tokens: TokenIssuer, admit: Admit, assign: Assign, returning: Returning) -> None:
+        """The same for the authorization server in this one. Whose name is whose is known by the invitations."""
+        self.people = People(tokens.issuer, admit, assign, None, self._is_taken, tokens, returning)
+
+    def take_proxy_users(self, admit: Admit, assign: Assign | None = None, names: PersonNames | None = None) -> None:
+        """From now on people are let in by the word of a trusted proxy too."""
+        self.proxied = People(_PROXY, admit, assign, names, self._is_taken)
+
+    async def by_proxy(self, user: tuple[str, Collection[str]], lasts: float) -> Identity | None:
+        """Whom a trusted proxy has let in, for so many seconds; None if they cannot be."""
+        if self.proxied is None:
+            return None
+        (name, groups), now = user, time.time()
+        grant = Grant(name, name, int(now + lasts), (), frozenset(groups), now)
+        return await self.proxied.let_in(grant, now + lasts)
+
+    def _people_of(self, identity: Identity) -> People | None:
+        """Those among whom somebody is who is let in without a token of the operator's."""
+        both = (self.people, self.proxied)
+        return next((people for people in both if people is not None and people.has(identity)), None)
+
+    async def let_in(self, grant: Grant, until: float) -> Identity | None:
+        """The caller that somebody with this grant of the issuer is, until then at least; None if they cannot be let
+        in. UpstreamUnavailable while that cannot be said."""
+        return await self.people.let_in(grant, until) if self.people is not None else None
+
+    def end_person(self, name: str, subject: str | None, audit: Audit) -> None:
+        """Ends everything that somebody with access tokens has open; with a `subject`, for good. Nothing is awaited: a
+        request that is just being let in is found among those who run, or is refused."""
+        for identity in self.people.end(name, subject) if self.people is not None else ():
+            self._end(identity, "renewed" if subject is None else "removed", audit)
+
+    async def _by_access_token(
+        self, token: str, people: People, tokens: TokenIssuer
+    ) -> tuple[Identity | None, AccessUntil | None]:
+        """Whose access token this is, and until when; nobody's if it is not good, or if its name cannot be let in."""
+        address = caller_address()
+        # Each such token may be a question to the issuer, and whoever has none can make up as many as they like.
+        self._unknown_tokens.check(address)
+        grant = await tokens.check(token)
+        if grant is None:
+            self._unknown_tokens.failed(address)
+            return None, None
+        found = await people.let_in(grant, grant.expires_at)
+
+        async def still_good() -> float | None:
+            now = await tokens.check(token)
+            return now.counts_until if now is not None else None
+
+        return found, AccessUntil(grant.counts_until, tokens.look_every, still_good)
+
+    async def by_sign_in(
+        self, id_token: str, client_id: str, nonce: str, lasts: float, scopes: Collection[str] = ()
+    ) -> Identity | None:
+        """Who has signed in at the issuer for the console, for so many seconds and with these scopes; None if that is
+        not good, if a scope of the settings is not among them, or if their name cannot be let in. UpstreamUnavailable
+        while that cannot be said."""
+        if self.access_tokens is None:
+            return None
+        grant = await self.access_tokens.person(id_token, client_id, nonce)
+        if grant is None:
+            return None
+        if not {*self._settings.oauth_scopes}.issubset(scopes):
+            log.warning("%s has signed in and is not let in: the issuer has not granted a scope", grant.name)
+            return None
+        return await self.let_in(grant, time.time() + lasts)
+
+    def _find(self, token: str) -> Identity | None:
         """Every token is compared, so that the time tells nothing about which one fits."""
         candidate, found = token.encode("utf-8", "surrogatepass"), None
-        for known, caller in self._tokens.items():
-            if hmac.compare_digest(candidate, known.encode()) and self._counts(caller):
-                found = caller
+        for known, identity in self._tokens.items():
+            if hmac.compare_digest(candidate, known.encode()) and self._counts(identity):
+                found = identity
         return found
 
-    def _counts(self, caller: TokenCaller) -> bool:
+    def _counts(self, identity: Identity) -> bool:
         """Whether a caller of the last good list can be let in now: one of the file only if the file can be used."""
-        return self.problem is None or (self._settings.http_token is not None and caller.name == self._owner)
+        return self.problem is None or (self._settings.http_token is not None and identity.principal == self._principal)
 
-    async def stands(self, caller: TokenCaller) -> bool:
+    def _is_taken(self, name: str) -> bool:
+        """Whether a name is that of a caller with a token, also of one that waits for a restart."""
+        listed = {identity.principal for identity in self._tokens.values()}
+        return name in {self._principal, *self.names, *self._waiting, *listed}
+
+    async def stands(self, identity: Identity) -> bool:
         """Whether this caller still has this token. UpstreamUnavailable while that cannot be said."""
+        if is_person(identity):
+            if self.people is not None:
+                await self.people.take_back(identity)
+            people = self._people_of(identity)
+            return people is not None and people.expires_at(identity) is not None
         await self._read.wait()
-        known = [other for other in self._tokens.values() if other == caller]
-        if known and self._counts(caller):
+        known = [other for other in self._tokens.values() if other == identity]
+        if known and self._counts(identity):
             return True
         if self.problem is not None:
             raise UpstreamUnavailable(_UNAVAILABLE)
         return False
 
+    def scopes_of(self, identity: Identity, all_scopes: Collection[str]) -> Collection[str]:
+        """What somebody may do by their newest access token; a token of the operator's is for everything."""
+        if not is_person(identity):
+            return all_scopes
+        people = self._people_of(identity)
+        return people.scopes_of(identity) if people is not None else ()
+
     def knows(self, name: str) -> bool:
-        """Whether somebody of this name has a token, as far as is known."""
-        return any(caller.name == name for caller in self._tokens.values())
+        """Whether somebody of this name has a token, or has shown an access token, as far as is known."""
+        listed = any(identity.principal == name for identity in self._tokens.values())
+        return listed or any(people is not None and people.knows(name) for people in (self.people, self.proxied))
 
     # -- what runs ------------------------------------------------------------------------------------------------
 
     def on_ended(self, listener: OnEnded) -> None:
         self._on_ended.append(listener)
 
-    @staticmethod
-    def claim(caller: TokenCaller) -> None:
-        """The request that is being answered is this caller's. Nothing is awaited between the check of the caller and
-        this, so that no change comes between."""
-        call = _current_call.get()
-        if call is not None:
-            call.caller = caller
+    def claim(self, identity: Identity) -> None:
+        """The request that is being answered is that of somebody who has signed in. Nothing is awaited between the
+        check of the caller and this, so that no change comes between."""
+        people = self._people_of(identity) if is_person(identity) else None
+        until = people.expires_at(identity) if people is not None else None
 
-    @contextlib.contextmanager
-    def running(self, caller: TokenCaller | None = None) -> Iterator[RunningCall]:
-        """What is done within this context ends with the caller: it is cancelled, and the context left quietly."""
-        call = RunningCall(caller)
-        self._running.add(call)
-        try:
-            with call.scope:
-                yield call
-        finally:
-            self._running.discard(call)
-            self._one_over.set()
+        async def still_good() -> float | None:
+            return people.expires_at(identity) if people is not None else None
 
-    @contextlib.contextmanager
-    def running_tool(self) -> Iterator[RunningCall]:
-        """The same for a call of a tool, whoever makes it: calls on a connection of the older protocol outlive the
-        request that brought them."""
-        token = get_access_token()
-        with self.running(None if token is None else TokenCaller(token.client_id, token.subject or "")) as call:
-            yield call
-
-    async def calls_over(self, name: str) -> None:
-        """Returns when no request and no call of a caller runs; after a while even if one does not end."""
-        with anyio.move_on_after(_ENDING):
-            while any(call.caller is not None and call.caller.name == name for call in self._running):
-                self._one_over.clear()
-                await self._one_over.wait()
-
-    def middleware(self, app: ASGIApp) -> ASGIApp:
-        """Wraps an application whose requests end with their callers."""
-
-        async def ended_with_caller(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http":
-                await app(scope, receive, send)
-                return
-            answer = _Answer(send)
-            with self.running() as call:
-                token = _current_call.set(call)
-                try:
-                    await app(scope, receive, answer.send)
-                except UpstreamUnavailable as error:
-                    if answer.started:
-                        raise
-                    await JSONResponse({"error": error.message}, 503, {"Retry-After": "1"})(scope, receive, send)
-                finally:
-                    _current_call.reset(token)
-            if call.scope.cancelled_caught:
-                await answer.end(scope, receive)
-
-        return ended_with_caller
+        self.running.claim(identity, AccessUntil(until, until, still_good) if until is not None else None)
 
     # -- the file -------------------------------------------------------------------------------------------------
 
-    async def follow(self, service: Service) -> None:
+    async def follow(self, service: CallersService) -> None:
         """Reads the file again whenever it changes, for as long as this runs."""
         service.add_secrets(self._tokens)
+        if self.people is not None or self.proxied is not None:
+            service.start_task(self.running.end_streams_with_tokens(), endless=True)
         if self._file is None:
             return
         try:
+            # The change itself stops new requests: they wait until the file was read again.
             async with WatchedFile(str(self._file), self._read.clear) as watched:
                 while True:
                     # The first look is at what has changed since the server has read it.
@@ -232,62 +288,70 @@ class Callers:
                     if self._facts is not _CHANGED_MEANWHILE:
                         await watched.wait()
         except Exception:
+            # A list that is not followed any more must let nobody in: it may name callers who are removed by now.
             log.exception("the tokens file is not followed any more")
             self._refuse("it is not followed any more; see the log", service.audit)
         finally:
+            # In any case, or requests would wait for ever; they find the `problem`.
             self._read.set()
 
-    async def _read_again(self, watched: WatchedFile, service: Service) -> None:
-        facts: object = None
+    async def _read_again(self, watched: WatchedFile, service: CallersService) -> None:
         for _ in range(_MOST_READS):
+            # In this order: what changes from here on is noted again.
             watched.clear()
             await watched.watch_again()
-            facts = await asyncio.to_thread(_facts, self._file)
+            facts = await asyncio.to_thread(facts_of, self._file)
             if facts == self._facts:
                 break
             # An editor may truncate the file before it writes: what counts is what stays for a moment.
             await asyncio.sleep(_SETTLED)
-            if not watched.is_noted and facts == await asyncio.to_thread(_facts, self._file):
+            if not watched.is_noted and facts == await asyncio.to_thread(facts_of, self._file):
+                await self._load(facts, service)
                 break
-        if facts != self._facts:
-            await self._load(facts, service)
+        else:
+            # What is there at this moment may be half of it: read as the list, it would remove callers for good.
+            self._facts = _CHANGED_MEANWHILE
+            self._refuse(f"{self._file} is being written without a pause", service.audit)
+        # If something was noted meanwhile, the next round reads it, and requests go on waiting.
         if not watched.is_noted and self._facts is not _CHANGED_MEANWHILE:
             self._read.set()
 
-    async def _load(self, facts: object, service: Service) -> None:
+    async def _load(self, facts: object, service: CallersService) -> None:
         self._facts = facts
         try:
-            read = await asyncio.to_thread(load_tokens, self._settings, self._owner, may_be_empty=True)
-            if facts != await asyncio.to_thread(_facts, self._file):
+            read = await asyncio.to_thread(load_tokens, self._settings, self._principal, may_be_empty=True)
+            if facts != await asyncio.to_thread(facts_of, self._file):
+                # What was read may be half of it, or nothing: the caller looks again at once.
                 self._facts = _CHANGED_MEANWHILE
+                return
             service.add_secrets(read)
-            tokens = _callers(read)
+            tokens = identities(read)
             waiting = await self._waiting_for_restart(tokens, service)
         except ClaudeCodeError as error:
             self._refuse(error.message, service.audit)
             return
-        listed = {token: caller for token, caller in tokens.items() if caller.name not in waiting}
+        listed = {token: identity for token, identity in tokens.items() if identity.principal not in waiting}
         self._apply(listed, waiting, service.audit)
 
-    async def _waiting_for_restart(self, tokens: Mapping[str, TokenCaller], service: Service) -> tuple[str, ...]:
-        """The new names that cannot be let in now."""
+    async def _waiting_for_restart(self, tokens: Mapping[str, Identity], service: CallersService) -> tuple[str, ...]:
+        """The names in a new list that cannot be let in before a restart, sorted. The reasons are logged."""
         waiting = []
-        for name in {caller.name for caller in tokens.values()} - {*self.names}:
+        for name in {identity.principal for identity in tokens.values()} - {*self.names}:
             reason = None if self.knows(name) else await service.why_restart_for(name)
             if reason is not None:
                 log.error("the caller %s of the tokens file is let in after a restart: %s", name, reason)
                 waiting.append(name)
         return tuple(sorted(waiting))
 
-    def _apply(self, tokens: Mapping[str, TokenCaller], waiting: tuple[str, ...], audit: Audit) -> None:
+    def _apply(self, tokens: Mapping[str, Identity], waiting: tuple[str, ...], audit: Audit) -> None:
         """From here on the new list counts. Nothing is awaited: no request is answered in between."""
         before, now = {*self._tokens.values()}, {*tokens.values()}
-        names_before, names_now = {caller.name for caller in before}, {caller.name for caller in now}
+        names_before, names_now = {identity.principal for identity in before}, {identity.principal for identity in now}
         ended = before - now
         change = CallersChange(
             tuple(sorted(names_now - names_before)),
             tuple(sorted(names_before - names_now)),
-            tuple(sorted({caller.name for caller in ended} & names_now)),
+            tuple(sorted({identity.principal for identity in ended} & names_now)),
             waiting if waiting != self._waiting else (),
         )
         self._tokens, self._waiting = tokens, waiting
@@ -298,8 +362,12 @@ class Callers:
             log.warning("the callers have changed: %s", change)
             details = {name: list(getattr(change, name)) for name in ("added", "removed", "renewed", "waiting")}
             audit(AuditEvent(AuditKind.CALLERS_CHANGED, "operator", details=details))
-        for caller in ended:
-            self._end(caller, "renewed" if caller.name in names_now else "removed", audit)
+        for identity in ended:
+            self._end(identity, "renewed" if identity.principal in names_now else "removed", audit)
+        # A name of the file is nobody else's: whoever has come by it with access tokens is that caller no more.
+        for people in filter(None, (self.people, self.proxied)):
+            for identity in people.drop(names_now):
+                self._end(identity, "renewed", audit)
 
     def _refuse(self, problem: str, audit: Audit) -> None:
         """The file cannot be used: whoever is in it is not let in from now on."""
@@ -318,76 +386,39 @@ class Callers:
 
     def _end_all(self, audit: Audit) -> None:
         """What runs ends; the names stay, since nobody has said that they are gone."""
-        for caller in [caller for caller in self._tokens.values() if not self._counts(caller)]:
-            self._end(caller, "unusable", audit)
+        for identity in [identity for identity in self._tokens.values() if not self._counts(identity)]:
+            self._end(identity, "unusable", audit)
 
-    def _end(self, caller: TokenCaller, why: str, audit: Audit) -> None:
-        calls = [call for call in self._running if call.caller == caller]
-        audit(AuditEvent(AuditKind.CALLER_ENDED, caller.name, details={"why": why, "calls": len(calls)}))
-        for call in calls:
-            call.scope.cancel()
+    def _end(self, identity: Identity, why: str, audit: Audit) -> None:
+        calls = self.running.end(identity)
+        audit(AuditEvent(AuditKind.CALLER_ENDED, identity.principal, details={"why": why, "calls": calls}))
         for listener in self._on_ended:
-            listener(caller, why == "removed")
-
-
-class _Answer:
-    """The answer to a request, which may have to end before it is complete."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.started = False
-        self._complete = False
-
-    async def send(self, message: Message) -> None:
-        self.started = True
-        self._complete = message["type"] == "http.response.body" and not message.get("more_body", False)
-        await self._send(message)
-
-    async def end(self, scope: Scope, receive: Receive) -> None:
-        """Tells the client, or ends the stream that it reads. One that does not read is not waited for: the server
-        closes a connection whose answer is not complete."""
-        with anyio.move_on_after(_LAST_WORD):
-            if not self.started:
-                headers = {"WWW-Authenticate": 'Bearer error="invalid_token"', "Connection": "close"}
-                await JSONResponse({"error": "The token is no longer valid."}, 401, headers)(scope, receive, self._send)
-            elif not self._complete:
-                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            listener(identity, why == "removed")
 
 
 class CallerTokens(TokenVerifier):
     """What the MCP SDK asks about the token of a request."""
 
-    def __init__(self, callers: Callers, resource: str, refused: Callable[[], None]) -> None:
-        """`refused` is called for every unknown token."""
+    def __init__(
+        self, callers: Callers, resource: str, refused: Callable[[], None], scopes: Collection[str] = ()
+    ) -> None:
+        """`refused` is called for every unknown token; callers with a token of the operator's have all `scopes`."""
         self._callers = callers
+        self._scopes = scopes
         self._resource = resource
         self._refused = refused
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        caller = await self._callers.by_token(token)
-        if caller is None:
+        # The SDK looks at the scopes itself, and tells the client which one it lacks.
+        identity = await self._callers.by_token(token, with_scopes=False)
+        if identity is None:
             self._refused()
             return None
         # By the subject the SDK tells connections of an old token from those of a new one under the same name.
         return AccessToken(
-            token=token, client_id=caller.name, scopes=[SCOPE], resource=self._resource, subject=caller.credential
+            token=token,
+            client_id=identity.principal,
+            scopes=[*self._callers.scopes_of(identity, (SCOPE, *self._scopes))],
+            resource=self._resource,
+            subject=identity.credential,
         )
-
-
-def credential_of(token: str) -> str:
-    return f"token:{hashlib.sha256(token.encode()).hexdigest()}"
-
-
-def _callers(tokens: Mapping[str, str]) -> dict[str, TokenCaller]:
-    return {token: TokenCaller(name, credential_of(token)) for token, name in tokens.items()}
-
-
-def _facts(file: os.PathLike[str] | None) -> object:
-    """What is different when a file is; how it cannot be looked at, if so. Blocks on the disk."""
-    if file is None:
-        return None
-    try:
-        found = os.stat(file)
-    except OSError as error:
-        return error.errno
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode, found.st_uid

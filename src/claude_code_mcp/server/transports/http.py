@@ -1,4 +1,8 @@
-"""The MCP server over Streamable HTTP: where it listens, who may call it, and its routes.
+"""The MCP server over Streamable HTTP: where it listens, its limits, who may call it, and its routes.
+
+Without this, a few hundred connections that send nothing use up all descriptors, and nobody is served any more. A
+connection beyond the limits, in all or of one address, is answered with 503 and closed at once; one whose head is not
+complete in time is closed. Peers that are trusted proxies stand for many people and have no limit of their own.
 
 `/mcp` and `/metrics` check the bearer token and the Host and Origin headers; `/health` answers anybody. Without a token
 the server listens on loopback only. Other routes, such as those of the console, are given by whoever starts the server.
@@ -9,14 +13,18 @@ import hmac
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import uvicorn
 from mcp.server.auth.settings import AuthSettings
+from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
@@ -24,18 +32,156 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ... import __version__
 from ...config import Settings
 from ...errors import InvalidArgument
 from ...model.events import AuditEvent, AuditKind
+from ...state.database import Database
+from ...state.person_names import PersonNames
+from ...state.sign_ins import Identity
 from ..sdk import end_connections
-from ..server import McpServer
-from .callers import SCOPE, Callers, CallerTokens, TokenCaller
-from .connection_limits import ConnectionLimits, report_accept_failures_sparingly
-from .response_streams import response_streams
+from .access_tokens import AccessTokens
+from .callers import SCOPE, Callers, CallerTokens
+from .http_streams import OpenStreams, response_streams
+from .proxy_users import ProxyUsers
+from .running_calls import RunningCalls
 
 log = logging.getLogger(__name__)
+
+_HEAD_SECONDS = 20.0
+_KEPT_FREE = 128
+"""Descriptors that are left for files, sessions and MCP servers."""
+_WANTED_DESCRIPTORS = 65_536
+_ACCEPT_FAILED = "socket.accept() out of system resource"
+_REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 5\r\nContent-Length: 21\r\n"
+    b"Connection: close\r\n\r\ntoo many connections\r\n"
+)
+
+
+class ConnectionLimits:
+    """The connections of one server, counted by address."""
+
+    def __init__(self, most: int, most_of_one: int, proxies: Collection[str] = ()) -> None:
+        self._most = min(most, max(8, (raise_descriptor_limit() - _KEPT_FREE) // 2))
+        self._most_of_one = most_of_one
+        self._proxies = frozenset(proxies)
+        self._open: Counter[str] = Counter()
+
+    def admit(self, host: str) -> bool:
+        """Counts a connection, unless there are too many. One that was admitted must be released."""
+        own = self._open[host]
+        if self._open.total() >= self._most or (own >= self._most_of_one and host not in self._proxies):
+            return False
+        self._open[host] += 1
+        return True
+
+    def release(self, host: str) -> None:
+        self._open[host] -= 1
+        if not self._open[host]:
+            del self._open[host]
+
+    def protocol(self, head_seconds: float = _HEAD_SECONDS) -> Callable[..., asyncio.Protocol]:
+        """The factory of the protocol that uvicorn makes for every connection: one that keeps to these limits."""
+
+        def make(*arguments: Any, **named: Any) -> asyncio.Protocol:
+            return _LimitedProtocol(self, head_seconds, *arguments, **named)
+
+        return make
+
+
+class _LimitedProtocol(H11Protocol):
+    def __init__(self, limits: ConnectionLimits, head_seconds: float, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._limits = limits
+        self._head_seconds = head_seconds
+        self._admitted: str | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        peer = transport.get_extra_info("peername")
+        host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        if not self._limits.admit(host):
+            # Not passed on to uvicorn, which would serve it; data that comes all the same is dropped below.
+            transport.write(_REFUSAL)
+            transport.close()
+            return
+        self._admitted = host
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        if self._admitted is None:
+            return
+        super().data_received(data)
+        # Between two requests of a connection uvicorn waits for the next; from its first byte on the time counts.
+        if self.cycle is None or self.cycle.response_complete:
+            self._await_head()
+        else:
+            self._stop_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        # Of one that was refused uvicorn knows nothing.
+        if self._admitted is not None:
+            self._limits.release(self._admitted)
+            self._admitted = None
+            super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self._head_seconds, self._head_is_late)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        # A request whose head is there has its own time.
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
+def raise_descriptor_limit() -> int:
+    """Raises the soft limit on descriptors of this process as far as it may; returns how many it may have."""
+    try:
+        import resource  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        return _WANTED_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _WANTED_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):
+            return soft
+        return wanted
+    return _WANTED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+
+
+def report_accept_failures_sparingly(
+    loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Connections that cannot be accepted are logged at most once a second: asyncio reports each of thousands."""
+    before, last = loop.get_exception_handler(), float("-inf")
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal last
+        if context.get("message") != _ACCEPT_FAILED:
+            (before or type(loop).default_exception_handler)(loop, context)
+        elif clock() - last >= 1.0:
+            last = clock()
+            log.error("connections cannot be accepted: %s", context.get("exception"))
+
+    loop.set_exception_handler(handle)
+
+
+# -- http -------------------------------------------------------------------------------------------------------------
+
 
 PATH = "/mcp"
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -96,13 +242,48 @@ def own_addresses(address: Address) -> list[str]:
     return [f"http://{name}/*" for name in sorted(names)]
 
 
-def check_exposure(address: Address, callers: Callers) -> None:
-    """InvalidArgument for a server that other machines can reach and that has no token."""
+def check_exposure(address: Address, callers: Callers, settings: Settings) -> None:
+    """InvalidArgument for a server that other machines can reach and that has no token, or takes access tokens and does
+    not know the address that they are made for."""
+    if settings.oauth:
+        own_origin(settings, address)
+    if settings.oauth_issuer is not None and address.unspecified and settings.web_url is None:
+        raise InvalidArgument(
+            "Access tokens are made for the address at which clients reach this server: set CLAUDE_CODE_MCP_WEB_URL "
+            "to it, such as https://claude.example.org."
+        )
     if not address.loopback and not callers.required:
         raise InvalidArgument(
             f"Refusing to serve on {address.host} without a token: anybody who reaches it could run commands here. "
-            "Set CLAUDE_CODE_MCP_TOKEN or CLAUDE_CODE_MCP_TOKENS_FILE, or listen on 127.0.0.1."
+            "Set CLAUDE_CODE_MCP_TOKEN, CLAUDE_CODE_MCP_TOKENS_FILE or CLAUDE_CODE_MCP_OAUTH_ISSUER, or listen on "
+            "127.0.0.1."
         )
+
+
+def own_origin(settings: Settings, address: Address) -> str:
+    """Where people reach the embedded authorization server: where the settings say or, on this machine alone, under the
+    name that browsers know it by. InvalidArgument if passkeys cannot be used there: browsers bind them to a name, and
+    want encryption unless that is `localhost`."""
+    if settings.web_url is None and not address.loopback:
+        raise InvalidArgument(
+            "People sign in at the address at which they reach this server: set CLAUDE_CODE_MCP_WEB_URL to it, such as "
+            "https://claude.example.org."
+        )
+    origin = (settings.web_url or f"http://localhost:{address.port}").rstrip("/")
+    host = urlsplit(origin).hostname or ""
+    if host != "localhost" and (not origin.startswith("https://") or _is_ip_address(host)):
+        raise InvalidArgument(
+            f"Browsers take passkeys for a name with https, or for localhost; CLAUDE_CODE_MCP_WEB_URL is {origin}."
+        )
+    return origin
+
+
+def _is_ip_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 # -- the server ---------------------------------------------------------------------------------------------
@@ -116,30 +297,36 @@ class HttpServer:
         address: Address,
         make_app: Callable[[Address], ASGIApp],
         *,
-        proxies: Sequence[str] = (),
+        settings: Settings,
         serves: str = "MCP",
         without_token: bool = False,
+        listener: socket.socket | None = None,
     ) -> None:
-        """Binds the socket; requests wait there until `serve`. `make_app` is given the address with the port that it
-        has; what the server `serves` is for the log. Where a request is from is the peer's address, unless the peer is
-        one of the `proxies`, which say so in a header. InvalidArgument if it cannot listen there."""
+        """Binds the socket, or takes a `listener` that is bound to the address; requests wait there until `serve`.
+        `make_app` is given the address with the port that it has; what the server `serves` is for the log. Where a
+        request is from is the peer's address, unless the peer is one of the proxies of the settings, which say so in a
+        header. InvalidArgument if it cannot listen there; whatever `make_app` raises leaves nobody listening."""
         self._serves = serves
         self._without_token = without_token
-        self._socket = _listen(address)
+        self._socket = listener if listener is not None else _listen(address)
         self.address = replace(address, port=self._socket.getsockname()[1])
         self.url = self.address.url
         self.own_addresses = own_addresses(self.address)
+        try:
+            app = ProxyUsers(make_app(self.address), settings)
+        except BaseException:
+            self._socket.close()
+            raise
         self._server = _Uvicorn(
             uvicorn.Config(
-                make_app(self.address),
+                app,
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                proxy_headers=bool(proxies),
-                forwarded_allow_ips=[*proxies],
+                proxy_headers=False,  # the application itself believes them
                 timeout_graceful_shutdown=1,
                 ws="none",
-                http=ConnectionLimits(_MOST_CONNECTIONS, _MOST_OF_ONE_ADDRESS, proxies).protocol(),  # type: ignore[arg-type]
+                http=ConnectionLimits(_MOST_CONNECTIONS, _MOST_OF_ONE_ADDRESS, settings.http_proxies).protocol(),  # type: ignore[arg-type]
                 # asyncio goes on accepting so many times after a failure: more would hold up everything else.
                 backlog=_ACCEPTED_AT_ONCE,
             )
@@ -185,8 +372,40 @@ class _Uvicorn(uvicorn.Server):
 # -- the application ------------------------------------------------------------------------------------------
 
 
+class HttpService(Protocol):
+    """What the HTTP transport asks of the service behind it."""
+
+    def audit(self, event: AuditEvent) -> None: ...
+
+    def start_task(self, work: Coroutine[Any, Any, Any], /, *, endless: bool = False) -> "asyncio.Task[Any]": ...
+
+    @property
+    def state(self) -> Database: ...
+
+    async def admit(self, principal: str, groups: Collection[str], /) -> str | None: ...
+
+    def assign(self, principal: str, groups: Collection[str], /) -> None: ...
+
+
+class HttpBackend(Protocol):
+    """What is served over HTTP: an `McpServer`, or whatever else answers for one."""
+
+    def join_calls(self, running: RunningCalls, /) -> None:
+        """Told which calls of callers run, before the first of them comes."""
+
+    @property
+    def service(self) -> HttpService: ...
+
+    @property
+    def streams(self) -> OpenStreams: ...
+
+    def server(self) -> Server[Any]: ...
+
+    async def end_caller(self, name: str, calls_over: Callable[[], Awaitable[None]]) -> None: ...
+
+
 def http_app(
-    mcp_server: McpServer,
+    mcp_server: HttpBackend,
     settings: Settings,
     address: Address,
     callers: Callers,
@@ -200,18 +419,29 @@ def http_app(
     def audit_refusal() -> None:
         service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
 
-    def end_caller(caller: TokenCaller, removed: bool) -> None:
-        service.start_task(end_connections(server, caller.name, caller.credential))
+    def end_caller(identity: Identity, removed: bool) -> None:
+        # In tasks: this is called while the list of callers is exchanged, when nothing may be awaited.
+        service.start_task(end_connections(server, identity.principal, identity.credential))
         if removed:
-            service.start_task(mcp_server.end_caller(caller.name, partial(callers.calls_over, caller.name)))
+            service.start_task(
+                mcp_server.end_caller(identity.principal, partial(callers.running.calls_over, identity.principal))
+            )
 
     async def health(_: Request) -> Response:
         return _health_of(callers.problem)
 
+    resource = f"{settings.web_url}{PATH}" if settings.web_url is not None else address.url
+    if settings.oauth:
+        resource = f"{own_origin(settings, address)}{PATH}"
+    if settings.proxy_user_header is not None:
+        callers.take_proxy_users(service.admit, service.assign, PersonNames(service.state))
+    if settings.oauth_issuer is not None:
+        issued = AccessTokens(settings, resource)
+        callers.take_access_tokens(issued, service.admit, service.assign, PersonNames(service.state))
     callers.on_ended(end_caller)
-    mcp_server.running_tool = callers.running_tool
+    mcp_server.join_calls(callers.running)
     routes = [Route("/health", health), Route(f"{PATH}/", _without_slash, methods=["GET", "POST", "DELETE"])]
-    if callers.required:
+    if callers.required and settings.oauth_issuer is None and not settings.oauth:
         routes.append(Route("/register", _no_registration, methods=["GET", "POST"]))
     if metrics is not None:
         routes.append(metrics_route(metrics, settings, callers, security, audit_refusal))
@@ -219,20 +449,35 @@ def http_app(
         streamable_http_path=PATH,
         host=address.host,
         transport_security=security,
-        auth=_auth(address) if callers.required else None,
-        token_verifier=CallerTokens(callers, address.url, audit_refusal) if callers.required else None,
+        auth=_auth(settings, address, resource) if callers.required else None,
+        token_verifier=CallerTokens(callers, resource, audit_refusal, settings.oauth_scopes)
+        if callers.required
+        else None,
         custom_starlette_routes=[*routes, *more],  # type: ignore[list-item]  # Starlette takes any route
     )
     app.add_middleware(mcp_server.streams.middleware)
     app.add_middleware(response_streams)
-    app.add_middleware(callers.middleware)  # the outermost: it ends the others
+    app.add_middleware(callers.running.middleware)  # the outermost: it ends the others
     return _without_redirects(app)
 
 
-def _auth(address: Address) -> AuthSettings:
-    """Tokens are issued by the operator. There is no authorization server, so none is advertised: a client that was
-    pointed to one would begin to sign in instead of reporting that its token is wrong. The SDK requires an issuer all
-    the same; without a resource it does not publish it."""
+def _auth(settings: Settings, address: Address, resource: str) -> AuthSettings:
+    """With an authorization server of the operator's, its issuer is published, and clients that are refused are told
+    where (RFC 9728); the verifier checks the audience itself.
+
+    Otherwise tokens are issued by the operator. There is no authorization server, so none is advertised: a client that
+    was pointed to one would begin to sign in instead of reporting that its token is wrong. The SDK requires an issuer
+    all the same; without a resource it does not publish it."""
+    if settings.oauth or settings.oauth_issuer is not None:
+        # As texts: clients compare issuers letter by letter, and an address that was parsed has a slash at its end.
+        return AuthSettings.model_validate(
+            {
+                "issuer_url": settings.oauth_issuer or own_origin(settings, address),
+                "resource_server_url": resource,
+                "required_scopes": [SCOPE] if settings.oauth else [*settings.oauth_scopes],
+                "validate_token_resource": False,
+            }
+        )
     return AuthSettings(
         issuer_url=AnyHttpUrl(f"http://{address.netloc}"),
         resource_server_url=None,
@@ -241,10 +486,13 @@ def _auth(address: Address) -> AuthSettings:
 
 
 def _security(settings: Settings, address: Address) -> TransportSecuritySettings:
-    names = {address.netloc, *settings.http_allowed_hosts}
+    public = [urlsplit(settings.web_url).netloc] if settings.web_url else []
+    names = {address.netloc, *settings.http_allowed_hosts, *public}
     if address.loopback:
         names |= {f"{name}:*" for name in _LOCAL_NAMES}
-    origins = {f"http://{name}" for name in names} | set(settings.http_allowed_origins)
+    origins = {f"http://{name}" for name in names} | {*settings.http_allowed_origins}
+    if settings.web_url is not None:
+        origins.add(settings.web_url)
     return TransportSecuritySettings(
         enable_dns_rebinding_protection=True, allowed_hosts=sorted(names), allowed_origins=sorted(origins)
     )

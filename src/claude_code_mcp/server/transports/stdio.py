@@ -25,7 +25,14 @@ from mcp.shared.message import SessionMessage
 from ... import json_text
 from ...greeting.loop import on_pipes
 from ...greeting.protocol import GreetedInput
-from ..sdk import ContextReceiveStream, ContextSendStream, create_context_streams
+from ..sdk import (
+    ContextReceiveStream,
+    ContextSendStream,
+    DirectOutbox,
+    NotificationLines,
+    create_context_streams,
+    line_outbox,
+)
 from .wire import sound_line
 
 log = logging.getLogger(__name__)
@@ -55,14 +62,19 @@ async def stdio_streams(greeted: GreetedInput) -> AsyncIterator[tuple[Inbox, Out
 
 @asynccontextmanager
 async def line_streams(
-    connection: "LineConnection", answered: Iterable[types.RequestId] = ()
+    connection: "LineConnection", answered: Iterable[types.RequestId] = (), *, direct: bool = False
 ) -> AsyncIterator[tuple[Inbox, Outbox]]:
-    """The two streams of a connection that speaks in lines; answers to requests that are `answered` are not sent."""
+    """The two streams of a connection that speaks in lines; answers to requests that are `answered` are not sent. With
+    `direct`, messages are written by the tasks that send them: for connections whose `send` does not wait as a rule."""
     async with anyio.create_task_group() as tasks:
         inbox_in, inbox = create_context_streams[SessionMessage | Exception](0)
-        outbox, outbox_out = create_context_streams[SessionMessage](0)
         tasks.start_soon(_receive, connection, inbox_in)
-        tasks.start_soon(_send, connection, outbox_out, set(answered))
+        outbox: Outbox
+        if direct:
+            outbox = DirectOutbox(connection.send_unqueued)
+        else:
+            outbox, outbox_out = line_outbox()
+            tasks.start_soon(_send, connection, outbox_out, set(answered))
         yield inbox, outbox
         tasks.cancel_scope.cancel()
 
@@ -101,6 +113,19 @@ class LineConnection:
             await self.line()
             return b"a line that is too long"
 
+    async def send(self, item: SessionMessage) -> None:
+        """Sends a message of the server's, or several notifications."""
+        if isinstance(item, NotificationLines):
+            await self._write_out(b"".join([line + b"\n" for line in item.lines]))
+        else:
+            await self.write(item.message)
+
+    async def send_unqueued(self, item: SessionMessage) -> None:
+        """The same, for an outbox without a queue."""
+        await self.send(item)
+        # After it was written: at the end of the input this is what is waited for.
+        self.unanswered.sent(item.message)
+
     async def write(self, message: types.JSONRPCMessage) -> None:
         """Sends a message, or nothing when nobody reads any more. One that cannot be written is left out: if it was an
         answer, an error has taken its place."""
@@ -109,7 +134,10 @@ class LineConnection:
         except ValueError as error:
             log.error("a message to the client was left out: %s", error)
             return
-        self.output.write(line)
+        await self._write_out(line)
+
+    async def _write_out(self, data: bytes) -> None:
+        self.output.write(data)
         with suppress(ConnectionError):
             await self.output.drain()
 
@@ -142,6 +170,7 @@ class _PipeOutput(FlowControlMixin):
 
     async def close(self) -> None:
         self._stdout.close()
+        # Shielded: what was written goes out also when the server was cancelled.
         with anyio.move_on_after(_FLUSH_TIMEOUT, shield=True):
             await self._closed.wait()
         if not self._closed.is_set():
@@ -200,6 +229,7 @@ def _read_in_a_thread(descriptor: int, reader: asyncio.StreamReader) -> None:
         data = b"-"
         with suppress(RuntimeError):  # the loop is closed
             while data:
+                # Waits for the loop: otherwise the thread would read any amount into memory.
                 capacity.acquire()
                 try:
                     data = os.read(descriptor, _CHUNK)
@@ -243,6 +273,7 @@ class Unanswered:
     async def none_left(self) -> None:
         """Returns when every request is answered or cancelled."""
         while self._ids:
+            # Nothing is awaited between the look and `clear`: an answer that is sent later sets it again.
             self._idle.clear()
             await self._idle.wait()
 
@@ -257,8 +288,10 @@ async def _receive(connection: LineConnection, inbox: ContextSendStream[SessionM
                     if (refusal := _refusal(line)) is not None:
                         await connection.write(refusal)
                 else:
+                    # Noted before it is passed on: the answer may be there before `send` returns.
                     connection.unanswered.received(message)
                     await inbox.send(SessionMessage(message))
+                # Back-pressure: nothing more is read from a client that does not read its answers.
                 if connection.unanswered.count >= MOST_UNREAD:
                     with suppress(ConnectionError):
                         await connection.output.drain()
@@ -276,7 +309,8 @@ async def _send(
             if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id in answered:
                 answered.discard(message.id)
             else:
-                await connection.write(message)
+                await connection.send(item)
+            # After it was written: at the end of the input this is what is waited for.
             connection.unanswered.sent(message)
 
 
@@ -302,6 +336,7 @@ def _error(request_id: types.RequestId | None, code: int, message: str) -> types
 @asynccontextmanager
 async def _open_connection(unread: bytes) -> AsyncIterator[LineConnection]:
     connection, piped = LineConnection(), on_pipes()
+    # First: it came before whatever is still in the pipe.
     if unread:
         connection.reader.feed_data(unread)
     with _redirected(0, os.devnull) as stdin, _redirected(1, None) as stdout:
@@ -346,6 +381,7 @@ def _redirected(fd: int, instead: str | None) -> Iterator[int]:
     """
     private, blocking = os.dup(fd), None if sys.platform == "win32" else os.get_blocking(fd)
     elsewhere = os.dup(2) if instead is None else os.open(instead, os.O_RDONLY)
+    # What was printed before must not come out behind the redirection.
     if sys.stdout is not None:
         sys.stdout.flush()
     os.dup2(elsewhere, fd)

@@ -12,27 +12,34 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import mcp_types as types
 
 from ... import __version__
-from ...model.origin import ClientOrigin
+from ...model.caller import ClientEnvironment
 from ...shared import hello, place
 from ...shared.relay import READING_METHODS, READING_TOOLS
-from ..server import McpServer
-from .stdio import MAX_LINE, LineConnection, Unanswered, line_streams
+from .stdio import MAX_LINE, Inbox, LineConnection, Outbox, Unanswered, line_streams
 
 log = logging.getLogger(__name__)
 
 _HELLO_TIMEOUT = 30.0
 _CLOSE_TIMEOUT = 1.0
 
+_ASKED_OF_THE_SOCKET = frozenset({"status", "stop", "restart"})
 STOPPING = hello.STOPPING + b"\n"
 Status = Callable[[], Mapping[str, Any]]
 Asks = Mapping[str, Callable[[], Awaitable[Any]]]
 """What commands may ask for, beside the status; each answer is written as JSON."""
+
+
+class SocketBackend(Protocol):
+    """What is served at a socket: an `McpServer`, or whatever else answers for one."""
+
+    async def serve(self, inbox: Inbox, outbox: Outbox, environment: ClientEnvironment | None = None) -> None:
+        """Serves one connection until the client ends it."""
 
 
 class SharedSocket:
@@ -44,7 +51,7 @@ class SharedSocket:
         self._place = where
         self._began = time.time()
         self._first: asyncio.Future[hello.Hello | None] = asyncio.get_running_loop().create_future()
-        self._server: asyncio.Future[McpServer | str] = asyncio.get_running_loop().create_future()
+        self._server: asyncio.Future[SocketBackend | str] = asyncio.get_running_loop().create_future()
         self._ended = asyncio.Event()
         self._farewell = b""
         self._clients: set[_Client] = set()
@@ -71,6 +78,7 @@ class SharedSocket:
             while True:
                 tasks.start_soon(self._connection, *await accepted.get())
 
+        # Only queued here: the connections are tasks of the group below, and end with it.
         accepting = await asyncio.start_unix_server(
             lambda *streams: accepted.put_nowait(streams), sock=self._listener, limit=MAX_LINE
         )
@@ -79,6 +87,8 @@ class SharedSocket:
             try:
                 await self._ended.wait()
             finally:
+                # In this order: nobody can come any more when the farewell
+                # is written, and all have it before they are closed.
                 accepting.close()
                 with suppress(OSError):
                     os.unlink(self._place.socket)
@@ -107,7 +117,7 @@ class SharedSocket:
         if not self._first.done():
             self._first.set_result(client_hello)
 
-    def open(self, server: McpServer, status: Status, asks: Asks) -> None:
+    def open(self, server: SocketBackend, status: Status, asks: Asks) -> None:
         """From now on connections are served."""
         self._status, self._asks = status, asks
         self._server.set_result(server)
@@ -121,18 +131,20 @@ class SharedSocket:
         self.end()
 
     async def _change(self) -> None:
+        # Those who call this have looked at the clients, with nothing awaited since: no change is missed.
         self._changed.clear()
         await self._changed.wait()
 
-    async def unused(self, seconds: float, at_work: Callable[[], bool]) -> None:
-        """Returns when there has been no client for so long and nothing is at work."""
+    async def unused(self, seconds: float, needed: Callable[[], Awaitable[bool]]) -> None:
+        """Returns when there has been no client for so long and it is not needed otherwise."""
         while True:
             while self._clients:
                 await self._change()
             with anyio.move_on_after(seconds):
                 while not self._clients:
                     await self._change()
-            if not self._clients and not at_work():
+            # The clients last, with nothing awaited behind it: one may have come while the other was looked at.
+            if not await needed() and not self._clients:
                 return
 
     @property
@@ -142,6 +154,7 @@ class SharedSocket:
 
     async def none_working(self) -> None:
         """Returns when the requests that do something now are answered."""
+        # A copy: clients come and go during the wait.
         for client in list(self._clients):
             await client.unanswered.none_working()
 
@@ -170,10 +183,13 @@ class SharedSocket:
         if client.hello.ask:
             await self._command(client)
             return
+        # Before there is a server: `refuse` and `unused` count those who wait for one.
         self._clients.add(client)
         self._changed.set()
         try:
+            # Whoever comes first decides: the server is made of these settings.
             self.settle_settings(client.hello)
+            # Shielded: a client that leaves must not cancel what all of them wait for.
             server = await asyncio.shield(self._server)
             refused = server if isinstance(server, str) else self._objection(client.hello)
             client.output.write(hello.Welcome(os.getpid(), refused).line())
@@ -185,6 +201,7 @@ class SharedSocket:
 
     def _objection(self, client_hello: hello.Hello) -> str:
         if client_hello.protocol != hello.PROTOCOL:
+            # It may be a newer version: then this server makes way for it.
             self._control(client_hello.version)
             return f"it is version {__version__}, which speaks another protocol"
         first = self._first.result()
@@ -204,6 +221,9 @@ class SharedSocket:
         """Answers what a command asks, by default with the status. After `stop` and `restart` the connection stays
         open until this process is gone."""
         client.output.write(hello.Welcome(os.getpid()).line())
+        if client.hello.ask not in _ASKED_OF_THE_SOCKET and self._first.done() and not self._ended.is_set():
+            # A server is being made. Before the first client has come, none is, and nobody may wait for one.
+            await asyncio.shield(self._server)
         ask = self._asks.get(client.hello.ask)
         answer = self.status() if ask is None else await ask()
         client.output.write(json.dumps(answer, default=dict).encode() + b"\n")
@@ -211,6 +231,7 @@ class SharedSocket:
         farewell = {"stop": STOPPING, "restart": hello.RESTARTING + b"\n"}.get(client.hello.ask)
         if farewell is not None:
             client.output.keep()
+            # Kept: a connection that nobody refers to would be closed.
             self._watching_the_end.append(client)
             self.end(farewell)
 
@@ -247,11 +268,11 @@ class _Client(LineConnection):
         self.since = time.time()
         self._control = control
 
-    async def serve(self, server: McpServer) -> None:
+    async def serve(self, server: SocketBackend) -> None:
         """One MCP session, until the client leaves."""
-        origin = ClientOrigin(self.hello.directory, self.hello.environment, self.hello.identity)
+        environment = ClientEnvironment(self.hello.directory, self.hello.environment, self.hello.identity)
         async with line_streams(self) as (inbox, outbox):
-            await server.serve(inbox, outbox, origin)
+            await server.serve(inbox, outbox, environment)
 
     async def line(self) -> bytes:
         try:
@@ -271,6 +292,7 @@ class _Client(LineConnection):
             "directory": client_hello.directory,
             "since": int(self.since),
             "requests": self.unanswered.count,
+            "person": self.unanswered.has_person,
         }
 
 
@@ -280,9 +302,13 @@ class _Working(Unanswered):
     def __init__(self) -> None:
         super().__init__()
         self._working = Unanswered()
+        self.has_person = False
+        """Whether the client has said that a person is at its terminal, who can answer questions."""
 
     def received(self, message: types.JSONRPCMessage) -> None:
         super().received(message)
+        if isinstance(message, types.JSONRPCRequest) and message.method == "initialize":
+            self.has_person = _announces_person(message.params or {})
         if not isinstance(message, types.JSONRPCRequest) or not _only_reads(message):
             self._working.received(message)
 
@@ -296,6 +322,16 @@ class _Working(Unanswered):
 
     async def none_working(self) -> None:
         await self._working.none_left()
+
+
+def _announces_person(params: Mapping[str, Any]) -> bool:
+    """Whether the parameters of `initialize`, which anybody may have written, announce a person who can answer."""
+    for name in ("capabilities", "experimental", hello.PERSON):
+        found = params.get(name)
+        if not isinstance(found, Mapping):
+            return False
+        params = found
+    return params.get("answers") is True
 
 
 def _only_reads(request: types.JSONRPCRequest) -> bool:

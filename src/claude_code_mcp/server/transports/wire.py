@@ -17,7 +17,10 @@ log = logging.getLogger(__name__)
 
 async def checked_results(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
     """Middleware of the SDK's server: a result that JSON cannot represent is mended, or becomes an error."""
-    _log_received(ctx)
+    if log.isEnabledFor(logging.DEBUG):
+        kind, named = "notification" if ctx.request_id is None else "request", (ctx.params or {}).get("name")
+        tool = f" {named[:100]!r}" if isinstance(named, str) else ""
+        log.debug("<- client %s %s%s%s", kind, ctx.method, tool, _id(ctx))
     try:
         result = await call_next(ctx)
     except MCPError as error:
@@ -83,12 +86,6 @@ def sound_line(message: types.JSONRPCMessage) -> bytes:
 # -- the log --------------------------------------------------------------------------------------------------
 
 
-def _log_received(context: ServerRequestContext[Any, Any]) -> None:
-    if log.isEnabledFor(logging.DEBUG):
-        kind = "notification" if context.request_id is None else "request"
-        log.debug("<- client %s %s%s%s", kind, context.method, _tool(context.params), _id(context))
-
-
 def _log_sent(context: ServerRequestContext[Any, Any], kind: str, size: int | None) -> None:
     if log.isEnabledFor(logging.DEBUG):
         bytes_ = "" if size is None else f" {size} bytes"
@@ -98,11 +95,6 @@ def _log_sent(context: ServerRequestContext[Any, Any], kind: str, size: int | No
 def log_pushed(kind: str, method: str) -> None:
     """A request or notification that the server sends on its own."""
     log.debug("-> client %s %s", kind, method)
-
-
-def _tool(params: Mapping[str, Any] | None) -> str:
-    name = (params or {}).get("name")
-    return f" {name[:100]!r}" if isinstance(name, str) else ""
 
 
 def _id(context: ServerRequestContext[Any, Any]) -> str:

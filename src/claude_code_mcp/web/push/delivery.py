@@ -1,5 +1,4 @@
-"""News on their way: an observer of the service puts them into a bounded queue for each receiver, and a task for each
-queue sends them, again and again with longer pauses, until the receiver has them or nobody wants them any more.
+"""News on their way: queued for each receiver, sent again, kept over a restart; and the routes on push.
 
 Nothing here is ever waited for by a session. A receiver that is dead delays its own news and nothing else. What waits
 is on disk before the first try and until it was delivered or given up (`Deliveries`): a server that stops waits for
@@ -7,43 +6,76 @@ nothing, and the next one goes on, with the same id for the same notice.
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import random
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
-from ...errors import ClaudeCodeError
-from ...model.events import AuditEvent, Event, QuestionOpened, Stalled, TurnEnded
-from ...service import LOCAL, Service
-from ...state.deliveries import Deliveries, PendingDelivery
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...errors import ClaudeCodeError, InvalidArgument
+from ...model.caller import LOCAL
+from ...model.events import AuditEvent, AuditKind, Event, QuestionOpened, Stalled, TurnEnded
+from ...model.text import iso, one_line, visible
+from ...server.tools.base import Arguments
+from ...service import Service
+from ...state.documents import Deliveries, PendingDelivery
 from ...state.state_directory import database_in
-from .news import Notice, notice_of, trial_notice
-from .preferences import Preferences, PreferenceStore, Receiver, new_id
-from .receivers import request_for
-from .sending import PushReply, SendFailed, post
-from .web_push import ServerKey
+from ..answers import answer, arguments_of
+from ..guard import WebUser
+from ..session_routes import Nothing
+from .preferences import (
+    Kind,
+    News,
+    Notice,
+    Preferences,
+    PreferenceStore,
+    QuietHours,
+    Receiver,
+    new_id,
+    notice_of,
+    trial_notice,
+)
+from .receivers import (
+    PushReply,
+    SendFailed,
+    ServerKey,
+    check_keys,
+    check_topic,
+    check_url,
+    new_secret,
+    post,
+    request_for,
+)
 
 log = logging.getLogger(__name__)
 
 _NEWS = (QuestionOpened, TurnEnded, Stalled)
 _MOST_UNREAD = 1000
-"""Events that wait to be looked at; the oldest are dropped."""
+"""Events of one principal that wait to be looked at; the oldest are dropped."""
 _MOST_WAITING = 50
 """Notices that wait for one receiver; the oldest are dropped."""
 _LONGEST_KEPT = 86_400.0
-"""Seconds after which a notice that another server has left is not told any more, whatever it says itself."""
+"""The longest age in seconds of a notice that another server has left, whatever expiry it has itself."""
 _PAUSES = (1.0, 4.0, 15.0, 60.0, 240.0)
 _LONGEST_PAUSE = 900.0
 _GONE = frozenset({404, 410})
 _WORTH_ANOTHER_TRY = frozenset({408, 425, 429})
 
 Clock = Callable[[], float]
+T = TypeVar("T")
 
 
 class Status(NamedTuple):
@@ -55,7 +87,6 @@ class Status(NamedTuple):
 
 class _Unread(NamedTuple):
     session_id: str
-    owner: str
     event: Event
     title: str
 
@@ -70,7 +101,7 @@ class Waiting:
     notice: Notice
 
     def stored(self) -> PendingDelivery:
-        """As it is kept."""
+        """The delivery in the form in which it is kept on disk."""
         return PendingDelivery(self.delivery_id, self.principal, self.receiver_id, self.notice.at, asdict(self.notice))
 
     @classmethod
@@ -98,17 +129,19 @@ class Push:
         """The address of the page, once there is one."""
         self.knows: Callable[[str], bool] = lambda _: True
         """Whether a principal may still sign in: one who was removed is told nothing."""
-        self._unread: deque[_Unread] = deque(maxlen=_MOST_UNREAD)
-        self._reading: asyncio.Task[None] | None = None
+        self._unread: dict[str, deque[_Unread]] = {}
+        """By principal, what its reader has not looked at yet."""
+        self._reading: dict[str, asyncio.Task[None]] = {}
         self._outboxes: dict[tuple[str, str], _Outbox] = {}
         self._status: dict[str, Status] = {}
-        self._closed = False
+        self._stopped = asyncio.Event()
 
     def serve_at(self, base: str) -> None:
-        """The page is served there: the first address that is told counts. From now on news are told that a server
-        before this one has left. May be called from any thread."""
+        """Sets the address of the page; only the first call counts. Then also delivers the notices that a server before
+        this one has left. May be called from any thread."""
         if not self.base:
             self.base = base
+            # The console is made in a thread, and tasks may be started in the event loop only.
             self._loop.call_soon_threadsafe(lambda: self._service.start_task(self._take_over()))
 
     @cached_property
@@ -125,6 +158,16 @@ class Push:
             log.error("there is no Web Push: %s", error)
             return None
 
+    @property
+    def pending(self) -> bool:
+        """Whether something is on its way to a receiver, or is about to be."""
+        reading = any(not task.done() for task in self._reading.values())
+        return reading or any(outbox.waiting for outbox in self._outboxes.values())
+
+    def has_receiver(self, principal: str) -> bool:
+        """Whether a principal has notifications sent somewhere. Blocks on the disk; OSError or UpstreamUnavailable."""
+        return bool(self.preferences.read(principal).receivers)
+
     def status(self, receiver_id: str) -> Status:
         return self._status.get(receiver_id, Status())
 
@@ -135,28 +178,48 @@ class Push:
     # -- what happens ---------------------------------------------------------------------------------------------
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
-        if not isinstance(event, _NEWS) or self._closed:
+        if not isinstance(event, _NEWS) or self._stopped.is_set():
             return
-        session = next((known for known in self._service.sessions(owner=owner) if known.id == session_id), None)
+        session = next((known for known in self._service.sessions(principal=owner) if known.id == session_id), None)
         title = session.first_prompt if session is not None else None
-        self._unread.append(_Unread(session_id, owner, event, title or ""))
-        if self._reading is None or self._reading.done():
-            self._reading = self._service.start_task(self._read())
+        self._unread.setdefault(owner, deque(maxlen=_MOST_UNREAD)).append(_Unread(session_id, event, title or ""))
+        # One reader of each principal at a time: the news of one session arrive in their order, and nobody's wait for
+        # what another principal has chosen to become readable.
+        if owner not in self._reading or self._reading[owner].done():
+            self._reading[owner] = self._service.start_task(self._read(owner))
 
     def act(self, act: AuditEvent) -> None:
         """Acts of callers are no news."""
 
-    async def _read(self) -> None:
-        while self._unread:
-            unread = self._unread.popleft()
-            title = unread.title
-            notice = notice_of(unread.session_id, unread.event, lambda title=title: title, self._service.redaction)  # type: ignore[misc]
-            if notice is not None:
-                chosen = await asyncio.to_thread(self.preferences.read, unread.owner)
-                if chosen.wants(notice.kind, datetime.now(UTC)):
-                    made = [Waiting(f"msg_{new_id()}", unread.owner, known.id, notice) for known in chosen.receivers]
-                    await asyncio.to_thread(self._keep, made)
-                    self._put_all(made, chosen)
+    async def _read(self, principal: str) -> None:
+        unread = self._unread[principal]
+        while unread:
+            session_id, event, title = unread.popleft()
+            notice = notice_of(session_id, event, lambda title=title: title, self._service.redaction)  # type: ignore[misc]
+            if notice is None:
+                continue
+            chosen = await self._once_readable(partial(self.preferences.read, principal), notice.expires_at)
+            if chosen is not None and chosen.wants(notice.kind, datetime.now(UTC)):
+                made = [Waiting(f"msg_{new_id()}", principal, known.id, notice) for known in chosen.receivers]
+                # On disk before the first try: a server that is killed in between has not lost them.
+                await asyncio.to_thread(self._keep, made)
+                self._put_all(made, chosen)
+
+    async def _once_readable(self, read: Callable[[], T], until: float) -> T | None:
+        """What `read` returns, called in a thread again and again until it does not fail; None if it still fails at a
+        moment (Unix seconds), or if the server has stopped."""
+        for attempt in count():
+            if self._stopped.is_set():
+                return None
+            try:
+                return await asyncio.to_thread(read)
+            except (ClaudeCodeError, OSError) as error:
+                log.warning("what push needs cannot be read now: %s", error)
+            if time.time() >= until:
+                return None
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), self._pauses[min(attempt, len(self._pauses) - 1)])
+        return None
 
     def _keep(self, made: list[Waiting]) -> None:
         for waiting in made:
@@ -167,30 +230,36 @@ class Push:
 
     async def _take_over(self) -> None:
         """Goes on with what servers before this one have not delivered."""
-        try:
-            stored = await asyncio.to_thread(self._deliveries.take_over)
-            left = [waiting for delivery in stored if (waiting := Waiting.of(delivery)) is not None]
-        except OSError as error:
-            log.warning("notices of before cannot be read: %s", error)
+        stored = await self._once_readable(self._deliveries.take_over, time.time() + _LONGEST_KEPT)
+        left: dict[str, list[Waiting]] = {}
+        for waiting in map(Waiting.of, stored or ()):
+            if waiting is not None:
+                left.setdefault(waiting.principal, []).append(waiting)
+        for principal, own in left.items():
+            # Each on its own: nobody waits for what another principal has chosen to become readable.
+            self.start_task(self._go_on(principal, own))
+
+    async def _go_on(self, principal: str, left: list[Waiting]) -> None:
+        until = max(waiting.notice.expires_at for waiting in left)
+        chosen = await self._once_readable(partial(self.preferences.read, principal), until)
+        # What the principal wants is not known: nothing is dropped, and the next server looks again.
+        if chosen is None:
             return
         now = datetime.now(UTC)
-        for principal in {waiting.principal for waiting in left}:
-            chosen = await asyncio.to_thread(self.preferences.read, principal)
-            own = [waiting for waiting in left if waiting.principal == principal]
-            wanted = [
-                waiting
-                for waiting in own
-                if now.timestamp() - waiting.notice.at < _LONGEST_KEPT
-                and any(receiver.id == waiting.receiver_id for receiver in chosen.receivers)
-                and chosen.wants(waiting.notice.kind, now)
-            ]
-            await self.drop(waiting for waiting in own if waiting not in wanted)
-            self._put_all(wanted, chosen)
+        wanted = [
+            waiting
+            for waiting in left
+            if now.timestamp() - waiting.notice.at < _LONGEST_KEPT
+            and any(receiver.id == waiting.receiver_id for receiver in chosen.receivers)
+            and chosen.wants(waiting.notice.kind, now)
+        ]
+        await self.drop(waiting for waiting in left if waiting not in wanted)
+        self._put_all(wanted, chosen)
 
     def _put_all(self, made: list[Waiting], chosen: Preferences) -> None:
         """Each to its receiver, unless the server has stopped meanwhile: then they are on disk."""
         receivers = {receiver.id: receiver for receiver in chosen.receivers}
-        for waiting in made if not self._closed else ():
+        for waiting in made if not self._stopped.is_set() else ():
             key = (waiting.principal, waiting.receiver_id)
             outbox = self._outboxes.get(key)
             if outbox is None:
@@ -198,7 +267,7 @@ class Push:
             outbox.put(receivers[waiting.receiver_id], waiting)
 
     async def drop(self, finished: Iterable[Waiting]) -> None:
-        """They are delivered, or nobody wants them any more."""
+        """Removes deliveries from the disk that have arrived or are no longer wanted."""
         for waiting in finished:
             await asyncio.to_thread(self._forget_delivery, waiting.delivery_id)
 
@@ -214,12 +283,14 @@ class Push:
         return self._service.start_task(work)
 
     def is_wanted(self, principal: str, notice: Notice) -> bool:
-        """Whether the principal still is to know: an answered question is no news."""
+        """Whether a notice is still to be delivered: it has not expired, the principal can still sign in, and its
+        question is still open."""
         if time.time() >= notice.expires_at or not self.knows(principal):
             return False
+        # The rest is about questions: only they can become old news before they expire.
         if notice.question_id is None:
             return True
-        return any(question.id == notice.question_id for question in self._service.pending_questions())
+        return any(question.id == notice.question_id for question in self._service.broker.pending())
 
     async def send(self, principal: str, receiver: Receiver, notice: Notice, delivery_id: str) -> PushReply:
         """One try. SendFailed if there is no answer."""
@@ -248,7 +319,7 @@ class Push:
                 log.info("a subscription that has ended was not removed: %s", error)
 
     async def try_out(self, principal: str, receiver: Receiver) -> str | None:
-        """Sends a notice now; what went wrong, or None."""
+        """Sends a notice now; returns what went wrong, None if nothing did."""
         try:
             reply = await self.send(principal, receiver, trial_notice(time.time()), new_id())
         except SendFailed as error:
@@ -264,8 +335,11 @@ class Push:
 
     def close(self) -> None:
         """Nothing is sent any more; what waits is left to the next server."""
-        self._closed = True
-        self._unread.clear()
+        # First: a reader that is in the middle of writing notices
+        # to the disk must not put them into an outbox any more.
+        self._stopped.set()
+        for unread in self._unread.values():
+            unread.clear()
         for outbox in self._outboxes.values():
             outbox.close()
         self._outboxes.clear()
@@ -291,15 +365,21 @@ class _Outbox:
         self._waiting.append((receiver, waiting))
         if len(self._waiting) > _MOST_WAITING:
             _, oldest = self._waiting[1]
+            # Not the first one: it is being sent, and `_run` removes it when that is over.
             del self._waiting[1]
             self._push.start_task(self._push.drop([oldest]))
         if self._task is None or self._task.done():
             self._task = self._push.start_task(self._run())
 
+    @property
+    def waiting(self) -> bool:
+        return bool(self._waiting)
+
     def close(self) -> list[Waiting]:
         """Sends no more; returns what was not sent."""
         left = [waiting for _, waiting in self._waiting]
         self._waiting.clear()
+        # A receiver that has refused for good is removed by the very task that sends to it, which then ends by itself.
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
         return left
@@ -320,6 +400,8 @@ class _Outbox:
                 reply = await self._push.send(principal, receiver, waiting.notice, waiting.delivery_id)
                 if reply.ok:
                     return
+                # The same request would be refused again; only a server
+                # that is overloaded or broken may answer differently.
                 if reply.status < 500 and reply.status not in _WORTH_ANOTHER_TRY:
                     await self._push.give_up(principal, receiver, reply)
                     return
@@ -331,3 +413,141 @@ class _Outbox:
                 return
             await asyncio.sleep(min(_LONGEST_PAUSE, max(pause, wait or 0.0)))
             attempt += 1
+
+
+# -- push routes ------------------------------------------------------------------------------------------------------
+
+
+_SECRET_BYTES = 32
+_LONGEST_DEVICE = 60
+_LONGEST_TOKEN = 500
+
+
+class PreferenceArguments(Arguments):
+    events: list[News] | None = None
+    quiet_hours: QuietHours | None = None
+
+
+class SubscriptionKeys(Arguments):
+    p256dh: str = Field(max_length=200, alias="p256dh")
+    auth: str = Field(max_length=100)
+
+
+class BrowserSubscription(Arguments):
+    """What a browser's PushSubscription is as JSON."""
+
+    endpoint: str
+    expiration_time: float | None = None
+    keys: SubscriptionKeys
+
+
+class ReceiverArguments(Arguments):
+    kind: Kind
+    url: str | None = None
+    token: str | None = Field(None, max_length=_LONGEST_TOKEN)
+    subscription: BrowserSubscription | None = None
+    device: str | None = None
+
+
+class PushRoutes:
+    """The handlers."""
+
+    def __init__(self, service: Service, push: Push) -> None:
+        self._service = service
+        self._push = push
+
+    async def show(self, _: Request, user: WebUser) -> Response:
+        return await self._answer(await asyncio.to_thread(self._push.preferences.read, user.principal))
+
+    async def change(self, request: Request, user: WebUser) -> Response:
+        arguments = await arguments_of(request, PreferenceArguments)
+
+        def changed(current: Preferences) -> Preferences:
+            events = current.events if arguments.events is None else tuple(dict.fromkeys(arguments.events))
+            return current.model_copy(update={"events": events, "quiet_hours": arguments.quiet_hours})
+
+        chosen = await asyncio.to_thread(self._push.preferences.update, user.principal, changed)
+        self._audit(user, action="change", events=",".join(chosen.events), quiet=chosen.quiet_hours is not None)
+        return await self._answer(chosen)
+
+    async def add(self, request: Request, user: WebUser) -> Response:
+        arguments = await arguments_of(request, ReceiverArguments)
+        receiver = self._receiver(arguments, self._push.may_reach_private(user.principal))
+        await asyncio.to_thread(self._push.preferences.add, user.principal, receiver)
+        self._audit(user, action="add", kind=receiver.kind, target=_target(receiver))
+        secret = {"secret": receiver.secret} if receiver.secret else {}
+        return answer({"receiver": self._row(receiver), **secret}, 201)
+
+    def _receiver(self, arguments: ReceiverArguments, private: bool) -> Receiver:
+        """InvalidArgument where something is missing, or does not belong to this kind."""
+        made = {"id": new_id(), "kind": arguments.kind, "created_at": time.time(), "device": _device(arguments.device)}
+        if arguments.kind == "webpush":
+            if arguments.subscription is None:
+                raise InvalidArgument("subscription: required", field="subscription")
+            keys = arguments.subscription.keys
+            check_url(arguments.subscription.endpoint, private=private)
+            check_keys(keys.p256dh, keys.auth)
+            return Receiver(**made, url=arguments.subscription.endpoint, public_key=keys.p256dh, auth=keys.auth)
+        if arguments.url is None:
+            raise InvalidArgument("url: required", field="url")
+        check_url(arguments.url, private=private)
+        if arguments.kind == "webhook":
+            return Receiver(**made, url=arguments.url, secret=new_secret(os.urandom(_SECRET_BYTES)))
+        check_topic(arguments.url)
+        token = arguments.token or ""
+        if not token.isascii() or not token.isprintable():
+            raise InvalidArgument("token: must consist of visible ASCII characters", field="token")
+        return Receiver(**made, url=arguments.url, token=token)
+
+    async def remove(self, request: Request, user: WebUser) -> Response:
+        receiver_id = str(request.path_params["receiver"])
+        await asyncio.to_thread(self._push.preferences.remove, user.principal, receiver_id)
+        self._push.forget(user.principal, receiver_id)
+        self._audit(user, action="remove")
+        return answer({})
+
+    async def test(self, request: Request, user: WebUser) -> Response:
+        await arguments_of(request, Nothing)
+        chosen = await asyncio.to_thread(self._push.preferences.read, user.principal)
+        wanted = str(request.path_params["receiver"])
+        receiver = next((known for known in chosen.receivers if known.id == wanted), None)
+        if receiver is None:
+            raise InvalidArgument("There is no such receiver.", field="id")
+        problem = await self._push.try_out(user.principal, receiver)
+        return answer({"sent": problem is None, "error": problem})
+
+    async def _answer(self, chosen: Preferences) -> Response:
+        quiet = chosen.quiet_hours
+        return answer(
+            {
+                "events": [*chosen.events],
+                "quietHours": quiet.model_dump(by_alias=True) if quiet is not None else None,
+                "receivers": [self._row(receiver) for receiver in chosen.receivers],
+                "vapidPublicKey": await asyncio.to_thread(lambda: self._push.public_key),
+            }
+        )
+
+    def _row(self, receiver: Receiver) -> dict[str, Any]:
+        status = self._push.status(receiver.id)
+        return {
+            "id": receiver.id,
+            "kind": receiver.kind,
+            "target": _target(receiver),
+            "device": receiver.device,
+            "createdAt": iso(receiver.created_at),
+            "lastSentAt": iso(status.sent_at) if status.sent_at is not None else None,
+            "lastError": status.error,
+        }
+
+    def _audit(self, user: WebUser, **details: Any) -> None:
+        details["device"] = user.device
+        self._service.audit(AuditEvent(AuditKind.PUSH_CHANGED, user.principal, details=details))
+
+
+def _target(receiver: Receiver) -> str:
+    """Where it is, without what makes its address a secret: the rest of a subscription's, or a topic."""
+    return urlsplit(receiver.url).netloc
+
+
+def _device(text: str | None) -> str:
+    return one_line(visible(text or ""), _LONGEST_DEVICE)

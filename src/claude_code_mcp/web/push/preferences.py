@@ -1,23 +1,27 @@
-"""Where and when a principal wants to be told: receivers, kinds of news and quiet hours.
+"""Which news people want, where and when.
 
 They are changed in transactions, so that two servers lose nothing of each other's.
 """
 
-import logging
+import hashlib
 import re
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, time, tzinfo
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ...errors import InvalidArgument, LimitReached, UpstreamUnavailable
+from ...model.events import Event, QuestionOpened, Stalled, TurnEnded
+from ...model.outcome import OutcomeCode
+from ...model.question import QuestionKind
+from ...model.text import clip_line, iso
+from ...questions.presentation import Redaction
 from ...state.database import Database
 from ...state.documents import Documents, JsonObject
-
-log = logging.getLogger(__name__)
 
 _MOST_RECEIVERS = 20
 _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
@@ -53,7 +57,7 @@ Zone = Annotated[str, Field(max_length=64), AfterValidator(_check_zone)]
 
 
 class QuietHours(BaseModel):
-    """A part of every day in which nothing is told; over midnight if it ends before it begins."""
+    """A part of every day in which nothing is sent; it goes over midnight if it ends before it begins."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=True)
 
@@ -99,24 +103,28 @@ class Preferences(BaseModel):
     receivers: tuple[Receiver, ...] = ()
 
     def wants(self, news: str, moment: datetime) -> bool:
-        """Whether news of this kind are to be told at this moment."""
+        """Whether a notice of this kind is to be sent at this moment."""
         quiet = self.quiet_hours is not None and self.quiet_hours.hold(moment)
         return news in self.events and not quiet
 
 
 class PreferenceStore:
-    """Those in one state directory. Every method blocks on the disk."""
+    """The preferences in one state directory. Every method blocks on the disk."""
 
     def __init__(self, database: Database) -> None:
         self._documents = Documents(database, "push")
 
     def read(self, principal: str) -> Preferences:
-        """What a principal has chosen; the defaults if there is nothing, or nothing that can be read."""
+        """What a principal has chosen; the defaults if there is nothing.
+
+        Raises:
+            OSError: it cannot be read now.
+            UpstreamUnavailable: what is there is damaged, or of a later version.
+        """
         try:
             return _preferences(principal, self._documents.read(principal))
-        except (OSError, ValidationError) as error:
-            log.error("the push receivers of %s cannot be read: %s", principal, type(error).__name__)
-            return Preferences(principal=principal)
+        except ValueError:
+            raise _damaged() from None
 
     def update(self, principal: str, change: Callable[[Preferences], Preferences]) -> Preferences:
         """Changes what a principal has chosen; on disk when this returns. OSError if that cannot be done; what cannot
@@ -127,7 +135,8 @@ class PreferenceStore:
             try:
                 current = _preferences(principal, document)
             except ValidationError:
-                raise UpstreamUnavailable("What was kept of your push receivers is damaged.") from None
+                # Not the defaults: they would replace all receivers that are there and only cannot be read.
+                raise _damaged() from None
             changed.append(change(current))
             return changed[-1].model_dump(mode="json", by_alias=True)
 
@@ -163,5 +172,89 @@ def _preferences(principal: str, document: JsonObject | None) -> Preferences:
     return Preferences(principal=principal) if document is None else Preferences.model_validate(document)
 
 
+def _damaged() -> UpstreamUnavailable:
+    return UpstreamUnavailable("What was kept of your push receivers is damaged.")
+
+
 def new_id() -> str:
     return secrets.token_hex(8)
+
+
+# -- news -------------------------------------------------------------------------------------------------------------
+
+
+_LONGEST_TITLE = 80
+_LONGEST_BODY = 300
+_BY_A_PERSON = frozenset({OutcomeCode.INTERRUPTED, OutcomeCode.CANCELLED, OutcomeCode.DROPPED})
+_VERBS = {
+    QuestionKind.PERMISSION: "Wants to: ",
+    QuestionKind.PLAN_REVIEW: "",
+    QuestionKind.USER_QUESTION: "",
+}
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One notice: what happened, in which session, and until when it is of interest."""
+
+    kind: str
+    session_id: str
+    title: str
+    body: str
+    at: float
+    expires_at: float
+    """After that nobody wants to know."""
+    question_id: str | None = None
+
+    @property
+    def tag(self) -> str:
+        """An id that is the same for notices of which the newest replaces the others."""
+        return hashlib.sha256(f"{self.session_id} {self.kind}".encode()).hexdigest()[:32]
+
+    @property
+    def path(self) -> str:
+        """Where it can be answered, in the page; which asks for the sign-in first."""
+        if not self.session_id:
+            return "#/"
+        question = f"/questions/{self.question_id}" if self.question_id else ""
+        return f"#/sessions/{self.session_id}{question}"
+
+    def fields(self, base: str) -> dict[str, Any]:
+        """For receivers that take data; `base` is the address of the page."""
+        return {
+            "kind": self.kind,
+            "title": self.title,
+            "body": self.body,
+            "sessionId": self.session_id or None,
+            "questionId": self.question_id,
+            "url": base + self.path,
+            "tag": self.tag,
+            "at": iso(self.at),
+        }
+
+
+def notice_of(session_id: str, event: Event, title: Callable[[], str], redactor: Redaction) -> Notice | None:
+    """The notice for an event; None if the event is not worth one, such as a turn that a person has ended
+    themselves."""
+
+    def notice(kind: str, body: str, expires_at: float, question_id: str | None = None) -> Notice:
+        clean = (redactor.text(title()), redactor.text(body))
+        shown = (clip_line(clean[0], _LONGEST_TITLE) or "A session", clip_line(clean[1], _LONGEST_BODY))
+        return Notice(kind, session_id, *shown, event.at, expires_at, question_id)
+
+    match event:
+        case QuestionOpened(question=question):
+            body = _VERBS[question.kind] + question.description
+            return notice("question", body, event.at + _HOUR, question.id)
+        case TurnEnded(outcome=outcome) if outcome.code not in _BY_A_PERSON:
+            body = f"Finished: {outcome.result}" if outcome.ok else f"Failed ({outcome.code}): {outcome.detail}"
+            return notice("ended", body, event.at + _HOUR)
+        case Stalled(seconds=seconds):
+            return notice("stalled", f"Nothing was heard of it for {seconds:.0f} seconds.", event.at + _HOUR)
+    return None
+
+
+def trial_notice(at: float) -> Notice:
+    """What a person has sent to see that it arrives."""
+    return Notice("test", "", "Claude Code", "This is how you will be told.", at, at + 60)

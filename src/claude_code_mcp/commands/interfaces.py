@@ -1,0 +1,324 @@
+"""`tui` and `web`: the terminal interface, its demonstration, and a link to the console.
+
+Each works in a project of its own, whose `CLAUDE.md` holds what the model says: so that prompts look as prompts do.
+Everything lives in one temporary directory, which is removed at the end, and on a server that ends with it.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import sys
+import tempfile
+import time
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ..claude.executable import find_executable
+from ..client.connections import address_of, start_server
+from ..client.live_sessions import LiveSessions
+from ..config import load_settings
+from ..errors import InvalidArgument
+from ..processes.environment import OWN_PREFIX
+from ..shared import client
+from ..shared.client import McpClient
+from ..testing import Sandbox, ScriptedModelThread
+from ..testing.script import MARKER, Step, ask_user, parallel, plan, question, script, text, thinking, tool
+from . import shared as shared_command
+from .exit_codes import Unavailable
+from .flags import add_json, print_json
+from .verbs import target_of
+
+_INSTALL = (
+    "the terminal interface needs Textual: `pip install 'claude-code-mcp[tui]'`, or in a clone `pip install '.[tui]'`."
+)
+
+
+def add_to(commands: Any) -> None:
+    _add_tui(commands)
+    _add_web(commands)
+
+
+def _add_tui(commands: Any) -> None:
+    parser = commands.add_parser(
+        "tui",
+        help="watch, answer and steer sessions in the terminal",
+        description="All sessions of the shared server, which is started if need be: conversations as they happen, "
+        "open questions, new sessions. `?` shows the keys. Leaving it ends no session.",
+    )
+    parser.add_argument("session", nargs="?", help="open this one: its id, the beginning of it, or its title")
+    parser.add_argument("--url", metavar="URL", help="a server that runs with --http, instead of the shared one")
+    parser.add_argument("--token", metavar="TOKEN", help="the token for --url (default: CLAUDE_CODE_MCP_TOKEN)")
+    parser.add_argument("--config", metavar="FILE", help="the TOML file with settings that the shared server has")
+    parser.add_argument(
+        "--own", action="store_true", help="on a server that is started for this and ends with it, not the shared one"
+    )
+    parser.add_argument("--light", action="store_true", help="for a light background (Ctrl+T switches)")
+    parser.add_argument("--demo", action="store_true", help="on a scripted model, with no account: see what it does")
+    parser.set_defaults(run=_run_tui)
+
+
+def _run_tui(arguments: argparse.Namespace) -> int:
+    if find_spec("textual") is None:
+        raise InvalidArgument(_INSTALL)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InvalidArgument("tui needs a terminal; `ps`, `questions` and `answer` do without.")
+    if arguments.demo:
+        return _run_demo(arguments.light)
+    target = target_of(arguments)
+    session_id = None
+    if arguments.session is not None:
+        with target.open() as client:
+            session_id = LiveSessions(client).find(arguments.session)
+    return _run_app(target.open, os.getcwd(), session_id=session_id, light=arguments.light)
+
+
+def _run_demo(light: bool) -> int:
+
+    executable = find_executable(load_settings().claude_path)  # refused now, in one line
+    with demo_server(executable) as (server, sessions):
+        started = server.start_sessions(sessions)
+        return _run_app(server.open, str(server.sandbox.project), session_id=started["shop"], light=light)
+
+
+def _run_app(
+    open_client: Callable[[], McpClient], directory: str, *, session_id: str | None = None, light: bool = False
+) -> int:
+    """Runs the interface until the person leaves it; the exit code is 1 if it broke."""
+    from ..tui.application import Tui  # noqa: PLC0415 - after it is known to be installed
+
+    app = Tui(open_client, directory, session_id=session_id, light=light)
+    app.run()
+    return app.return_code or 0
+
+
+# -- tui demo ---------------------------------------------------------------------------------------------------------
+
+
+_MORE: tuple[Step, ...] = ("This model follows a script, and the script has ended. Try another session: F3.",) * 40
+_CART = "def total(items):\n    return sum(item.price for item in items)\n\n\ndef empty(cart):\n    cart.clear()\n"
+
+
+@dataclass(frozen=True)
+class Project:
+    """A directory with a session in it."""
+
+    name: str
+    prompt: str
+    steps: tuple[Step, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def projects() -> list[Project]:
+    """What a newcomer sees: a permission with a diff, a plan, a question, a finished session, and one at work."""
+    answer = (
+        "## What I found\n\nThe **total** ignores quantities:\n\n"
+        "```python\ndef total(items):\n    return sum(item.price for item in items)\n```\n\n"
+        "| item | price | quantity |\n|---|---|---|\n| tea | 3 | 2 |\n| cup | 5 | 1 |\n\n"
+        "It says 8 and must say 11. I will multiply.\n"
+    )
+    edit = tool(
+        "Edit",
+        file_path="${cwd}/cart.py",
+        old_string="    return sum(item.price for item in items)\n",
+        new_string="    return sum(item.price * item.quantity for item in items)\n",
+    )
+    slow = "".join(f"{number}. Chapter {number} is read and its links are checked.\n" for number in range(1, 200))
+    return [
+        Project(
+            "docs",
+            "Check every link in the documentation.",
+            (text(slow, chunks=400, interval=0.4), "All links work.", *_MORE),
+            files={"README.md": "# Docs\n"},
+        ),
+        Project(
+            "search",
+            "Make the search tolerate typing mistakes.",
+            (
+                ask_user(
+                    question("How many mistakes may a word have?", "one", "two", header="Distance"),
+                    question("Where?", "titles", "texts", "tags", header="Fields", multiple=True),
+                ),
+                "Thank you. I will build it like that.",
+                *_MORE,
+            ),
+        ),
+        Project(
+            "billing",
+            "Plan the move of the invoices to the new database.",
+            (
+                plan(
+                    "# Move the invoices\n\n1. **Copy** the table `invoices` in batches of 10,000\n"
+                    "2. Write to both for a week\n3. Compare, then switch the reads\n\n> Nothing is deleted.\n"
+                ),
+                "The plan is approved; I begin with the copy.",
+                *_MORE,
+            ),
+            {"permissionMode": "plan"},
+        ),
+        Project(
+            "shop",
+            "The cart shows the wrong total. Fix it.",
+            (
+                parallel(
+                    thinking("The prices are right, so it must be the sum.", "I look at the cart first."),
+                    tool("Read", file_path="${cwd}/cart.py"),
+                ),
+                parallel(text(answer, chunks=30, interval=0.02), edit),
+                "Fixed: the total multiplies price and quantity.",
+                *_MORE,
+            ),
+            files={"cart.py": _CART},
+        ),
+    ]
+
+
+@contextmanager
+def demo_server(executable: str | None = None) -> Iterator[tuple["DemoServer", LiveSessions]]:
+    """A server with the sessions of the demo, and a client of it."""
+    with (
+        # Processes of the sessions may still write while it is removed; that must not end the demo with an error.
+        tempfile.TemporaryDirectory(prefix="claude-code-mcp-tui-", ignore_cleanup_errors=True) as directory,
+        ScriptedModelThread() as model,
+    ):
+        sandbox = Sandbox(Path(directory), model.url)
+        more = {"CLAUDE_CODE_PATH": executable} if executable else {}
+        server = DemoServer(sandbox, sandbox.environment(LOG_LEVEL="error", **more))
+        with server.open() as client:
+            yield server, LiveSessions(client)
+
+
+class DemoServer:
+    """The server of the sandbox, which ends with its one client."""
+
+    def __init__(self, sandbox: Sandbox, environment: dict[str, str]) -> None:
+        self.sandbox = sandbox
+        self._environment = environment
+        self._client: McpClient | None = None
+
+    def open(self) -> McpClient:
+        """The client, the first time with a server that is started for it."""
+        self._client = self._client or start_server([], self._environment)
+        return self._client
+
+    def start_sessions(self, sessions: LiveSessions) -> dict[str, str]:
+        """Begins all sessions; their ids by the names of their projects."""
+        return {project.name: self._start(sessions, project) for project in projects()}
+
+    def _start(self, sessions: LiveSessions, project: Project) -> str:
+        place = self.sandbox.project / project.name
+        place.mkdir()
+        for name, content in project.files.items():
+            (place / name).write_text(content, encoding="utf-8")
+        rules = script("What the model of this demo says:", *project.steps)
+        assert MARKER in rules
+        (place / "CLAUDE.md").write_text(rules, encoding="utf-8")
+        made = sessions.create(project.prompt, workingDirectory=str(place), **project.options)
+        return str(made["sessionId"])
+
+
+# -- web --------------------------------------------------------------------------------------------------------------
+
+
+_TIMEOUT = 30.0
+_TOKEN = f"{OWN_PREFIX}TOKEN"
+
+
+def _add_web(commands: Any) -> None:
+    parser = commands.add_parser(
+        "web",
+        help="a link to the console in the browser",
+        description="Prints a link, and a QR code of it where the extra `web` is installed, with which a browser signs "
+        "in once at the console: that of the shared server, which is started if need be and opens a port on loopback "
+        "for it, or that of a server that runs with --http.",
+    )
+    parser.add_argument("--url", metavar="URL", help="a server that runs with --http, instead of the shared one")
+    parser.add_argument("--token", metavar="TOKEN", help=f"the token for --url (default: {_TOKEN})")
+    parser.add_argument("--open", action="store_true", help="open the link in a browser of this machine, too")
+    parser.add_argument(
+        "--sign-out-all",
+        action="store_true",
+        help="give no link, but end every sign-in of every browser, whether a server runs or not",
+    )
+    add_json(parser)
+    shared_command.add_settings(parser)
+    parser.set_defaults(run=_run_web, http=None)
+
+
+def _run_web(arguments: argparse.Namespace) -> int:
+    if arguments.sign_out_all:
+        return _sign_out_all(arguments)
+    found = _from_url(arguments) if arguments.url else _from_shared(arguments)
+    if arguments.json:
+        print_json(found)
+    else:
+        _print_link(found)
+    if arguments.open:
+        webbrowser.open(found["url"])
+    return 0
+
+
+def _from_shared(arguments: argparse.Namespace) -> dict[str, Any]:
+    where = shared_command.running_place(arguments)
+    try:
+        answer, connection = client.ask_server(where, "web")
+    except client.NotRunning as error:
+        raise Unavailable(f"The shared server gives no link: {error}.") from None
+    connection.close()
+    if "url" not in answer:
+        if answer.get("state") == "starting":
+            raise Unavailable("The shared server is still starting; try again in a moment.")
+        reason = answer.get("error") or "It is of an older version; `claude-code-mcp shared restart` renews it."
+        raise Unavailable(reason)
+    return {"url": answer["url"], "address": answer["address"], "expiresAt": int(answer["expires_at"])}
+
+
+def _from_url(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Asks a server over HTTP, as the caller with the token. A server that lets everybody in needs no ticket."""
+    parts = address_of(arguments.url)
+    base, token = f"{parts.scheme}://{parts.netloc}/", arguments.token or os.environ.get(_TOKEN)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT)
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    try:
+        # `http.client` follows no redirects: the token goes nowhere but to the address that was given.
+        connection.request("POST", "/api/tickets", b"{}", headers)
+        response = connection.getresponse()
+        status, answer = response.status, json.loads(response.read(1 << 20))
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise Unavailable(f"{base} gives no link: {error}") from None
+    finally:
+        connection.close()
+    if status == http.client.OK:
+        return {"url": answer["url"], "address": base, "expiresAt": answer["expiresAt"]}
+    if answer.get("signIn", {}).get("open"):
+        return {"url": base, "address": base, "expiresAt": None}
+    raise Unavailable(f"{base} gives no link: {answer.get('error', {}).get('message') or status}")
+
+
+def _print_link(found: dict[str, Any]) -> None:
+    from ..web.sign_in_routes import qr_rows, qr_text  # noqa: PLC0415
+
+    rows = qr_rows(found["url"])
+    if rows is not None:
+        print(qr_text(rows))
+    print(found["url"])
+    expires_at = found["expiresAt"]
+    if expires_at is not None:
+        until = time.strftime("%H:%M", time.localtime(expires_at)) if isinstance(expires_at, int) else expires_at
+        print(f"It signs in one browser, once, until {until}. Whoever has it is you: do not pass it on.")
+
+
+def _sign_out_all(arguments: argparse.Namespace) -> int:
+    from ..state.sign_ins import SignIns  # noqa: PLC0415
+    from ..state.state_directory import database_in  # noqa: PLC0415
+
+    ended = SignIns(database_in(load_settings(file=arguments.config).state_dir)).end_all(None)
+    print_json({"ended": ended}) if arguments.json else print(f"{ended} sign-ins were ended.")
+    return 0

@@ -1,0 +1,188 @@
+"""`people`: who is invited to a server with `--oauth`, and whose name is whose, of those who sign in elsewhere.
+
+All of it is done in the state of the server, which need not be running. One that runs hears of invitations and removals
+at once; that a name is given free it takes into account when it is restarted.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ..config import Settings, load_settings
+from ..errors import InvalidArgument
+from ..model.caller import is_reserved
+from ..model.text import iso, visible
+from ..private_files import private_directory
+from ..state.invited_people import INVITE_SECONDS, InvitedPeople, ListedPerson, announce_change
+from ..state.person_names import PersonName, PersonNames
+from ..state.state_directory import database_in
+from .exit_codes import ExitCode, NotFound
+from .flags import add_config_file, add_json, agreed, camel_names, positive, print_json
+
+_HOUR = 3600.0
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "people",
+        help="who may sign in, and whose name is whose",
+        description="Invites people to a server that runs with `serve --http HOST:PORT --oauth`, and removes them. A "
+        "name belongs to the first person who comes by it, for good: sessions, files and costs go by it. If your "
+        "provider gives it to somebody else, they are refused until it is given free here.",
+    )
+    below = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    invite = below.add_parser("invite", help="invite somebody: prints a link with which they make a passkey, once")
+    invite.add_argument("name", help="what the policy, the costs and the sessions know them by")
+    invite.add_argument(
+        "--group", action="append", default=[], metavar="GROUP", help="a group of the policy; repeatable"
+    )
+    link = below.add_parser("link", help="another link for somebody, for one more passkey on another device")
+    link.add_argument("name")
+    for made in (invite, link):
+        made.add_argument(
+            "--hours", type=positive, default=int(INVITE_SECONDS / _HOUR), help="how long the link counts (default: 72)"
+        )
+    listed = below.add_parser("list", help="everybody who is invited, and whose all other names are")
+    remove = below.add_parser("remove", help="remove somebody: passkeys, tokens, sign-ins and streams end at once")
+    remove.add_argument("name")
+    remove.add_argument("--yes", action="store_true", help="do not ask")
+    forget = below.add_parser(
+        "forget",
+        help="give a name free",
+        description="Whoever comes by the name next has it, with the sessions and files that go by it. A server that "
+        "runs takes it into account when it is restarted.",
+    )
+    forget.add_argument("name")
+    runs = ((invite, _invite), (link, _link), (listed, _list), (remove, _remove), (forget, _forget))
+    for parser, run in runs:
+        add_json(parser)
+        add_config_file(parser)
+        parser.set_defaults(run=run)
+
+
+def _opened(arguments: argparse.Namespace) -> tuple[Settings, InvitedPeople]:
+    settings = load_settings(file=arguments.config)
+    private_directory(settings.state_dir)
+    return settings, InvitedPeople(database_in(settings.state_dir))
+
+
+def _invite(arguments: argparse.Namespace) -> int:
+    from ..server.transports.tokens_file import load_tokens  # noqa: PLC0415 - loads the MCP SDK
+
+    settings, people = _opened(arguments)
+    address = _address(settings, people)
+    taken = {"default", *load_tokens(settings, may_be_empty=True).values()}
+    if arguments.name in taken or is_reserved(arguments.name):
+        raise InvalidArgument(f"{arguments.name} is the name of a caller with a token; nobody else can have it.")
+    secret = people.invite(arguments.name, arguments.group, arguments.hours * _HOUR)
+    announce_change(settings.state_dir)
+    return _print_link(arguments, address, secret)
+
+
+def _link(arguments: argparse.Namespace) -> int:
+    settings, people = _opened(arguments)
+    address = _address(settings, people)
+    return _print_link(arguments, address, people.new_link(arguments.name, arguments.hours * _HOUR))
+
+
+def _address(settings: Settings, people: InvitedPeople) -> str:
+    """Where people reach the server. InvalidArgument if nobody has said so yet; nothing is changed then."""
+    address = settings.web_url or people.address()
+    if address is None:
+        raise InvalidArgument(
+            "It is not known where people reach the server: start it with `claude-code-mcp serve --http HOST:PORT "
+            "--oauth` first, or set CLAUDE_CODE_MCP_WEB_URL."
+        )
+    return address.rstrip("/")
+
+
+def _print_link(arguments: argparse.Namespace, address: str, secret: str) -> int:
+    # Behind the #: browsers do not send that, so the secret is in no log on the way.
+    url, expires_at = f"{address}/invite#{secret}", time.time() + arguments.hours * _HOUR
+    if arguments.json:
+        print_json({"name": arguments.name, "url": url, "expiresAt": iso(expires_at)})
+    else:
+        print(f"Send this link to {arguments.name}. It works once, for {arguments.hours} hours:\n\n  {url}\n")
+        print(f"Their client connects to {address}/mcp")
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    settings, people = _opened(arguments)
+    found = people.everybody()
+    invited = {person.name for person in found}
+    names = [name for name in PersonNames(database_in(settings.state_dir)).all() if name.name not in invited]
+    if arguments.json:
+        fields = [
+            {
+                "name": person.name,
+                "groups": [*person.groups],
+                "invitedAt": iso(person.invited_at),
+                "passkeys": person.passkeys,
+                "lastUsedAt": iso(person.used_at) if person.used_at is not None else None,
+                "openLinks": person.invites,
+            }
+            for person in found
+        ]
+        owned = [{**camel_names(asdict(name)), "since": iso(name.since)} for name in names]
+        print_json({"people": fields, "names": owned})
+    elif not found and not names:
+        print("Nobody is invited. `claude-code-mcp people invite NAME` prints a link.")
+    else:
+        _print_invited(found)
+        _print_names(names, below=bool(found))
+    return 0
+
+
+def _print_invited(people: Sequence[ListedPerson]) -> None:
+    if not people:
+        return
+    rows = [("NAME", "GROUPS", "PASSKEYS", "LAST SIGN-IN")]
+    for person in people:
+        waiting = "invited" if person.invites else "link expired"
+        last = iso(person.used_at) if person.used_at is not None else waiting
+        rows.append((person.name, visible(", ".join(person.groups)), str(person.passkeys), last))
+    _print_table(rows)
+
+
+def _print_names(names: Sequence[PersonName], *, below: bool) -> None:
+    """Those who have come by a provider or a proxy, and the names of invited people who were removed."""
+    if not names:
+        return
+    rows = [("NAME", "SUBJECT", "ISSUER", "SINCE")]
+    # What the provider says of people is shown on the operator's terminal.
+    rows += [(visible(name.name), visible(name.subject), visible(name.issuer), iso(name.since)) for name in names]
+    if below:
+        print()
+    _print_table(rows)
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    settings, people = _opened(arguments)
+    if not arguments.yes and not agreed(f"Remove {arguments.name}? Everything of theirs that runs ends at once."):
+        return int(ExitCode.FAILED)
+    if not people.remove(arguments.name):
+        raise NotFound(f"There is nobody called {arguments.name}.")
+    # After the removal was committed: a server that looks now must not find them.
+    announce_change(settings.state_dir)
+    print_json({"removed": arguments.name}) if arguments.json else print(f"{arguments.name} is removed.")
+    return 0
+
+
+def _forget(arguments: argparse.Namespace) -> int:
+    settings, _ = _opened(arguments)
+    if not PersonNames(database_in(settings.state_dir)).forget(arguments.name):
+        raise NotFound(f"Nobody has the name {visible(arguments.name)}.")
+    if arguments.json:
+        print_json({"name": arguments.name, "free": True})
+    else:
+        print(f"The name {visible(arguments.name)} is free.")
+    return 0

@@ -1,0 +1,203 @@
+"""One connection of this process to NATS: made once, kept over every interruption, with the buckets and streams of the
+fleet made if they are missing."""
+
+import contextlib
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.api import DiscardPolicy, KeyValueConfig, ObjectStoreConfig, StorageType, StreamConfig
+
+from ..errors import InvalidArgument, UpstreamUnavailable
+from ..state.message_keys import KEY_SECONDS
+from . import names
+
+log = logging.getLogger(__name__)
+
+MACHINE_SECONDS = 6.0
+"""After which a machine that has not reported is gone. Its leases end with it."""
+LARGEST_REPORT = 64 << 10
+"""Bytes that a machine may report of itself."""
+_REQUEST_SECONDS = 5.0
+_CONNECT_SECONDS = 5
+_REFUSALS = 3
+"""How often in a row a key is refused before that is believed: a server that reads its keys anew just then refuses
+good ones too."""
+_RETRY_SECONDS = 0.2
+
+
+class FleetUnreachable(UpstreamUnavailable):
+    """The server of the fleet does not answer, or does not take the key."""
+
+
+class PlainText(InvalidArgument):
+    """The connection would be in the clear, and leave this machine."""
+
+
+class _KnownNoise(logging.Filter):
+    """Drops what asyncio says whenever the other side closes a connection that nats-py has made with TLS first."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "returning true from eof_received()" not in str(record.msg)
+
+
+_KNOWN_NOISE = _KnownNoise()
+
+
+def require_tls(url: str, credentials: Mapping[str, Any]) -> None:
+    """Raises PlainText unless every address is `tls://` with its own context, or is on loopback."""
+    for address in url.split(","):
+        parts = urlsplit(address if "://" in address else f"nats://{address}")
+        if parts.hostname in ("localhost", "127.0.0.1", "::1"):
+            continue
+        if parts.scheme not in ("tls", "wss") or not credentials.get("tls"):
+            raise PlainText(f"{parts.hostname} is not this machine: use tls://{parts.netloc}.")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetConnection:
+    """The client and its JetStream."""
+
+    client: Client
+    jetstream: JetStreamContext
+    when_reconnected: list[Callable[[], None]] = field(default_factory=list)
+    """Called after each interruption: what was observed before it may not be true any more."""
+    refused: anyio.Event = field(default_factory=anyio.Event)
+    """Set when the server has refused the key of a connection that was open: it was revoked."""
+
+    @contextlib.asynccontextmanager
+    async def answering(
+        self, callbacks: Mapping[str, Callable[[Msg], Awaitable[None]]], queue: str = ""
+    ) -> AsyncIterator[None]:
+        """Has what comes on these subjects answered until the end of the block; the server knows when it begins."""
+        subscriptions = [
+            await self.client.subscribe(subject, queue=queue, cb=answer) for subject, answer in callbacks.items()
+        ]
+        await self.client.flush()
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                for subscription in subscriptions:
+                    if not self.client.is_closed:
+                        await subscription.unsubscribe()
+
+    async def close(self) -> None:
+        """Ends the connection; what was published is delivered before, if the server answers."""
+        try:
+            await self.client.drain()
+        except (nats.errors.Error, OSError) as problem:
+            log.debug("the connection was interrupted when it was closed: %s", problem)
+            await self.abandon()
+
+    async def abandon(self) -> None:
+        """Ends the connection at once, whatever state it is in."""
+        with contextlib.suppress(nats.errors.Error, OSError):  # the server may have closed it already
+            with anyio.move_on_after(_CLOSE_SECONDS):
+                await self.client.close()
+
+
+_CLOSE_SECONDS = 5.0
+
+
+async def connect(url: str, **credentials: Any) -> FleetConnection:
+    """Connects, and goes on trying after an interruption for as long as the process lives.
+
+    `credentials` are those of `nats.connect`. Raises FleetUnreachable if the first connection cannot be made, and
+    PlainText for an address in the clear beyond this machine.
+    """
+    require_tls(url, credentials)
+    logging.getLogger("asyncio").addFilter(_KNOWN_NOISE)  # once, however often it is added
+    when_reconnected: list[Callable[[], None]] = []
+    refused = anyio.Event()
+    refusals = 0
+
+    async def note_error(error: Exception) -> None:  # otherwise each failed attempt is logged with a traceback
+        nonlocal refusals
+        if "authorization violation" in str(error).lower():
+            refusals += 1
+            if refusals >= _REFUSALS:
+                refused.set()
+        log.debug("nats: %s", error)
+
+    async def note_interruption() -> None:
+        if not client.is_closed:
+            log.warning("the connection to the fleet is interrupted")
+
+    async def note_reconnection() -> None:
+        nonlocal refusals
+        refusals = 0
+        log.info("the connection to the fleet is back")
+        for call in when_reconnected:
+            call()
+
+    servers = url.split(",")
+    options: dict[str, Any] = {"reconnect_time_wait": _RETRY_SECONDS, "max_reconnect_attempts": 1, **credentials}
+    problem: Exception | None = None
+    for attempt in range(len(servers) * _REFUSALS):  # each takes another one of them
+        if attempt:
+            await anyio.sleep(_RETRY_SECONDS)
+        client = Client()
+        try:
+            await client.connect(
+                servers,
+                error_cb=note_error,
+                disconnected_cb=note_interruption,
+                reconnected_cb=note_reconnection,
+                allow_reconnect=False,
+                connect_timeout=_CONNECT_SECONDS,
+                **options,
+            )
+        except (nats.errors.Error, OSError, TimeoutError) as failed:
+            problem = failed
+            continue
+        # Only now: with these, a first connection that can never be made would be tried for ever.
+        client.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
+        return FleetConnection(client, client.jetstream(timeout=_REQUEST_SECONDS), when_reconnected, refused)
+    if refused.is_set():
+        raise FleetUnreachable(
+            f"The fleet at {_without_user(url)} does not take this key: it was revoked, or never let in."
+        )
+    raise FleetUnreachable(f"The fleet at {_without_user(url)} cannot be reached: {problem or type(problem).__name__}.")
+
+
+def _without_user(url: str) -> str:
+    """The address without a password that may stand in it."""
+    return ",".join(re.sub(r"//[^/@]*@", "//", address) for address in url.split(","))
+
+
+async def create_stores(connection: FleetConnection, replicas: int = 1) -> None:
+    """Makes every bucket and stream of the fleet that does not exist yet; the others stay as they are."""
+    js = connection.jetstream
+    # A bucket as NATS makes it, but without roll-ups: with them, a header on any machine's report would remove those of
+    # all others. That excludes markers for what expired too: `machines.py` measures that itself.
+    await js.add_stream(
+        StreamConfig(
+            name=f"KV_{names.MACHINES}",
+            subjects=[f"$KV.{names.MACHINES}.>"],
+            max_msgs_per_subject=1,
+            max_age=MACHINE_SECONDS,
+            max_msg_size=LARGEST_REPORT,
+            discard=DiscardPolicy.NEW,
+            deny_delete=True,
+            allow_rollup_hdrs=False,
+            num_replicas=replicas,
+        )
+    )
+    for bucket in (names.SESSIONS, names.RECORDS, names.MEMBERS, names.QUEUE):
+        await js.create_key_value(KeyValueConfig(bucket=bucket, history=1, replicas=replicas))
+    await js.create_key_value(KeyValueConfig(bucket=names.KEYS, ttl=KEY_SECONDS, history=1, replicas=replicas))
+    await js.create_object_store(names.TREES, config=ObjectStoreConfig(replicas=replicas))
+    await js.add_stream(
+        StreamConfig(
+            name=names.TRANSCRIPTS, subjects=["fleet.transcript.>"], storage=StorageType.FILE, num_replicas=replicas
+        )
+    )

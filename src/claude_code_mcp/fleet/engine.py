@@ -1,0 +1,229 @@
+"""The embedded NATS server: its configuration, its start and its end.
+
+Writes are synced before they are acknowledged (`sync_interval: always`): with the default, acknowledged writes can be
+lost at a power cut.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from ..errors import ClaudeCodeError, InvalidArgument
+from ..private_files import private_directory, replace_file
+from .certificates import ServerCertificate
+
+log = logging.getLogger(__name__)
+
+LARGEST_MESSAGE = 8 << 20
+"""Bytes of a message that the embedded server takes."""
+_STOP_SECONDS = 10.0
+_RELOAD_SECONDS = 10.0
+_INHERITED = ("PATH", "HOME", "TMPDIR", "SYSTEMROOT", "TEMP", "TMP")
+"""Of our environment: nothing in it that is secret is the server's business."""
+_LONGEST_LINE = 64 << 10
+
+
+class EngineUnavailable(ClaudeCodeError):
+    """The NATS server is not installed, or did not start."""
+
+
+def executable() -> str:
+    """The server's program: that of the wheel beside this interpreter, else the first on PATH."""
+    beside = Path(sys.executable).parent / ("nats-server.exe" if sys.platform == "win32" else "nats-server")
+    found = str(beside) if beside.is_file() else shutil.which("nats-server")
+    if found is None:
+        raise EngineUnavailable("There is no nats-server. Install it with: pip install 'claude-code-mcp[fleet]'")
+    return found
+
+
+User = dict[str, Any]
+"""A user as the server's configuration has it: an nkey and its permissions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfiguration:
+    """Of the embedded server. Anything but loopback needs a certificate and users."""
+
+    directory: Path
+    """Where its data and its configuration are kept."""
+    host: str = "127.0.0.1"
+    port: int = -1
+    """-1: any free one."""
+    certificate: ServerCertificate | None = None
+    users: Sequence[User] | None = None
+    """Who may do what; None: everybody everything."""
+
+    def text(self) -> str:
+        """The file. JSON is a part of the server's own format, and quotes whatever stands in a path.
+
+        Raises InvalidArgument for a server that would speak in the clear, or with everybody, beyond this machine.
+        """
+        if not _is_loopback(self.host) and (self.certificate is None or self.users is None):
+            raise InvalidArgument(f"On {self.host} the fleet's server needs TLS and keys.", field="host")
+        values: dict[str, Any] = {
+            "listen": f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}",
+            "max_payload": LARGEST_MESSAGE,
+            "jetstream": {"store_dir": str(self.directory / "jetstream"), "sync_interval": "always"},
+        }
+        if self.users is not None:
+            values["authorization"] = {"users": [*self.users], "timeout": 5}
+        if self.certificate is not None:
+            values["tls"] = {
+                "cert_file": str(self.certificate.certificate),
+                "key_file": str(self.certificate.key),
+                "handshake_first": True,  # not even the greeting is in the clear
+                "min_version": "1.3",
+                "timeout": 5,
+            }
+        return json.dumps(values, indent=1)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Running:
+    """A server that accepts connections."""
+
+    def __init__(
+        self,
+        configuration: ServerConfiguration,
+        transport: asyncio.SubprocessTransport,
+        output: "ServerOutput",
+        url: str,
+    ) -> None:
+        self.url = url
+        self.pid = transport.get_pid()
+        self._configuration = configuration
+        self._transport = transport
+        self._output = output
+        self._reloading = anyio.Lock()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self.url.rsplit(":", 1)[1])
+
+    async def reload(self, users: Sequence[User]) -> None:
+        """Gives the server other users. Connections of those that are no longer there have been closed when this
+        returns. Raises EngineUnavailable if the server refuses, and goes on as it was."""
+        if sys.platform == "win32":
+            raise EngineUnavailable("On Windows keys change only when `fleet up` is started again.")
+        async with self._reloading:
+            self._configuration = replace(self._configuration, users=users)
+            await anyio.to_thread.run_sync(_write, self._configuration)
+            reloaded = self._output.expect_reload()
+            self._transport.send_signal(signal.SIGHUP)
+            with anyio.fail_after(_RELOAD_SECONDS):
+                await reloaded
+
+
+def _write(configuration: ServerConfiguration) -> Path:
+    private_directory(configuration.directory)
+    file = configuration.directory / "nats.conf"
+    replace_file(file, configuration.text().encode())
+    return file
+
+
+@contextlib.asynccontextmanager
+async def running(directory: Path, port: int = -1) -> AsyncIterator[Running]:
+    """Runs a server on loopback that lets in everybody: for tests and trials."""
+    async with running_server(ServerConfiguration(directory, port=port)) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def running_server(configuration: ServerConfiguration) -> AsyncIterator[Running]:
+    """Runs a server until the end of the block, which begins when it accepts connections. Raises EngineUnavailable."""
+    file = await anyio.to_thread.run_sync(_write, configuration)
+    loop = asyncio.get_running_loop()
+    transport, output = await loop.subprocess_exec(
+        ServerOutput,
+        executable(),
+        "-c",
+        str(file),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        env={name: os.environ[name] for name in _INHERITED if name in os.environ},
+        start_new_session=sys.platform != "win32",  # a Ctrl-C at the terminal is ours to handle: we stop it in order
+    )
+    try:
+        address = await output.ready
+        scheme = "nats" if configuration.certificate is None else "tls"
+        host = "127.0.0.1" if configuration.host in ("0.0.0.0", "::") else configuration.host  # noqa: S104 - compared
+        port = address.rsplit(":", 1)[1]
+        yield Running(configuration, transport, output, f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+    finally:
+        # Shielded: a server that is left behind would keep the data from the next one.
+        with anyio.CancelScope(shield=True):
+            await _stop(transport, output)
+
+
+class ServerOutput(asyncio.SubprocessProtocol):
+    """Reads what the server logs for as long as it runs: a full pipe would stop it."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[str] = loop.create_future()
+        """The address, once connections are accepted; EngineUnavailable with the last line if it ends before."""
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self._rest = b""
+        self._url = ""
+        self._reloaded: asyncio.Future[None] | None = None
+
+    def expect_reload(self) -> "asyncio.Future[None]":
+        """Done when the server has read its configuration again; EngineUnavailable if that fails."""
+        self._reloaded = asyncio.get_running_loop().create_future()
+        return self._reloaded
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-_LONGEST_LINE:]
+        for line in lines:
+            if b"Listening for client connections on " in line:
+                self._url = "nats://" + line.rsplit(b" ", 1)[1].decode().strip()
+            if b"Server is ready" in line and not self.ready.done():
+                self.ready.set_result(self._url)
+            if self._reloaded is not None and not self._reloaded.done():
+                if b"Reloaded server configuration" in line:
+                    self._reloaded.set_result(None)
+                elif b"Failed to reload server configuration" in line:
+                    reason = line.decode(errors="replace").strip()
+                    self._reloaded.set_exception(EngineUnavailable(f"nats-server keeps its old keys: {reason}"))
+            if b"[ERR]" in line or b"[FTL]" in line:
+                log.warning("nats-server: %s", line.decode(errors="replace").strip())
+
+    def process_exited(self) -> None:
+        if not self.ready.done():
+            last = self._rest.decode(errors="replace").strip()
+            self.ready.set_exception(EngineUnavailable(f"nats-server did not start. {last}".strip()))
+        if self._reloaded is not None and not self._reloaded.done():
+            self._reloaded.set_exception(EngineUnavailable("nats-server has ended."))
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+async def _stop(transport: asyncio.SubprocessTransport, output: ServerOutput) -> None:
+    if transport.get_returncode() is None:
+        transport.terminate()
+        done, _ = await asyncio.wait([output.ended], timeout=_STOP_SECONDS)
+        if not done:
+            transport.kill()
+            await output.ended
+    transport.close()

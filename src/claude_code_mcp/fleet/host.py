@@ -1,0 +1,173 @@
+"""The machine that a fleet is at home on: the embedded server, its keys and certificate, the keeper, and who is let in.
+
+Everything is in one directory, for one user: `machine.json` is this machine's own key, as every machine has one;
+`server/` is what only the host has. A second `fleet up` in the same directory is refused.
+"""
+
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio.to_thread
+import filelock
+
+from ..errors import InvalidArgument
+from ..private_files import private_directory, read_secret, replace_file
+from .certificates import ServerCertificate, server_certificate
+from .connection import FleetConnection, FleetUnreachable, create_stores
+from .engine import Running, ServerConfiguration, running_server
+from .enrolment import Enrolment
+from .kept_stores import StoreKeeper
+from .machines import FleetMember, Members
+from .ownership import Keeper, OwnershipBucket
+from .tickets import KeyRing, MachineKey, connect_operator, new_seed, public_key
+
+_LARGEST_FILE = 64 << 10
+
+
+def machine_file(directory: Path) -> Path:
+    """Where a machine keeps its key."""
+    return directory / "machine.json"
+
+
+@contextmanager
+def only_process(file: Path, refusal: str) -> Iterator[None]:
+    """Is the only process in this block, of all that name this file. Raises InvalidArgument with the refusal."""
+    lock = filelock.FileLock(private_directory(file.parent) / file.name, mode=0o600)
+    try:
+        lock.acquire(blocking=False)
+    except filelock.Timeout:
+        raise InvalidArgument(refusal) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A fleet that is up."""
+
+    server: Running
+    connection: FleetConnection
+    """With the operator's key."""
+    enrolment: Enrolment
+    ownership: OwnershipBucket
+    machine: MachineKey
+    """Of this machine, which is let in."""
+    address: str
+    """Where other machines reach the server."""
+
+
+def outward_address() -> str:
+    """The address of this machine by which others probably reach it; loopback if there is no network. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address for documents: only the route is looked up
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+@asynccontextmanager
+async def hosting(
+    directory: Path, *, host: str, port: int, address: str | None = None, name: str | None = None
+) -> AsyncIterator[Host]:
+    """Runs the server of a fleet and all that belongs to it until the end of the block.
+
+    `address` is HOST or HOST:PORT as other machines reach it; unset, `host`, or for all interfaces the address of this
+    machine. `name` is how people call this machine; unset, its host name. Raises InvalidArgument if a fleet is up in
+    this directory, EngineUnavailable if the server does not start.
+    """
+    home = directory / "server"
+    with only_process(home / "lock", "The fleet is up already on this machine."):
+        certificate, keys, machine = await anyio.to_thread.run_sync(
+            _prepare, directory, home, name or socket.gethostname()
+        )
+        configuration = ServerConfiguration(home / "nats", host, port, certificate, keys.users())
+        async with running_server(configuration) as server:
+            reached = _reached_at(address or host, server.port)
+            await anyio.to_thread.run_sync(_note_address, home, server.url, machine, machine_file(directory))
+            connection = await connect_operator(server.url, certificate.authority, keys.operator_seed)
+            try:
+                async with _serving(connection, server, keys, reached, certificate.authority) as (enrolment, bucket):
+                    own = await anyio.to_thread.run_sync(MachineKey.load, machine_file(directory))
+                    assert own is not None
+                    yield Host(server, connection, enrolment, bucket, own, reached)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await connection.close()
+
+
+def _prepare(directory: Path, home: Path, name: str) -> tuple[ServerCertificate, KeyRing, MachineKey]:
+    certificate = server_certificate(home / "tls")
+    keys = KeyRing.opened(home / "keys.json")
+    found = MachineKey.load(machine_file(directory))
+    if found is not None and found.authority != certificate.authority:
+        raise InvalidArgument(
+            f"This machine belongs to another fleet. To make it the host of one, remove {machine_file(directory)}."
+        )
+    machine = found or MachineKey("", certificate.authority, new_seed(), admitted=True)
+    keys.admit_directly(public_key(machine.seed), name)
+    return certificate, keys, machine
+
+
+def _note_address(home: Path, url: str, machine: MachineKey, file: Path) -> None:
+    """For the commands on this machine, and for its own runner."""
+    replace_file(home / "server.json", json.dumps({"url": url}).encode())
+    MachineKey(url, machine.authority, machine.seed, machine.ticket_id, admitted=True).save(file)
+
+
+def _reached_at(address: str, port: int) -> str:
+    if address in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        address = outward_address()
+    if address.count(":") == 1:
+        return f"tls://{address}"  # with its own port, as behind a forwarding
+    return f"tls://[{address}]:{port}" if ":" in address else f"tls://{address}:{port}"
+
+
+@asynccontextmanager
+async def _serving(
+    connection: FleetConnection, server: Running, keys: KeyRing, address: str, authority: str
+) -> AsyncIterator[tuple[Enrolment, OwnershipBucket]]:
+    async with keeping(connection) as bucket:
+        members = await Members.opened(connection)
+        known = {member.id: member for member in await members.all()}
+        for machine_id, machine in keys.machines.items():
+            before = known.get(machine_id)
+            draining = before is not None and before.draining
+            member = FleetMember(machine_id, machine.name, machine.public_key, draining, machine.joined)
+            if member != before:  # the file of keys is the truth: a crash may have come between the two
+                await members.add(member)
+        enrolment = Enrolment(connection, server, keys, members, address, authority)
+        async with enrolment.serving():
+            yield enrolment, bucket
+
+
+@asynccontextmanager
+async def keeping(connection: FleetConnection, replicas: int = 1) -> AsyncIterator[OwnershipBucket]:
+    """Makes the stores if they are missing, and is the keeper until the end of the block: what stands beside every
+    gateway, whoever runs the server."""
+    await create_stores(connection, replicas)
+    bucket = await OwnershipBucket.opened(connection)
+    async with Keeper(connection, bucket).serving(), StoreKeeper(connection, bucket).serving():
+        yield bucket
+
+
+async def connect_to_host(directory: Path) -> FleetConnection:
+    """Connects with the operator's key to the fleet that is up on this machine. Raises FleetUnreachable."""
+
+    def read() -> tuple[str, str, str]:
+        home = directory / "server"
+        url = json.loads(read_secret(home / "server.json", _LARGEST_FILE))["url"]
+        authority = (home / "tls" / "authority.pem").read_text(encoding="ascii")
+        return url, authority, KeyRing.opened(home / "keys.json").operator_seed
+
+    try:
+        url, authority, seed = await anyio.to_thread.run_sync(read)
+    except FileNotFoundError:
+        raise FleetUnreachable("No fleet is at home on this machine: `claude-code-mcp fleet up` makes one.") from None
+    return await connect_operator(url, authority, seed)

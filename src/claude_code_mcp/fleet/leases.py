@@ -1,0 +1,392 @@
+"""Who may write to a session: one lease for each machine, and for each session the machine that holds it.
+
+A machine renews its lease every two seconds; NATS removes it six seconds after the last renewal. A session may be taken
+from a machine only when that machine's lease is gone. The machine measures the lease itself, from the moment before it
+sent the last renewal that was acknowledged: by its clock the lease always ends before it ends at NATS. A lease that has
+lapsed stops everything at once (`Turns.pause`); when it is regained, each session is confirmed by compare-and-swap
+before it goes on (`Turns.resume`), or was taken by another machine meanwhile (`Turns.end`).
+"""
+
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import anyio
+import nats.errors
+from nats.js.errors import APIError
+
+from ..errors import SessionBusy, UpstreamUnavailable
+from . import names
+from .connection import MACHINE_SECONDS, FleetConnection
+
+log = logging.getLogger(__name__)
+
+RENEWAL_SECONDS = 2.0
+PAUSE_SECONDS = 1.5
+"""How long before its end at NATS a lease counts as lapsed: the time to stop processes, and for clocks that differ."""
+_ATTEMPT_SECONDS = 1.0
+_RETRY_SECONDS = 0.2
+_WRONG_SEQUENCE = (10071, 10164)
+_LAST_SEQUENCE = re.compile(r"wrong last sequence: (\d{1,20})")
+
+
+class HeldElsewhere(SessionBusy):
+    """Another machine holds the session; `data["machine"]` names it."""
+
+    def __init__(self, holding: "Holding") -> None:
+        super().__init__(
+            f"Session {holding.session_id} is held by machine {holding.machine}.",
+            machine=holding.machine,
+            epoch=holding.epoch,
+        )
+        self.holding = holding
+
+
+class LeaseLapsed(UpstreamUnavailable):
+    """This machine cannot reach the fleet, so that it may neither take a session nor write to one."""
+
+
+class MachineInUse(SessionBusy):
+    """Another process reports under this machine's id: its key was copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A session in the hands of a machine. The epoch grows with each change of hands, the revision with each write."""
+
+    session_id: str
+    machine: str
+    epoch: int
+    principal: str
+    revision: int
+
+
+def suspend_aware_clock() -> float:
+    """Seconds on a clock that nobody sets and that goes on while the machine is suspended.
+
+    `time.monotonic` stands still in a suspended Linux or macOS.
+    """
+    if hasattr(time, "CLOCK_BOOTTIME"):  # Linux
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_UPTIME_RAW"):  # macOS, where this clock goes on during sleep, unlike `time.monotonic`
+        return time.clock_gettime(time.CLOCK_MONOTONIC)
+    return time.monotonic()
+
+
+class FencingClock:
+    """How long a lease stands, by this machine's clock alone. Pure: no I/O, no event loop."""
+
+    def __init__(
+        self,
+        now: Callable[[], float] = suspend_aware_clock,
+        duration: float = MACHINE_SECONDS - PAUSE_SECONDS,
+    ) -> None:
+        self.now = now
+        self._duration = duration
+        self._end = float("-inf")
+
+    def renewed(self, sent: float) -> None:
+        """A renewal was acknowledged. `sent` is the time before it was sent: NATS cannot have stored it earlier."""
+        self._end = max(self._end, sent + self._duration)
+
+    def end(self) -> None:
+        """The lease is known to be over."""
+        self._end = float("-inf")
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease lapses; not positive once it has."""
+        return self._end - self.now()
+
+
+class MachineLease:
+    """This machine's entry in the bucket of machines, renewed for as long as `kept` runs.
+
+    The value is what the machine reports of itself, so that a report and a renewal are one message. `standing` is
+    answered from the clock, without an await: after a freeze the first question finds the lapse, whether or not the
+    event loop has run a timer meanwhile.
+    """
+
+    def __init__(
+        self,
+        connection: FleetConnection,
+        machine_id: str,
+        report: Callable[[], bytes],
+        clock: FencingClock | None = None,
+    ) -> None:
+        self.machine_id = names.token(machine_id)
+        self.lapsed: Callable[[], None] = lambda: None
+        """Called once at each lapse, in the call that finds it. It must not block."""
+        self.regained: Callable[[], Awaitable[None]] = _nothing
+        """Awaited after each renewal that ends a lapse, and again after the next renewals until it succeeds."""
+        self.lapses = 0
+        """How often the lease has lapsed. What was confirmed before the latest lapse no longer counts."""
+        self._connection = connection
+        self._report = report
+        self._clock = clock or FencingClock()
+        self._revision = 0
+        self._acknowledged = False
+        self._held = False
+        self._leaving = False
+        self._renew_now = anyio.Event()
+
+    @property
+    def standing(self) -> bool:
+        """Whether the lease stands now."""
+        if self._held and self._clock.remaining <= 0:
+            self._held = False
+            self.lapses += 1
+            if not self._leaving:
+                log.warning("the lease of machine %s has lapsed; its turns are paused", self.machine_id)
+            self.lapsed()
+        return self._held
+
+    def renew_now(self) -> None:
+        """Reports at once, without waiting for the next renewal."""
+        self._renew_now.set()
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Takes the lease, then renews it until the end of the block, and gives it up.
+
+        Raises LeaseLapsed if it cannot be taken, and MachineInUse, also later, if another process has this id.
+        """
+        in_use: list[MachineInUse] = []
+        await self._renew(adopt=True)
+        async with anyio.create_task_group() as tasks:
+
+            async def keep() -> None:
+                try:
+                    await self._keep()
+                except MachineInUse as problem:
+                    in_use.append(problem)
+                    tasks.cancel_scope.cancel()
+
+            tasks.start_soon(keep)
+            tasks.start_soon(self._watch)
+            try:
+                yield
+            finally:
+                tasks.cancel_scope.cancel()
+                with anyio.CancelScope(shield=True), anyio.move_on_after(_ATTEMPT_SECONDS):
+                    await self._give_up()
+        if in_use:
+            raise in_use[0]  # itself, not the group of the tasks that ended with it
+
+    async def _keep(self) -> None:
+        while True:
+            with anyio.move_on_after(RENEWAL_SECONDS):
+                await self._renew_now.wait()
+            self._renew_now = anyio.Event()
+            lapsed_before = not self.standing
+            try:
+                await self._renew(adopt=not self._acknowledged)
+                # A lapse is over only when every session was confirmed; what fails is tried after the next renewal.
+                await self.regained()
+            except LeaseLapsed as problem:
+                report = log.debug if lapsed_before else log.warning  # once for each interruption
+                report("%s", problem.message)
+                await anyio.sleep(_RETRY_SECONDS)
+                self._renew_now.set()
+
+    async def _watch(self) -> None:
+        """Looks when the lease would lapse. The timer of the event loop may be late after a suspension; every question
+        to `standing` looks too."""
+        while True:  # noqa: ASYNC110 - it is time that is waited for
+            await anyio.sleep(max(self._clock.remaining, _RETRY_SECONDS) if self.standing else RENEWAL_SECONDS)
+
+    async def _renew(self, *, adopt: bool) -> None:
+        """One renewal. `adopt` allows an entry that this process did not write or did not hear the end of.
+
+        Raises LeaseLapsed if NATS does not answer, MachineInUse if somebody else has written the entry.
+        """
+        sent = self._clock.now()  # before anything is sent: see FencingClock.renewed
+        try:
+            revision = await self._write(self._revision)
+        except APIError as problem:
+            found = _LAST_SEQUENCE.search(problem.description or "")
+            if problem.err_code not in _WRONG_SEQUENCE or found is None:
+                raise LeaseLapsed(f"The lease could not be renewed: {problem.description}.") from None
+            last = int(found[1])
+            if last and not adopt:
+                # Our last write was acknowledged with its revision, so this one is not ours.
+                self._drop()
+                raise MachineInUse(f"Another process has written the entry of machine {self.machine_id}.") from None
+            if not last:
+                self._drop()  # it has expired at NATS, whatever our clock says: sessions may have been taken
+            self._revision = last
+            self._acknowledged = False
+            sent = self._clock.now()
+            revision = await self._write_again(last)
+        self._revision, self._acknowledged = revision, True
+        # The process may have been frozen in the await: a lapse must be found before the renewal hides it.
+        _ = self.standing
+        self._clock.renewed(sent)
+        self._held = self._clock.remaining > 0
+
+    async def _write_again(self, last: int) -> int:
+        try:
+            return await self._write(last)
+        except APIError as problem:
+            raise LeaseLapsed(f"The lease could not be renewed: {problem.description}.") from None
+
+    async def _write(self, last: int) -> int:
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(last)}
+        # Until the acknowledgement arrives it is not known whether it was stored.
+        self._acknowledged, acknowledged_before = False, self._acknowledged
+        try:
+            stored = await self._connection.jetstream.publish(
+                names.entry(names.MACHINES, self.machine_id), self._report(), timeout=_ATTEMPT_SECONDS, headers=headers
+            )
+        except APIError:
+            self._acknowledged = acknowledged_before  # it was refused, so the entry is as it was
+            raise
+        except (nats.errors.Error, OSError, TimeoutError) as problem:
+            raise LeaseLapsed(f"The fleet does not answer: {problem or type(problem).__name__}.") from None
+        return stored.seq
+
+    def _drop(self) -> None:
+        self._clock.end()
+        _ = self.standing  # counts the lapse and pauses, unless that was done before
+
+    async def _give_up(self) -> None:
+        """Removes the entry, so that others need not wait for its end. Nothing of this machine may run any more."""
+        self._leaving = True
+        self._drop()
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(self._revision), "KV-Operation": "DEL"}
+        try:
+            await self._connection.jetstream.publish(
+                names.entry(names.MACHINES, self.machine_id), b"", timeout=_ATTEMPT_SECONDS, headers=headers
+            )
+        except (nats.errors.Error, OSError, TimeoutError) as problem:
+            log.debug("the lease was not given up, it ends by itself: %s", problem)
+
+
+async def _nothing() -> None:
+    return None
+
+
+class Turns(Protocol):
+    """What runs on this machine, as far as the lease is concerned."""
+
+    def pause(self) -> None:
+        """Stops (not kills) the processes of every session that is bound to the lease. Called before the lease ends,
+        without an await; it must not block."""
+
+    async def resume(self, holding: Holding) -> None:
+        """The session is still ours, with the same epoch: its processes go on."""
+
+    async def end(self, holding: Holding) -> None:
+        """Another machine has the session with a newer epoch: its processes are killed, and nothing more is written."""
+
+
+class Ownership(Protocol):
+    """The holders of all sessions, changed by compare-and-swap alone. `ownership.py` has the two ways to it."""
+
+    async def read(self, session_id: str) -> Holding | None:
+        """The holder; None if no machine has the session."""
+
+    async def claim(self, session_id: str, principal: str, machine_id: str) -> Holding:
+        """Takes the session with the next epoch. Raises HeldElsewhere, or PermissionDenied for another principal."""
+
+    async def confirm(self, holding: Holding) -> Holding:
+        """Writes the holding again with the same epoch, which defeats a take-over that has begun. Raises HeldElsewhere
+        if one is done."""
+
+    async def release(self, holding: Holding) -> None:
+        """Gives the session up; does nothing if it is held by another machine already."""
+
+
+class Holdings:
+    """The sessions that this machine holds."""
+
+    def __init__(self, lease: MachineLease, ownership: Ownership, turns: Turns) -> None:
+        self._lease = lease
+        self._ownership = ownership
+        self._turns = turns
+        self._held: dict[str, Holding] = {}
+        self._confirmed: dict[str, int] = {}
+        """Session → the number of lapses when it was last confirmed."""
+        self._claiming: dict[str, anyio.Lock] = {}
+        lease.lapsed = turns.pause
+        lease.regained = self._confirm_all
+
+    def valid(self, holding: Holding) -> bool:
+        """Whether this machine may write to the session now. No await: ask it directly before the act."""
+        current = self._held.get(holding.session_id)
+        # `standing` first: it is what finds a lapse, and with it a newer number of lapses.
+        return (
+            self._lease.standing
+            and current is not None
+            and current.epoch == holding.epoch
+            and self._confirmed.get(holding.session_id) == self._lease.lapses
+        )
+
+    def held(self, session_id: str) -> Holding | None:
+        """The holding by which this machine writes a session, whether or not it may just now; None without one."""
+        return self._held.get(session_id)
+
+    async def holder(self, session_id: str) -> Holding | None:
+        """The machine that has the session, as the fleet knows it."""
+        return await self._ownership.read(session_id)
+
+    async def claim(self, session_id: str, principal: str) -> Holding:
+        """Takes a session that no living machine holds; the holding that there is if it is ours already.
+
+        Raises HeldElsewhere, LeaseLapsed, and PermissionDenied if the session is another principal's.
+        """
+        claiming = self._claiming.setdefault(session_id, anyio.Lock())
+        try:
+            # One at a time: a second claim would take the session from the first with a newer epoch.
+            async with claiming:
+                return await self._claim(session_id, principal)
+        finally:
+            if not claiming.locked():
+                self._claiming.pop(session_id, None)
+
+    async def _claim(self, session_id: str, principal: str) -> Holding:
+        current = self._held.get(session_id)
+        if current is not None and current.principal == principal and self.valid(current):
+            return current
+        if not self._lease.standing:
+            raise LeaseLapsed("This machine is cut off from the fleet: it takes no session until it is back.")
+        lapses = self._lease.lapses
+        holding = await self._ownership.claim(session_id, principal, self._lease.machine_id)
+        self._held[session_id] = holding
+        # Counted from before the claim: a lapse in between makes it unconfirmed, and `_confirm_all` looks again.
+        self._confirmed[session_id] = lapses
+        return holding
+
+    async def release(self, holding: Holding) -> None:
+        """Gives a session up. From the call on nothing may be written to it here, whether or not NATS answers."""
+        current = self._held.get(holding.session_id)
+        if current is None or current.epoch != holding.epoch:
+            return
+        del self._held[holding.session_id]
+        self._confirmed.pop(holding.session_id, None)
+        await self._ownership.release(current)
+
+    async def _confirm_all(self) -> None:
+        for holding in list(self._held.values()):
+            if self._confirmed.get(holding.session_id) == self._lease.lapses:
+                continue
+            lapses = self._lease.lapses
+            try:
+                confirmed = await self._ownership.confirm(holding)
+            except HeldElsewhere as taken:
+                log.warning("%s It was taken over while this machine was cut off.", taken.message)
+                if self._held.get(holding.session_id) is holding:
+                    del self._held[holding.session_id]
+                    self._confirmed.pop(holding.session_id, None)
+                await self._turns.end(holding)
+                continue
+            if self._held.get(holding.session_id) is not holding:
+                continue  # released or claimed again meanwhile
+            self._held[holding.session_id] = replace(holding, revision=confirmed.revision)
+            self._confirmed[holding.session_id] = lapses
+            if self.valid(holding):  # the lease may have lapsed again: then it stays paused
+                await self._turns.resume(self._held[holding.session_id])

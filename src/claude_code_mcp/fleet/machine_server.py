@@ -1,0 +1,318 @@
+"""A machine's door for gateways: each connection over NATS is a client of the ordinary MCP server.
+
+A gateway asks for a connection at `names.opening`, and says whose it is. The machine believes it: who may publish there
+is decided by NATS permissions. The caller has the directory and the environment of this machine's server, as callers
+over HTTP have. What the server sends bears the id of the request that it belongs to, so that the gateway can pass it
+on to whoever made that request.
+"""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import anyio
+import mcp_types as types
+from anyio.abc import TaskGroup, TaskStatus
+from mcp.server.auth.middleware.auth_context import auth_context_var
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from ..errors import ClaudeCodeError
+from ..model.caller import LOCAL
+from ..server.sdk import NotificationLines
+from ..server.transports.stdio import Inbox, LineConnection, Outbox, line_streams
+from ..server.transports.wire import sound_line
+from . import names
+from .connection import FleetConnection
+from .wire import Wire, WireBroken, open_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = logging.getLogger(__name__)
+
+PROTOCOL: Final = 1
+"""Of what travels between gateways and machines; both sides must have the same."""
+MOST_CONNECTIONS: Final = 1024
+_LONGEST_NAME = 1000
+_CONNECTION, _END_CALLER, _ASSIGN, _TAKE = "connection", "end_caller", "assign", "take"
+
+
+def opening_request(connection_id: str, principal: str, groups: Collection[str] = ()) -> bytes:
+    """Asks a machine for a connection of a principal, who is in these groups at the gateway."""
+    asked = {"ask": _CONNECTION, "protocol": PROTOCOL, "connection": connection_id, "principal": principal}
+    return json.dumps({**asked, "groups": [*groups]}).encode()
+
+
+def ending_request(principal: str) -> bytes:
+    """Tells a machine that a principal is none any more: everything of theirs ends."""
+    return json.dumps({"ask": _END_CALLER, "protocol": PROTOCOL, "principal": principal}).encode()
+
+
+def assigning_request(principal: str, groups: Collection[str]) -> bytes:
+    """Tells a machine in which groups a principal is now."""
+    return json.dumps({"ask": _ASSIGN, "protocol": PROTOCOL, "principal": principal, "groups": [*groups]}).encode()
+
+
+def taking_request(session_id: str, principal: str) -> bytes:
+    """Asks a machine to take a session over whose machine is gone."""
+    return json.dumps({"ask": _TAKE, "protocol": PROTOCOL, "principal": principal, "session": session_id}).encode()
+
+
+def refusal_in(reply: bytes) -> str:
+    """Why a machine refuses what was asked; empty if it does not."""
+    try:
+        return str(json.loads(reply).get("refused") or "")
+    except (ValueError, AttributeError):
+        return "its answer cannot be read"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a session has lost with its last machine, for the caller whose message goes on with it."""
+
+    lost_turn: str = ""
+    """Of the turn that was running there; empty if none was."""
+    without_tree: str = ""
+    """Why its working tree did not come along; empty if it did."""
+
+
+def taken_in(reply: bytes) -> Taken:
+    """What a machine says that has taken a session over."""
+    answer = json.loads(reply)
+    return Taken(str(answer.get("lost_turn") or ""), str(answer.get("without_tree") or ""))
+
+
+TakeSession = Callable[[str, str], Awaitable[Taken]]
+"""Takes a session of a principal over; raises ClaudeCodeError if that cannot be."""
+
+
+class MachineService(Protocol):
+    """What is asked about callers."""
+
+    async def admit(self, principal: str, groups: Collection[str], /) -> str | None: ...
+
+    def assign(self, principal: str, groups: Collection[str], /) -> None: ...
+
+    async def why_restart_for(self, principal: str, /) -> str | None: ...
+
+
+class MachineBackend(Protocol):
+    """What is served to gateways: an `McpServer`."""
+
+    @property
+    def service(self) -> MachineService: ...
+
+    async def serve(self, inbox: Inbox, outbox: Outbox, /) -> None: ...
+
+    async def end_caller(self, name: str, calls_over: Callable[[], Awaitable[None]]) -> None: ...
+
+
+class _Refused(Exception):
+    """What was asked is not done; the text says why."""
+
+
+async def serve_machine(
+    connection: FleetConnection,
+    machine_id: str,
+    server: MachineBackend,
+    *,
+    take: TakeSession | None = None,
+    most: int = MOST_CONNECTIONS,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves gateways until it is cancelled. Then every connection ends; sessions go on. It has started when gateways
+    can reach it. `take` is called for a session whose machine is gone, when its next message is to be sent here."""
+    async with anyio.create_task_group() as tasks:
+        door = _Door(connection, machine_id, server, tasks, take, most)
+        subscription = await connection.client.subscribe(names.opening(machine_id), cb=door.asked)
+        try:
+            await connection.client.flush()
+            task_status.started()
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True), suppress(NatsError):
+                await subscription.unsubscribe()
+
+
+class _Door:
+    """Answers what gateways ask of one machine."""
+
+    def __init__(
+        self,
+        connection: FleetConnection,
+        machine_id: str,
+        server: MachineBackend,
+        tasks: TaskGroup,
+        take: TakeSession | None,
+        most: int,
+    ) -> None:
+        self._connection = connection
+        self._machine_id = machine_id
+        self._server = server
+        self._tasks = tasks
+        self._take = take
+        self._most = most
+        self._open: set[str] = set()
+
+    async def asked(self, message: Msg) -> None:
+        """In a task for each: who is admitted may be looked up on the disk, and others do not wait for that."""
+        self._tasks.start_soon(self._answer, message)
+
+    async def _answer(self, message: Msg) -> None:
+        try:
+            asked = _read(message.data)
+            if asked["ask"] == _END_CALLER:
+                await self._server.end_caller(asked["principal"], _nothing)
+                await message.respond(b"{}")
+            elif asked["ask"] == _TAKE:
+                taken = await self._take_over(asked["session"], asked["principal"])
+                await message.respond(json.dumps(asdict(taken)).encode())
+            elif asked["ask"] == _ASSIGN:
+                await self._admit(asked["principal"], asked["groups"])
+                await message.respond(b"{}")
+            else:
+                await self._serve(message, **asked)
+        except _Refused as reason:
+            with suppress(NatsError):
+                await message.respond(json.dumps({"refused": str(reason)}).encode())
+        except NatsError as error:
+            log.warning("a gateway was not answered: %s", error)
+        except Exception:
+            log.exception("a connection of a gateway failed")  # the others go on
+
+    async def _serve(self, message: Msg, connection: str, principal: str, groups: list[str], **_: Any) -> None:
+        """One connection, from its opening to its end."""
+        if connection in self._open:
+            raise _Refused("the connection is open already")
+        if len(self._open) >= self._most:
+            raise _Refused(f"it has {self._most} connections, which is the most")
+        self._open.add(connection)
+        try:
+            await self._admit(principal, groups)
+            sends = names.to_gateway(self._machine_id, connection)
+            receives = names.to_machine(self._machine_id, connection)
+            async with open_wire(self._connection.client, sends=sends, receives=receives) as wire:
+                # After the subscription, on the same connection: NATS has it before the gateway has this answer.
+                await message.respond(b"{}")
+                with _acting_as(principal):
+                    async with line_streams(_GatewayClient(wire), direct=True) as (inbox, outbox):
+                        await self._server.serve(inbox, outbox)
+        finally:
+            self._open.discard(connection)
+
+    async def _take_over(self, session_id: str, principal: str) -> Taken:
+        if self._take is None:
+            raise _Refused("it takes no sessions over")
+        await self._admit(principal, [])
+        try:
+            return await self._take(session_id, principal)
+        except ClaudeCodeError as problem:
+            raise _Refused(problem.message) from None
+
+    async def _admit(self, principal: str, groups: list[str]) -> None:
+        service = self._server.service
+        if groups:
+            reason = await service.admit(principal, groups)
+            if reason is not None:
+                raise _Refused(reason)
+            service.assign(principal, groups)
+        elif principal != LOCAL and (reason := await service.why_restart_for(principal)) is not None:
+            raise _Refused(reason)
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    """What a gateway asks for. Raises _Refused for what cannot be understood."""
+    try:
+        asked = json.loads(data)
+        if asked.get("protocol") != PROTOCOL:
+            raise _Refused(f"it speaks version {PROTOCOL} of the fleet's protocol; use the same version everywhere")
+        principal, groups = asked["principal"], asked.get("groups", [])
+        if not isinstance(principal, str) or not 0 < len(principal) <= _LONGEST_NAME:
+            raise _Refused("the principal has no name")
+        if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
+            raise _Refused("the groups cannot be read")
+        if asked["ask"] in (_END_CALLER, _ASSIGN):
+            return {"ask": asked["ask"], "principal": principal, "groups": groups}
+        if asked["ask"] == _TAKE:
+            return {"ask": _TAKE, "principal": principal, "session": names.token(asked["session"])}
+        connection = names.token(asked["connection"])
+        return {"ask": _CONNECTION, "connection": connection, "principal": principal, "groups": groups}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise _Refused("what was asked cannot be read") from None
+
+
+@contextmanager
+def _acting_as(principal: str) -> "Iterator[None]":
+    """Within the block, and in the tasks that are begun in it, requests are those of the principal."""
+    if principal == LOCAL:  # the user of the machine, who needs no token anywhere
+        yield
+        return
+    user = AuthenticatedUser(AccessToken(token="", client_id=principal, scopes=[]))
+    token = auth_context_var.set(user)
+    try:
+        yield
+    finally:
+        auth_context_var.reset(token)
+
+
+async def _nothing() -> None:
+    return None
+
+
+class _GatewayClient(LineConnection):
+    """The connection as the server's transport sees it: each line to the gateway begins with the id of the request that
+    it belongs to, if it belongs to one, and a tab."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+        self.output = _WireOutput(wire)
+
+    async def line(self) -> bytes:
+        try:
+            line = await self._wire.line()
+        except WireBroken as broken:
+            log.info("a connection of a gateway ended: %s", broken.message)
+            return b""
+        return b"" if line is None else line + b"\n"
+
+    async def send(self, item: SessionMessage) -> None:
+        metadata = item.metadata
+        related = metadata.related_request_id if isinstance(metadata, ServerMessageMetadata) else None
+        prefix = b"\t" if related is None else b"%b\t" % str(related).encode()
+        if isinstance(item, NotificationLines):
+            await self._write_out(b"".join([b"%b%b\n" % (prefix, line) for line in item.lines]))
+            return
+        try:
+            await self._write_out(prefix + sound_line(item.message))
+        except ValueError as error:
+            log.error("a message to a gateway was left out: %s", error)
+
+    async def write(self, message: types.JSONRPCMessage) -> None:
+        await self.send(SessionMessage(message))
+
+
+class _WireOutput:
+    """Where lines to the gateway go."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def write(self, data: bytes) -> None:
+        self._wire.write(data)
+
+    async def drain(self) -> None:
+        try:
+            await self._wire.drain()
+        except WireBroken as broken:
+            raise ConnectionError(broken.message) from None
+
+    async def close(self) -> None:
+        """Nothing is left to do: the connection is closed by whoever opened it."""

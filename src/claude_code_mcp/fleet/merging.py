@@ -1,0 +1,213 @@
+"""One answer of the answers of many machines.
+
+Every row says its machine, and a machine that gave no answer is named.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .routing import MachineIdentity
+
+JsonObject = Mapping[str, Any]
+Answers = Sequence[tuple[MachineIdentity, dict[str, Any]]]
+MOST_OF_ONE: Final = 500
+"""Rows that a machine lists at once."""
+_USUAL_ROWS = 50
+_MOST_COMPLETIONS = 100
+_UNANSWERED = "unanswered"
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A machine that gave no answer, and why."""
+
+    machine: MachineIdentity
+    reason: str
+
+    @property
+    def row(self) -> dict[str, str]:
+        return {"machine": self.machine.name, "reason": self.reason}
+
+
+def repeated_sessions(answers: Answers) -> set[str]:
+    """The ids of sessions that more than one machine lists: one that was taken over is also on the disk of the machine
+    before."""
+    counted = Counter(str(row.get("sessionId")) for _, answer in answers for row in _session_rows(answer))
+    return {session_id for session_id, count in counted.items() if count > 1}
+
+
+def only_at_holders(answers: Answers, holders: Mapping[str, str]) -> None:
+    """Takes the rows of these sessions out of the answers of all machines but their holders."""
+    for machine, answer in answers:
+        rows = _session_rows(answer)
+        if rows:
+            answer["structuredContent"]["sessions"] = [
+                row for row in rows if holders.get(str(row.get("sessionId")), machine.id) == machine.id
+            ]
+
+
+def _session_rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    structured = answer.get("structuredContent")
+    rows = structured.get("sessions") if isinstance(structured, dict) else None
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def merged_tool(name: str, arguments: JsonObject, answers: Answers, silent: Sequence[Silent]) -> dict[str, Any]:
+    """The result of a call about all sessions. Refused where every machine refused."""
+    accepted = [(machine, answer) for machine, answer in answers if not answer.get("isError")]
+    if not accepted and answers:
+        return answers[0][1]
+    refused = [Silent(machine, _text_of(answer)) for machine, answer in answers if answer.get("isError")]
+    structured_answers = [(machine, answer.get("structuredContent") or {}) for machine, answer in accepted]
+    if name == "claude_session_costs":
+        structured = merged_costs(structured_answers)
+        lines = [_cost_line(line) for line in structured["lines"]]
+        lines.append(f"total  ${structured['total'].get('usd', 0):.4f}")
+    else:
+        offset, limit = 0, len(_rows(structured_answers))
+        if name == "claude_list_sessions":
+            offset, limit = page_of(arguments) or (0, _USUAL_ROWS)
+        structured = merged_sessions(structured_answers, offset, limit)
+        lines = [_session_line(row) for row in structured["sessions"]] or ["No sessions."]
+        if "nextOffset" in structured:
+            lines.append(f"[more: offset {structured['nextOffset']}]")
+    silences = [*silent, *refused]
+    if silences:
+        structured[_UNANSWERED] = [each.row for each in silences]
+    lines += [f"[machine {each.machine.name} gave no answer: {each.reason}]" for each in silences]
+    first = accepted[0][1] if accepted else {"isError": False}
+    return {**first, "content": [{"type": "text", "text": "\n".join(lines)}], "structuredContent": structured}
+
+
+def page_of(arguments: JsonObject) -> tuple[int, int] | None:
+    """Offset and limit of a list; None if a machine would refuse them."""
+    offset, limit = (arguments.get(name, usual) for name, usual in (("offset", 0), ("limit", _USUAL_ROWS)))
+    offset, limit = 0 if offset is None else offset, _USUAL_ROWS if limit is None else limit
+    if type(offset) is not int or type(limit) is not int or offset < 0 or not 0 < limit <= MOST_OF_ONE:
+        return None
+    return offset, limit
+
+
+def _session_line(row: JsonObject) -> str:
+    status = row.get("activeStatus") or row.get("lastStatus") or row.get("status") or "-"
+    where = row.get("projectDirectory") or row.get("cwd") or ""
+    fields = (row.get("sessionId"), str(row.get("timestamp") or "")[:16], status, row["machine"], where)
+    mention = f"\n    {row['mention']}" if row.get("mention") else ""
+    return "  ".join(str(field) for field in (*fields, row.get("displayText") or "")) + mention
+
+
+def _cost_line(line: JsonObject) -> str:
+    return f"{line.get('name')}  ${line.get('usd', 0):.4f}  {line['machine']}  {line.get('title') or ''}".rstrip()
+
+
+def _text_of(answer: JsonObject) -> str:
+    blocks = answer.get("content") or []
+    return "\n".join(block["text"] for block in blocks if block.get("type") == "text" and block.get("text"))
+
+
+def merged_sessions(answers: Answers, offset: int, limit: int) -> dict[str, Any]:
+    """A page of the sessions of all machines: pinned ones first, then the newest. Each machine was asked for everything
+    up to the end of the page."""
+    rows = _rows(answers)
+    rows.sort(key=lambda row: str(row.get("timestamp") or row.get("createdAt") or ""), reverse=True)
+    rows.sort(key=lambda row: not row.get("pinned"))  # stable: the newest stay first
+    page: dict[str, Any] = {"sessions": rows[offset : offset + limit]}
+    more = len(rows) > offset + limit or any(answer.get("nextOffset") is not None for _, answer in answers)
+    if more:
+        page["nextOffset"] = offset + limit
+    return {**page, **_errors(answers)}
+
+
+def _rows(answers: Answers) -> list[dict[str, Any]]:
+    return [{**row, "machine": machine.name} for machine, answer in answers for row in answer.get("sessions") or []]
+
+
+def merged_costs(answers: Answers) -> dict[str, Any]:
+    """The costs of all machines: each line says its machine, the total is that of all."""
+    lines = [{**line, "machine": machine.name} for machine, answer in answers for line in answer.get("lines") or []]
+    merged: dict[str, Any] = {"lines": lines}
+    if answers:
+        merged["by"] = answers[0][1].get("by")
+    total: dict[str, Any] = {}
+    for _, answer in answers:
+        for name, value in (answer.get("total") or {}).items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            total[name] = total.get(name, 0) + value if is_number else total.get(name, value)
+    if "usd" in total:
+        total["usd"] = round(total["usd"], 6)
+    merged["total"] = total
+    left_out = sum(answer.get("leftOut") or 0 for _, answer in answers)
+    if left_out:
+        merged["leftOut"] = left_out
+    return {**merged, **_errors(answers)}
+
+
+def _errors(answers: Answers) -> dict[str, Any]:
+    """What a machine could not read, which is not the same as that it is not there."""
+    errors = [(machine, answer["error"]) for machine, answer in answers if answer.get("error")]
+    if not errors:
+        return {}
+    message = " ".join(f"{machine.name}: {error.get('message', '')}" for machine, error in errors)
+    return {"error": {**errors[0][1], "message": message}}
+
+
+# -- resources and completions ----------------------------------------------------------------------------------------
+
+
+def merged_contents(uri: str, answers: Answers, silent: Sequence[Silent]) -> dict[str, Any]:
+    """The contents of a resource about all sessions: the list, or the costs. Of the list, each machine has given its
+    page: the machines turn theirs together."""
+    parsed = [(machine, json_of(answer)) for machine, answer in answers]
+    merged = merged_costs(parsed) if "costs" in uri.partition("?")[0] else _merged_page(parsed)
+    if silent:
+        merged[_UNANSWERED] = [each.row for each in silent]
+    first = answers[0][1]
+    content = {**(first.get("contents") or [{}])[0], "uri": uri, "text": json.dumps(merged, ensure_ascii=False)}
+    return {**first, "contents": [content]}
+
+
+def _merged_page(answers: Answers) -> dict[str, Any]:
+    page = merged_sessions(answers, 0, len(_rows(answers)))
+    offsets = [answer["nextOffset"] for _, answer in answers if answer.get("nextOffset") is not None]
+    page.pop("nextOffset", None)
+    return {**page, **({"nextOffset": max(offsets)} if offsets else {})}
+
+
+def json_of(answer: JsonObject) -> dict[str, Any]:
+    """The object in the text of a resource's contents; an empty one if there is none."""
+    for content in answer.get("contents") or []:
+        with suppress(ValueError, TypeError):
+            value = json.loads(content.get("text"))
+            if isinstance(value, dict):
+                return value
+    return {}
+
+
+def merged_resources(answers: Answers, silent: Sequence[Silent]) -> dict[str, Any]:
+    """The resources of all machines. Those that every machine has are listed once; the others say their machine."""
+    listed: dict[str, dict[str, Any]] = {}
+    for machine, answer in answers:
+        for resource in answer.get("resources") or []:
+            uri = str(resource.get("uri"))
+            if not uri.startswith("claude-session:///"):
+                listed.setdefault(uri, resource)
+                continue
+            description = f"{resource.get('description') or ''} on {machine.name}".strip()
+            meta = {**(resource.get("_meta") or {}), "machine": machine.name}
+            listed.setdefault(uri, {**resource, "description": description, "_meta": meta})
+    first = answers[0][1]
+    meta = {**(first.get("_meta") or {}), **({_UNANSWERED: [each.row for each in silent]} if silent else {})}
+    return {**first, "resources": [*listed.values()], **({"_meta": meta} if meta else {})}
+
+
+def merged_completions(answers: Answers, _: Sequence[Silent]) -> dict[str, Any]:
+    """The values that any machine offers, each once."""
+    values = [value for _, answer in answers for value in (answer.get("completion") or {}).get("values") or []]
+    unique = [*dict.fromkeys(values)]
+    shown = unique[:_MOST_COMPLETIONS]
+    more = len(shown) < len(unique) or any((answer.get("completion") or {}).get("hasMore") for _, answer in answers)
+    return {**answers[0][1], "completion": {"values": shown, "total": len(unique), "hasMore": more}}

@@ -1,0 +1,201 @@
+"""Moving a session on purpose: one machine gives it away, another takes it.
+
+It is given when its turn has ended, its process is gone, and the fleet's stores have all of it: conversation, record
+and tree. Only then is the holding released, so that a machine that fails half way still has the session, and one that
+dies has left everything that the next one needs. A message that comes meanwhile waits, and is then refused by whoever
+checks the holding before a turn, with the machine that has the session.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from ..errors import ClaudeCodeError, SessionBusy, SessionNotFound
+from ..model.caller import Caller
+from ..model.events import AuditEvent, Event, TurnEnded
+from ..service import Service
+from ..sessions.git import Git
+from ..sessions.replica import local_files
+from .adoption import Adopted, Adoption
+from .records import RecordStore
+from .session_copy import FleetReplica
+from .transcripts import SessionHolding
+from .trees import TreeRef, TreeRefused, TreeStore
+
+log = logging.getLogger(__name__)
+
+
+class SessionHoldings(Protocol):
+    """Who holds which session, as `leases.Holdings` has it."""
+
+    async def claim(self, session_id: str, principal: str) -> SessionHolding: ...
+
+    async def release(self, holding: Any) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """A session that this machine has given away."""
+
+    session_id: str
+    principal: str
+    tree: TreeRef | None
+    left_out: tuple[str, ...]
+    """Options that hold secrets and must be given again where it goes on."""
+
+
+class SessionMover:
+    """Gives and takes sessions for one machine."""
+
+    def __init__(
+        self,
+        service: Service,
+        replica: FleetReplica,
+        records: RecordStore,
+        trees: TreeStore,
+        adoption: Adoption,
+        holdings: SessionHoldings,
+    ) -> None:
+        self._service = service
+        self._replica = replica
+        self._records = records
+        self._trees = trees
+        self._adoption = adoption
+        self._holdings = holdings
+        self._unsaved: dict[str, str] = {}
+        """Sessions whose turn has ended since their tree was saved, with their owners."""
+        self._saving: dict[str, asyncio.Task[None]] = {}
+
+    async def save_tree(self, session_id: str, cwd: str, caller: Caller) -> TreeRef:
+        """Stores the session's tree as it is now, and names it in the session's next document; raises as
+        `TreeStore.save`."""
+        before = self._records.trees.get(session_id)
+        git = Git(self._service.relocation.environment_of(caller).launcher.home, (cwd,))
+        previous = TreeRef.model_validate(before) if before is not None else None
+        try:
+            ref = await self._trees.save(git, cwd, session_id, previous)
+        except TreeRefused as error:
+            self._records.tree_flaws[session_id] = error.message
+            raise
+        self._records.trees[session_id] = ref.model_dump()
+        self._records.tree_flaws.pop(session_id, None)
+        return ref
+
+    # -- after each turn ----------------------------------------------------------------------------------------------
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        """As an observer of the service: the tree is saved after each turn, before the next one begins."""
+        if isinstance(event, TurnEnded) and self._replica.holding_of(session_id) is not None:
+            self._unsaved[session_id] = owner
+            if session_id not in self._saving:
+                self._saving[session_id] = self._service.start_task(self._save_trees(session_id))
+
+    def act(self, act: AuditEvent) -> None:
+        """As an observer of the service: nothing of an audit trail is saved here."""
+
+    async def saved(self, session_id: str) -> None:
+        """Waits until the tree is saved of every turn that has ended, or could not be."""
+        while (saving := self._saving.get(session_id)) is not None:
+            await asyncio.wait([saving])
+
+    async def _save_trees(self, session_id: str) -> None:
+        try:
+            # A turn that ends while a tree is being saved is followed by another save.
+            while (owner := self._unsaved.pop(session_id, None)) is not None:
+                await self._save_after_turn(session_id, Caller(owner))
+        finally:
+            self._saving.pop(session_id, None)
+
+    async def _save_after_turn(self, session_id: str, caller: Caller) -> None:
+        try:
+            session = self._service.session(session_id, principal=caller.principal)
+            # At rest: files that change while they are saved would be those of no moment.
+            async with session.at_rest():
+                await self.save_tree(session_id, session.cwd, caller)
+        except SessionBusy:
+            return  # the next turn has begun, and its end comes
+        except TreeRefused:
+            pass  # the document says why
+        except ClaudeCodeError as error:
+            log.warning("the tree of session %s was not saved: %s", session_id, error.message)
+            return
+        self._replica.document_changed(session_id)
+
+    # -- moving -------------------------------------------------------------------------------------------------------
+
+    async def give(
+        self, session_id: str, caller: Caller, *, interrupt: bool = False, without_tree: bool = False
+    ) -> HandedOver:
+        """Gives a session of this machine away: whoever claims it next has it.
+
+        Raises SessionBusy while a turn runs, unless it is to be interrupted; TreeRefused if its tree cannot be saved
+        exactly, unless it is to stay behind; LostSession if this machine does not hold it any more. Then it stays here.
+        """
+        session = await self._service.find(session_id, caller=caller)
+        deps = self._service.relocation.environment_of(caller)
+        holding = self._replica.holding_of(session.id)
+        if holding is None:
+            raise SessionBusy(f"Session {session.id} is not held by this machine.", session_id=session.id)
+        if interrupt:
+            await session.interrupt()
+        async with session.at_rest(without_process=True):
+            tree = None
+            try:
+                tree = await self.save_tree(session.id, session.cwd, caller)
+            except TreeRefused:
+                if not without_tree:
+                    raise
+            files = partial(local_files, deps.stores.transcripts, session.id, session.cwd)
+            self._replica.catch_up(session.id, files)
+            # After the tree, which the document names; and the last thing that is written: it has everything.
+            await deps.stores.recorder.save(session)
+            await self._replica.complete(session.id)
+            document = await self._records.read(session.id)
+            # Within the rest: a message that waits begins its turn only when the holding is not ours any more.
+            await self._holdings.release(holding)
+        await self._service.relocation.let_go(session.id)
+        self._replica.forget(session.id)
+        self._records.trees.pop(session.id, None)
+        self._records.tree_flaws.pop(session.id, None)
+        return HandedOver(session.id, session.owner, tree, document.left_out)
+
+    async def take(
+        self,
+        session_id: str,
+        principal: str,
+        directory: str,
+        secrets: Mapping[str, Any] | None = None,
+        *,
+        older_tree: bool = False,
+    ) -> Adopted:
+        """Takes a session that was given away, or whose machine is gone, into this machine; its tree into `directory`.
+
+        `secrets` are the options that were left out of its record. `older_tree` takes the last tree that was saved
+        where the latest could not be. Raises what `claim`, `TreeStore.restore` and `Adoption.adopt` raise; the session
+        is then free for others, and what was restored of the tree stays.
+        """
+        holding = await self._holdings.claim(session_id, principal)
+        try:
+            document = await self._records.read(session_id)
+            if document.record.owner != principal:
+                raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+            deps = self._service.relocation.environment_of(Caller(principal))
+            cwd = directory
+            if document.tree is not None and document.tree_flaw is not None and not older_tree:
+                raise TreeRefused(
+                    f"The tree of session {session_id} could not be saved after its last turn: {document.tree_flaw} "
+                    "The one that was saved before is older than the conversation; it must be asked for to be used."
+                )
+            if document.tree is not None:
+                ref = TreeRef.model_validate(document.tree)
+                cwd = await self._trees.restore(Git(deps.launcher.home, (directory,)), ref, directory)
+                # The next save builds on it, and stores only what is new.
+                self._records.trees[session_id] = ref.model_dump()
+            return await self._adoption.adopt(session_id, holding, deps.stores, cwd, secrets)
+        except BaseException:
+            # Shielded: a session that nobody has and everybody is refused would be lost.
+            await asyncio.shield(self._holdings.release(holding))
+            raise

@@ -1,0 +1,79 @@
+"""Every subject, bucket and stream of a fleet, in one place: permissions are granted by these names.
+
+A machine's id, a session's id and a connection's id are tokens of a subject: letters, digits and hyphens only.
+"""
+
+import re
+from typing import Final
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+MACHINES: Final = "fleet_machines"
+"""Bucket with a time to live: machine id → what the machine reports of itself. A machine that is not in it is gone."""
+SESSIONS: Final = "fleet_sessions"
+"""Bucket: session id → machine, epoch and principal. Changed by compare-and-swap alone: the holder of a session."""
+RECORDS: Final = "fleet_records"
+"""Bucket: session id → the session's record (options, limits, spending, last state) as its holder last wrote it."""
+TRANSCRIPTS: Final = "FLEET_TRANSCRIPTS"
+"""Stream of `fleet.transcript.SESSION`: the entries of each conversation, appended with the expected sequence."""
+TREES: Final = "fleet_trees"
+"""Object store: git bundles of the working trees."""
+MEMBERS: Final = "fleet_members"
+"""Bucket: machine id → the machine's name, its public key and whether it is drained. Written by the operator alone."""
+QUEUE: Final = "fleet_queue"
+"""Bucket: those who wait for a free slot."""
+
+KEYS: Final = "fleet_keys"
+"""Bucket: hash of principal and message key → the machine that was chosen. A repeated call counts once."""
+
+
+def token(text: str) -> str:
+    """The text itself, if it may stand in a subject; ValueError otherwise. Never build a subject from anything else."""
+    if not _TOKEN.fullmatch(text):
+        raise ValueError(f"{text!r} cannot be part of a subject")
+    return text
+
+
+def transcript(session_id: str) -> str:
+    """The subject of a conversation's entries."""
+    return f"fleet.transcript.{token(session_id)}"
+
+
+def keeper(machine_id: str, verb: str) -> str:
+    """Where a machine asks the keeper for what its key does not let it read or write itself."""
+    return f"fleet.keeper.{token(machine_id)}.{token(verb)}"
+
+
+def joining(ticket_id: str) -> str:
+    """Where the holder of a ticket asks to be let in."""
+    return f"fleet.join.{token(ticket_id)}"
+
+
+def operating(verb: str) -> str:
+    """Where the operator asks for a ticket, or for a machine to be removed."""
+    return f"fleet.operator.{token(verb)}"
+
+
+def inbox(user_id: str) -> str:
+    """Where the answers to a user's requests arrive. Each has its own, so that nobody can read another's."""
+    return f"_INBOX_{token(user_id)}"
+
+
+def entry(bucket: str, key: str) -> str:
+    """The subject on which a key of a bucket is written."""
+    return f"$KV.{bucket}.{token(key)}"
+
+
+def opening(machine_id: str) -> str:
+    """Where a machine is asked for a new connection (request and reply)."""
+    return f"fleet.machine.{token(machine_id)}.open"
+
+
+def to_machine(machine_id: str, connection_id: str) -> str:
+    """What the gateway's side of a connection sends."""
+    return f"fleet.machine.{token(machine_id)}.c.{token(connection_id)}"
+
+
+def to_gateway(machine_id: str, connection_id: str) -> str:
+    """What the machine's side of a connection sends. It names the machine, so that a key can be held to its own."""
+    return f"fleet.gateway.{token(machine_id)}.c.{token(connection_id)}"

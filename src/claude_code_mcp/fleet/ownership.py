@@ -1,0 +1,300 @@
+"""The bucket of holders, and the keeper that changes it for machines.
+
+NATS grants subjects, and a machine's sessions are no fixed set of subjects: a key that may write the holder of one
+session may write that of all. So a machine's key may write none. It asks the keeper, which runs beside every gateway
+with a key of its own; who asks is told by the subject, which NATS lets only that machine use. A machine gets by itself
+what is new or its own; what another machine has or had, a gateway gives to it. The keeper answers only into the inbox
+of the machine that asked: the reply of a request names any subject, and NATS does not check it.
+"""
+
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import anyio
+import nats.errors
+from nats.aio.msg import Msg
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+
+from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
+from . import names
+from .connection import FleetConnection
+from .leases import HeldElsewhere, Holding, LeaseLapsed
+
+log = logging.getLogger(__name__)
+
+FIRST_CLAIM_SECONDS = 2.0
+"""How long a machine whose lease is gone can come back before its sessions may be taken."""
+_ATTEMPTS = 8
+_REQUEST_SECONDS = 5.0
+_CLAIM_SECONDS = FIRST_CLAIM_SECONDS + _REQUEST_SECONDS
+_QUEUE = "keepers"
+
+
+class OwnershipBucket:
+    """The holders themselves, for a key that may write all of them: that of a gateway or a keeper."""
+
+    def __init__(self, sessions: KeyValue, machines: KeyValue) -> None:
+        self._sessions = sessions
+        self._machines = machines
+        self._missing: dict[str, float] = {}
+        """Machine → when it was first seen to have no lease."""
+
+    @classmethod
+    async def opened(cls, connection: FleetConnection) -> Self:
+        """The bucket of a fleet."""
+        js = connection.jetstream
+        bucket = cls(await js.key_value(names.SESSIONS), await js.key_value(names.MACHINES))
+        # While NATS was gone every lease has ended: who was alive gets its time to come back.
+        connection.when_reconnected.append(bucket._missing.clear)
+        return bucket
+
+    async def read(self, session_id: str) -> Holding | None:
+        """The holder; None if no machine has the session."""
+        found = await self.last(session_id)
+        return found if found is not None and found.machine else None
+
+    async def last(self, session_id: str) -> Holding | None:
+        """The holder; without a machine if the last one has given the session up, None if there never was one."""
+        return await self._entry(session_id)
+
+    async def claim(self, session_id: str, principal: str, machine_id: str, *, only_given: bool = False) -> Holding:
+        """Takes a session for a machine, with the next epoch.
+
+        A session whose machine has no lease can be taken when that machine has had `FIRST_CLAIM_SECONDS` to come back.
+        `only_given` refuses what another machine has or had: a gateway gives that away, by this call without it.
+        Raises HeldElsewhere, or PermissionDenied if the session is another principal's or was not given.
+        """
+        for _ in range(_ATTEMPTS):
+            found = await self._entry(session_id)
+            if found is not None:
+                if found.principal != principal:
+                    raise PermissionDenied(f"Session {session_id} belongs to another principal.")
+                if only_given and found.machine != machine_id:
+                    raise PermissionDenied(f"Session {session_id} was not given to machine {machine_id}.")
+                # After the session was read, and before it is written: a machine that regains its lease writes its
+                # sessions again, so either it finds our write there, or we fail to make it.
+                await self._check_gone(found, machine_id)
+            try:
+                return await self._write(session_id, machine_id, (found.epoch if found else 0) + 1, principal, found)
+            except KeyWrongLastSequenceError:
+                continue  # somebody was faster: look who
+        raise LeaseLapsed(f"The holder of session {session_id} changes faster than it can be read.")
+
+    async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
+        """Gives a session to a machine, as `claim` does for itself; None if it is the machine's already, which then
+        keeps its epoch: whoever gives it twice takes it from nobody."""
+        found = await self._entry(session_id)
+        if found is not None and (found.machine, found.principal) == (machine_id, principal):
+            return None
+        return await self.claim(session_id, principal, machine_id)
+
+    async def confirm(self, holding: Holding) -> Holding:
+        """Writes a holding again with its epoch. Raises HeldElsewhere if another machine, or nobody, has it now."""
+        for _ in range(_ATTEMPTS):
+            found = await self._entry(holding.session_id)
+            if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
+                raise HeldElsewhere(found or Holding(holding.session_id, "", holding.epoch, holding.principal, 0))
+            try:
+                return await self._write(holding.session_id, found.machine, found.epoch, found.principal, found)
+            except KeyWrongLastSequenceError:
+                continue
+        raise LeaseLapsed(f"The holder of session {holding.session_id} changes faster than it can be read.")
+
+    async def release(self, holding: Holding) -> None:
+        """Gives a session up; its epoch stays, so that the next holder has a newer one."""
+        found = await self._entry(holding.session_id)
+        if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
+            return
+        try:
+            await self._write(holding.session_id, "", found.epoch, found.principal, found)
+        except KeyWrongLastSequenceError:
+            log.debug("session %s was taken while it was released", holding.session_id)
+
+    async def _check_gone(self, found: Holding, machine_id: str) -> None:
+        """Returns if the holder's lease has been gone for long enough, or it is nobody or the machine itself."""
+        if found.machine in ("", machine_id):
+            return
+        if await self._alive(found.machine):
+            raise HeldElsewhere(found)
+        since = self._missing.setdefault(found.machine, time.monotonic())
+        remaining = since + FIRST_CLAIM_SECONDS - time.monotonic()
+        if remaining > 0:
+            await anyio.sleep(remaining)
+            if await self._alive(found.machine):
+                raise HeldElsewhere(found)
+
+    async def _alive(self, machine_id: str) -> bool:
+        # Read from the leader of the bucket, never from a copy that may be behind: the bucket has no direct reads.
+        try:
+            await self._machines.get(machine_id)
+        except KeyNotFoundError:
+            return False
+        self._missing.pop(machine_id, None)
+        return True
+
+    async def _entry(self, session_id: str) -> Holding | None:
+        try:
+            entry = await self._sessions.get(names.token(session_id))
+        except KeyNotFoundError:
+            return None
+        value = json.loads(entry.value or b"{}")
+        return Holding(session_id, value["machine"], value["epoch"], value["principal"], entry.revision or 0)
+
+    async def _write(
+        self, session_id: str, machine_id: str, epoch: int, principal: str, before: Holding | None
+    ) -> Holding:
+        value = json.dumps({"machine": machine_id, "epoch": epoch, "principal": principal}).encode()
+        # `update`, never `create`: that would take a marker of a deletion for permission to try again.
+        revision = await self._sessions.update(session_id, value, last=before.revision if before else 0)
+        return Holding(session_id, machine_id, epoch, principal, revision)
+
+
+Verb = Callable[[str, dict[str, Any]], Awaitable[Any]]
+"""Takes the machine that asks, and its arguments; the result is sent as JSON."""
+
+
+class Keeper:
+    """Does for machines what their keys do not let them do, after checking that it is theirs to do.
+
+    Any number of keepers may run; each request is answered by one of them.
+    """
+
+    def __init__(self, connection: FleetConnection, bucket: OwnershipBucket, verbs: Mapping[str, Verb] = {}) -> None:
+        self._connection = connection
+        self._bucket = bucket
+        self._verbs: dict[str, Verb] = {
+            "claim": self._claim,
+            "confirm": self._confirm,
+            "release": self._release,
+            "read": self._read,
+            **verbs,
+        }
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Answers until the end of the block."""
+        async with anyio.create_task_group() as tasks:
+
+            async def take(message: Msg) -> None:
+                # In a task of its own: a claim waits for seconds, and others must not wait behind it.
+                tasks.start_soon(self._answer, message)
+
+            try:
+                async with self._connection.answering({"fleet.keeper.*.*": take}, _QUEUE):
+                    yield
+            finally:
+                tasks.cancel_scope.cancel()
+
+    async def _answer(self, message: Msg) -> None:
+        _, _, machine_id, name = message.subject.split(".")
+        if not message.reply.startswith(f"{names.inbox(machine_id)}."):
+            log.warning("a request of machine %s wanted its answer elsewhere; it is not answered", machine_id)
+            return
+        try:
+            if name not in self._verbs:
+                raise InvalidArgument(f"The keeper has no {name!r}.")
+            arguments = json.loads(message.data)
+            answer = {"result": await self._verbs[name](machine_id, arguments)}
+        except ClaudeCodeError as problem:
+            answer = {"error": type(problem).__name__, "message": problem.message}
+            if isinstance(problem, HeldElsewhere):
+                answer["holding"] = _fields(problem.holding)
+        except (KeyError, TypeError, ValueError):
+            answer = {"error": "InvalidArgument", "message": "The request makes no sense."}
+        except (nats.errors.Error, OSError, TimeoutError) as problem:
+            answer = {"error": "LeaseLapsed", "message": f"The fleet's stores do not answer: {problem}"}
+        try:
+            await message.respond(json.dumps(answer).encode())
+        except nats.errors.Error as problem:
+            log.debug("an answer to machine %s was not sent: %s", machine_id, problem)
+
+    async def holding_of(self, machine_id: str, session_id: str) -> Holding:
+        """The holding of a machine. Raises PermissionDenied if it does not hold the session: for verbs that read or
+        write what belongs to one."""
+        found = await self._bucket.read(session_id)
+        if found is None or found.machine != machine_id:
+            raise PermissionDenied(f"Machine {machine_id} does not hold session {session_id}.")
+        return found
+
+    async def _claim(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        session_id, principal = str(arguments["session_id"]), str(arguments["principal"])
+        return _fields(await self._bucket.claim(session_id, principal, machine_id, only_given=True))
+
+    async def _confirm(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        return _fields(await self._bucket.confirm(_own_holding(machine_id, arguments)))
+
+    async def _release(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        await self._bucket.release(_own_holding(machine_id, arguments))
+
+    async def _read(self, _: str, arguments: dict[str, Any]) -> Any:
+        # Who holds a session is no secret from a machine that knows the session's id.
+        found = await self._bucket.read(str(arguments["session_id"]))
+        return None if found is None else _fields(found)
+
+
+class KeptOwnership:
+    """The holders as a machine reaches them: by asking the keeper."""
+
+    def __init__(self, connection: FleetConnection, machine_id: str) -> None:
+        self._connection = connection
+        self._machine_id = names.token(machine_id)
+
+    async def read(self, session_id: str) -> Holding | None:
+        """The holder; None if no machine has the session."""
+        found = await self.ask("read", session_id=session_id)
+        return None if found is None else Holding(**found)
+
+    async def claim(self, session_id: str, principal: str, machine_id: str) -> Holding:
+        """As OwnershipBucket.claim; for this machine alone."""
+        if machine_id != self._machine_id:
+            raise ValueError("a machine claims for itself alone")
+        return Holding(**await self.ask("claim", session_id=session_id, principal=principal))
+
+    async def confirm(self, holding: Holding) -> Holding:
+        """As OwnershipBucket.confirm."""
+        return Holding(**await self.ask("confirm", **_fields(holding)))
+
+    async def release(self, holding: Holding) -> None:
+        """As OwnershipBucket.release."""
+        await self.ask("release", **_fields(holding))
+
+    async def ask(self, verb: str, **arguments: Any) -> Any:
+        """One request to the keeper. Raises what the keeper has refused it with, and LeaseLapsed if none answers."""
+        subject = names.keeper(self._machine_id, verb)
+        try:
+            request = json.dumps(arguments).encode()
+            message = await self._connection.client.request(subject, request, timeout=_CLAIM_SECONDS)
+        except (nats.errors.Error, OSError, TimeoutError) as problem:
+            raise LeaseLapsed(f"No keeper of the fleet answers: {problem or type(problem).__name__}.") from None
+        answer = json.loads(message.data)
+        if "error" not in answer:
+            return answer["result"]
+        if answer["error"] == "HeldElsewhere":
+            raise HeldElsewhere(Holding(**answer["holding"]))
+        raise _REFUSALS.get(answer["error"], ClaudeCodeError)(answer["message"])
+
+
+_REFUSALS: dict[str, type[ClaudeCodeError]] = {
+    problem.__name__: problem for problem in (PermissionDenied, InvalidArgument, LeaseLapsed)
+}
+
+
+def _fields(holding: Holding) -> dict[str, Any]:
+    return {name: getattr(holding, name) for name in Holding.__slots__}
+
+
+def _own_holding(machine_id: str, arguments: dict[str, Any]) -> Holding:
+    """The holding that a machine names. It is compared with the bucket afterwards; the machine is the asking one,
+    whatever the request says."""
+    return Holding(
+        names.token(str(arguments["session_id"])),
+        machine_id,
+        int(arguments["epoch"]),
+        str(arguments["principal"]),
+        int(arguments["revision"]),
+    )

@@ -1,0 +1,262 @@
+"""What another machine needs of a session beside its conversation and its tree: the bucket `fleet_records`.
+
+A document has the session's record as the holder's disk has it, the keys of its messages, what it has spent by day, its
+open questions and where its tree is. It is replaced by compare-and-swap and carries the holder's epoch, so that an
+earlier holder can neither undo it nor go on unnoticed.
+
+Secrets never stand in it as they are: variables and MCP servers of a session (`env`, `mcp_servers`, agents with
+servers) are left out of the record and named in `left_out`. They are sealed for the machines that may have them
+(`sealing.py`); on any other machine the session goes on only when it is given them again.
+"""
+
+import asyncio
+import dataclasses
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+from pydantic import BaseModel, ConfigDict
+
+from ..errors import InvalidArgument, SessionNotFound
+from ..model.options import SessionOptions
+from ..state.database import Database
+from ..state.session_records import SessionRecord
+from . import names
+from .connection import FleetConnection
+from .sealing import seal
+from .transcripts import FleetUnavailable, LostSession, SessionHolding, answering
+
+if TYPE_CHECKING:
+    import sqlite3
+
+VERSION: Final = 1
+_LONGEST_RESULT = 64 << 10
+_LARGEST = 16 << 20
+_MOST_TRIES = 10
+_SECRET_OPTIONS = ("env", "mcp_servers")
+
+
+class UnansweredQuestion(BaseModel):
+    """A question that nobody had answered when the document was written."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    title: str
+
+
+class SessionDocument(BaseModel):
+    """One session, as the last holder wrote it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int = VERSION
+    epoch: int
+    record: SessionRecord
+    left_out: tuple[str, ...] = ()
+    """The options that hold secrets, and are not in the record."""
+    sealed: Mapping[str, str] = {}
+    """These options, sealed for each machine that may have them."""
+    keys: tuple[tuple[str, str, str, str, str, str, int, float], ...] = ()
+    """Keys of messages: principal, session, key, message, digest, target, whether accepted, time."""
+    spending: tuple[tuple[str, str, float], ...] = ()
+    """Day, principal and dollars."""
+    questions: tuple[UnansweredQuestion, ...] = ()
+    tree: Mapping[str, Any] | None = None
+    """A `TreeRef`: the last tree that was saved."""
+    tree_flaw: str | None = None
+    """Why the tree could not be saved since."""
+
+
+class Questions(Protocol):
+    """Says which questions of a session are open."""
+
+    def __call__(self, session_id: str) -> Sequence[UnansweredQuestion]: ...
+
+
+class RecordStore:
+    """The documents of the fleet, as one machine reads and writes them."""
+
+    def __init__(self, connection: FleetConnection, database: Database, questions: Questions | None = None) -> None:
+        """`database` is this machine's, which has keys and spending."""
+        self._connection = connection
+        self._database = database
+        self.questions: Questions = questions or (lambda _: ())
+        self.receivers: Callable[[str], Mapping[str, bytes]] = lambda _: {}
+        """The machines that may have the secrets of a session, with their public keys."""
+        self.trees: dict[str, Mapping[str, Any]] = {}
+        """The last saved tree of each session of this machine; goes into its document with the next write."""
+        self.tree_flaws: dict[str, str] = {}
+        """Why the tree of a session could not be saved since."""
+        self._bucket: KeyValue | None = None
+
+    async def put(self, record: SessionRecord, holding: SessionHolding) -> None:
+        """Writes the document of a session as it is now. LostSession if a later epoch has written it;
+        FleetUnavailable if NATS does not answer: it may be called again."""
+        safe, left_out = without_secrets(record)
+        keys, spending = await asyncio.to_thread(self._database.read, lambda db: _beside(db, record.session_id))
+        sealed: dict[str, str] = {}
+        if left_out:
+            secrets = record.options.model_dump(include=set(left_out))
+            for machine_id, public in self.receivers(record.session_id).items():
+                sealed[machine_id] = seal(record.session_id, machine_id, public, secrets)
+        document = SessionDocument(
+            epoch=holding.epoch,
+            record=safe,
+            left_out=left_out,
+            sealed=sealed,
+            keys=keys,
+            spending=spending,
+            questions=tuple(self.questions(record.session_id)),
+            tree=self.trees.get(record.session_id),
+            tree_flaw=self.tree_flaws.get(record.session_id),
+        )
+        await self._replace(record.session_id, document)
+
+    async def read(self, session_id: str) -> SessionDocument:
+        """SessionNotFound if no machine has written one; InvalidArgument if it is of another version."""
+        with answering():
+            found, _ = await self._get(session_id)
+        if found is None:
+            raise SessionNotFound(f"The fleet has no record of session {session_id}.", session_id=session_id)
+        return found
+
+    async def take_over(self, session_id: str, holding: SessionHolding) -> SessionDocument:
+        """The document, which from now on no earlier epoch can replace. Raises as `read` and `put`."""
+        document = await self.read(session_id)
+        if document.epoch > holding.epoch:
+            raise _lost(session_id)
+        if document.epoch < holding.epoch:
+            document = document.model_copy(update={"epoch": holding.epoch})
+            await self._replace(session_id, document, over=True)
+        return document
+
+    async def remove(self, session_id: str) -> None:
+        """Forgets a session for good."""
+        with answering():
+            await (await self._kv()).delete(names.token(session_id))
+
+    async def _replace(self, session_id: str, document: SessionDocument, *, over: bool = False) -> None:
+        value = zlib.compress(document.model_dump_json().encode())
+        if len(value) > self._connection.client.max_payload - 1024:
+            raise InvalidArgument(f"The record of session {session_id} is too large for the fleet.")
+        with answering():
+            for _ in range(_MOST_TRIES):
+                found, revision = await self._get(session_id)
+                if found is not None and found.epoch > document.epoch:
+                    raise _lost(session_id)
+                ours = found is not None and found.epoch == document.epoch and not over
+                if ours and found is not None and found.record.revision > document.record.revision:
+                    return  # a later one of ours was faster
+                try:
+                    kv = await self._kv()
+                    # With the revision that was looked at: whoever wrote since then is looked at again.
+                    await kv.update(names.token(session_id), value, last=revision)
+                    return
+                except KeyWrongLastSequenceError:
+                    continue
+        raise FleetUnavailable(f"The record of session {session_id} changes too fast to be written.")
+
+    async def _get(self, session_id: str) -> tuple[SessionDocument | None, int]:
+        try:
+            entry = await (await self._kv()).get(names.token(session_id))
+        except KeyNotFoundError as error:
+            deleted = getattr(error, "entry", None)
+            return None, int(getattr(deleted, "revision", None) or 0)
+        return _decode(session_id, entry.value or b""), int(entry.revision or 0)
+
+    async def _kv(self) -> KeyValue:
+        if self._bucket is None:
+            self._bucket = await self._connection.jetstream.key_value(names.RECORDS)
+        return self._bucket
+
+
+def _decode(session_id: str, value: bytes) -> SessionDocument:
+    reader = zlib.decompressobj()
+    try:
+        text = reader.decompress(value, _LARGEST)
+        raw = json.loads(text)
+        if not isinstance(raw, dict) or raw.get("version") != VERSION:
+            raise ValueError("of another version")
+        document = SessionDocument.model_validate(raw)
+        if document.record.session_id != session_id:
+            raise ValueError("of another session")
+    except (ValueError, zlib.error) as error:
+        # Without its contents, which may be anything.
+        reason = str(error) if type(error) is ValueError else "damaged"
+        raise InvalidArgument(f"The fleet's record of session {session_id} cannot be used: it is {reason}.") from None
+    return document
+
+
+# -- secrets ----------------------------------------------------------------------------------------------------------
+
+
+def without_secrets(record: SessionRecord) -> tuple[SessionRecord, tuple[str, ...]]:
+    """The record without the options that hold secrets, and with no more of its result than fits; and their names."""
+    options, left_out = record.options, []
+    for name in _SECRET_OPTIONS:
+        if getattr(options, name):
+            left_out.append(name)
+    if options.agents and any(
+        isinstance(agent, Mapping) and agent.get("mcpServers") for agent in options.agents.values()
+    ):
+        left_out.append("agents")
+    changes: dict[str, Any] = {name: {} if name == "env" else None for name in left_out}
+    outcome, cut = record.outcome, record.result_cut
+    if outcome is not None and len(outcome.result) > _LONGEST_RESULT:
+        outcome, cut = dataclasses.replace(outcome, result=outcome.result[:_LONGEST_RESULT]), True
+    update = {"options": options.model_copy(update=changes), "outcome": outcome, "result_cut": cut}
+    return record.model_copy(update=update), tuple(left_out)
+
+
+def with_secrets(document: SessionDocument, secrets: Mapping[str, Any]) -> SessionRecord:
+    """The record with the options that were left out. InvalidArgument if one of them is not given: without them the
+    session would not be the one that it was."""
+    missing = [name for name in document.left_out if name not in secrets]
+    if missing:
+        raise InvalidArgument(
+            f"Session {document.record.session_id} was started with {' and '.join(missing)}, which may hold secrets "
+            f"and did not leave its machine. Name {' and '.join(missing)} again to go on with it here.",
+            field=missing[0],
+            missing=missing,
+        )
+    values = {name: secrets[name] for name in document.left_out}
+    options = SessionOptions.model_validate({**document.record.options.model_dump(), **values})
+    return document.record.model_copy(update={"options": options})
+
+
+# -- rows beside the record -------------------------------------------------------------------------------------------
+
+
+def _beside(db: "sqlite3.Connection", session_id: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    keys = db.execute(
+        "SELECT principal, session_id, key, message_id, digest, target, accepted, at FROM message_keys"
+        " WHERE session_id = ? OR target = ?",
+        (session_id, session_id),
+    ).fetchall()
+    spending = db.execute("SELECT day, principal, usd FROM spending WHERE session_id = ?", (session_id,)).fetchall()
+    return tuple(map(tuple, keys)), tuple(map(tuple, spending))
+
+
+def put_beside(database: Database, document: SessionDocument) -> None:
+    """Writes keys and spending of a session into this machine's database. A key that was pending belongs to no server
+    that lives: whoever comes with it looks into the transcript. Blocks; OSError if it cannot be written."""
+
+    def change(db: "sqlite3.Connection") -> None:
+        rows = [(*key[:7], "", key[7]) for key in document.keys]
+        db.executemany("INSERT OR REPLACE INTO message_keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        db.executemany(
+            # The larger one: this machine may have had the session before, and has what it cost until then.
+            "INSERT INTO spending VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (day, principal, session_id) DO UPDATE SET usd = max(usd, excluded.usd)",
+            [(day, principal, document.record.session_id, usd) for day, principal, usd in document.spending],
+        )
+
+    database.write(change, durable=True)
+
+
+def _lost(session_id: str) -> LostSession:
+    return LostSession(f"Session {session_id} is held by another machine now.", session_id=session_id)

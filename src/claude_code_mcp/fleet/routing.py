@@ -1,0 +1,234 @@
+"""Where a request of a gateway's client goes, decided from the request alone.
+
+A call about a session goes to the machine that holds it, one that begins a session to a machine that is chosen, and
+what is about all sessions to every machine. What a machine gives out and is asked for later without a session (the
+state of a call that waits for an answer, the id of a task) gets the machine's id in front, so that any gateway finds
+the way back.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from ..errors import InvalidArgument
+from .leases import Holding
+
+JsonObject = Mapping[str, Any]
+
+BEGINNING: Final = frozenset({"claude_create_session", "claude_code", "claude_code_query"})
+"""The tools that begin a session: they take `machine` and `labels`."""
+CONTINUING: Final = frozenset({"claude_send_message", "claude_code_reply"})
+"""The tools whose call lets a session go on: one whose machine is gone is then taken over by another."""
+ABOUT_ALL: Final = frozenset({"claude_list_sessions", "claude_session_costs"})
+ABOUT_A_MACHINE: Final = frozenset(
+    {"claude_code_configure", "claude_mcp_servers", "claude_mcp_search", "claude_mcp_call"}
+)
+"""What they do, or tell of, is a machine's own."""
+MACHINE_SCHEMA: Final = {"type": "string", "description": "Name or id of a machine of the fleet"}
+LABELS_SCHEMA: Final = {
+    "type": "array",
+    "items": {"type": "string"},
+    "description": "Only on a machine that has all of these labels",
+}
+
+_SESSION_ADDRESS = re.compile(r"claude-session:///([0-9A-Fa-f-]{36})(?=[/?]|$)")
+_ALL_SESSIONS = "claude-sessions:///"
+_SESSION_ID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_MOST_LABELS = 100
+
+
+class MachineIdentity(Protocol):
+    """What routing needs to know of a machine of the fleet."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+class FleetView(Protocol):
+    """What a gateway knows of the fleet."""
+
+    def machines(self) -> Sequence[MachineIdentity]:
+        """Those that are there now."""
+
+    def gone(self) -> Sequence[MachineIdentity]:
+        """Those that belong to the fleet and are not there: what they have is missing in every list."""
+
+    async def changed(self) -> None:
+        """Returns when a machine has come or gone."""
+
+    async def holder(self, session_id: str) -> str | None:
+        """The id of the machine that holds a session; empty if the last one gave it up, None if there never was one."""
+
+    async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
+        """Gives a session that no living machine holds to one; None if it is that machine's already. Raises
+        HeldElsewhere if another has it by then, and PermissionDenied if it is another principal's."""
+
+    async def take_back(self, holding: Holding) -> None:
+        """Frees a session again that a machine was given and has not claimed since."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRequest:
+    """On which machine a session is to begin."""
+
+    principal: str
+    machine: str | None = None
+    """Its id or its name."""
+    labels: frozenset[str] = frozenset()
+    directory: str | None = None
+
+
+class Goal(Enum):
+    """Which machines a request is for."""
+
+    SESSION = "session"
+    """The one that holds a session."""
+    MACHINE = "machine"
+    """The one that is named."""
+    NEW = "new"
+    """One that is chosen."""
+    ALL = "all"
+    ANY = "any"
+    """Whichever: the answer is the same everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRoute:
+    """Where a request goes, and what is sent there."""
+
+    goal: Goal
+    params: JsonObject
+    key: str = ""
+    """The session or the machine."""
+    placement: PlacementRequest | None = None
+    continues: bool = False
+    """Whether the session goes on with it, elsewhere if its machine is gone."""
+    message_key: str | None = None
+    """With the same key the same machine is chosen again: a repeated call counts once."""
+
+
+def route(method: str, params: JsonObject, principal: str) -> RequestRoute:
+    """The way of a request. Raises InvalidArgument where it cannot be told."""
+    if method == "tools/call":
+        return _tool_route(params, principal)
+    if method.startswith("tasks/"):
+        machine, task_id = split_id(params.get("taskId"))
+        return RequestRoute(Goal.MACHINE, {**params, "taskId": task_id}, machine)
+    if method in ("resources/read", "resources/subscribe", "resources/unsubscribe"):
+        return _resource_route(params)
+    if method in ("resources/list", "completion/complete"):
+        return RequestRoute(Goal.ALL, params)
+    return RequestRoute(Goal.ANY, params)
+
+
+def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PLR0911 - one for each kind of call
+    name, call_arguments = params.get("name"), params.get("arguments") or {}
+    if not isinstance(name, str) or not isinstance(call_arguments, Mapping):
+        return RequestRoute(Goal.ANY, params)  # which refuses it
+    arguments = dict(call_arguments)
+    machine, labels = arguments.pop("machine", None), arguments.pop("labels", None) or []
+    takes_machine = name in BEGINNING | ABOUT_ALL | ABOUT_A_MACHINE
+    if machine is not None and (not isinstance(machine, str) or not takes_machine):
+        problem = "must be a text" if takes_machine else "unknown field"
+        raise InvalidArgument(f"machine: {problem}", field="machine")
+    if labels and (name not in BEGINNING or not _are_labels(labels)):
+        raise InvalidArgument("labels: must be a list of texts, for a new session", field="labels")
+    sent = {**params, "arguments": arguments}
+    if params.get("requestState") is not None:
+        # A later round of a call that waits for an answer, wherever its session may be recorded.
+        machine, state = split_id(params["requestState"])
+        return RequestRoute(Goal.MACHINE, {**sent, "requestState": state}, machine)
+    if name in BEGINNING:
+        directory = arguments.get("workingDirectory") or arguments.get("cwd")
+        placement = PlacementRequest(
+            principal, machine, frozenset(labels), directory if isinstance(directory, str) else None
+        )
+        key = arguments.get("messageKey")
+        return RequestRoute(Goal.NEW, sent, placement=placement, message_key=key if isinstance(key, str) else None)
+    if machine is not None:
+        return RequestRoute(Goal.MACHINE, sent, machine)
+    session_id = arguments.get("sessionId")
+    if isinstance(session_id, str) and _SESSION_ID.fullmatch(session_id):
+        return RequestRoute(Goal.SESSION, sent, session_id.lower(), continues=name in CONTINUING)
+    is_list = name == "claude_code_session" and arguments.get("action") == "list"
+    if name in ABOUT_ALL or is_list:
+        return RequestRoute(Goal.ALL, sent)
+    if name in ABOUT_A_MACHINE:
+        return RequestRoute(Goal.MACHINE, sent)
+    return RequestRoute(Goal.ANY, sent)  # which refuses it, and says what is wrong with it
+
+
+def _are_labels(labels: object) -> bool:
+    return isinstance(labels, list) and len(labels) <= _MOST_LABELS and all(isinstance(each, str) for each in labels)
+
+
+def _resource_route(params: JsonObject) -> RequestRoute:
+    uri = params.get("uri")
+    session_id = session_of(uri) if isinstance(uri, str) else None
+    if session_id is not None:
+        return RequestRoute(Goal.SESSION, params, session_id)
+    return RequestRoute(Goal.ALL if isinstance(uri, str) and uri.startswith(_ALL_SESSIONS) else Goal.ANY, params)
+
+
+def session_of(uri: str) -> str | None:
+    """The session whose resource this is; None if it is not that of one."""
+    found = _SESSION_ADDRESS.match(uri)
+    return found[1].lower() if found is not None else None
+
+
+def find_machine(machines: Sequence[MachineIdentity], wanted: str) -> MachineIdentity:
+    """The machine with this id, or else with this name. Raises InvalidArgument if there is none, or more than one."""
+    found = [machine for machine in machines if machine.id == wanted] or [
+        machine for machine in machines if machine.name == wanted
+    ]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(sorted(f"{machine.name} ({machine.id})" for machine in (found or machines))) or "none"
+    problem = "is the name of several machines" if found else "is no machine that is there now"
+    raise InvalidArgument(f"machine: {wanted[:100]!r} {problem}. There are: {known}.", field="machine")
+
+
+# -- ids of machines in front of theirs -------------------------------------------------------------------------------
+
+
+def with_machine(machine_id: str, text: str) -> str:
+    """The text with the machine in front."""
+    return f"{machine_id}.{text}"
+
+
+def split_id(text: object) -> tuple[str, str]:
+    """The machine and the text behind it. Raises InvalidArgument for what no machine of a fleet has given out."""
+    machine, dot, rest = text.partition(".") if isinstance(text, str) else ("", "", "")
+    if not dot:
+        raise InvalidArgument("This was not given out by a machine of the fleet.")
+    return machine, rest
+
+
+@dataclass(frozen=True, slots=True)
+class ListenFilter:
+    """What a client of 2026-07-28 wants to hear of, split by machine."""
+
+    lists: JsonObject
+    """What every machine is asked for."""
+    by_machine: Mapping[str, JsonObject] = field(default_factory=dict)
+
+    def at(self, machine_id: str) -> JsonObject:
+        """The filter for one machine; empty if nothing is wanted of it."""
+        return {**self.lists, **self.by_machine.get(machine_id, {})}
+
+    def with_resource(self, machine_id: str, uri: str) -> "ListenFilter":
+        return self._with(machine_id, "resourceSubscriptions", uri)
+
+    def with_task(self, machine_id: str, task_id: str) -> "ListenFilter":
+        return self._with(machine_id, "taskIds", task_id)
+
+    def _with(self, machine_id: str, kind: str, key: str) -> "ListenFilter":
+        known = self.by_machine.get(machine_id, {})
+        common = list(self.lists.get(kind, ()))
+        entry = {**known, kind: [*(known.get(kind) or common), key]}
+        return replace(self, by_machine={**self.by_machine, machine_id: entry})

@@ -1,0 +1,142 @@
+"""A machine of a fleet at work: the ordinary server, the copy of its sessions, its lease, and its door for gateways.
+
+The order in which it is built up is that in which it can be taken down: the lease outlives the sessions, whose copy is
+completed before it is given up, so that nobody takes a session that still runs here.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+
+import anyio
+
+from ..config import Settings
+from ..server.server import McpServer
+from ..state.state_directory import database_in
+from .adoption import Adoption
+from .connection import FleetConnection
+from .leases import Holdings, Ownership
+from .machine_server import Taken, serve_machine
+from .machines import Machine
+from .member import joined
+from .moving import SessionMover
+from .records import RecordStore
+from .session_copy import FleetReplica
+from .transcripts import TranscriptStore
+from .trees import TreeStore
+from .turns import MachineTurns
+
+log = logging.getLogger(__name__)
+
+ServerWith = Callable[[FleetReplica], AbstractAsyncContextManager[McpServer]]
+"""Makes the ordinary server of this machine, which tells the replica of its sessions."""
+
+_WHOLE_HISTORY = 64 << 20
+"""Bytes up to which the history of a repository is stored with a session's tree. Of a larger one that has a remote only
+what the remote has not: such a tree can be restored only where somebody has fetched the rest."""
+_LAST_COPIES = 10.0
+"""Seconds in which what the last turns have written leaves the machine when it ends."""
+
+
+@asynccontextmanager
+async def running_machine(
+    connection: FleetConnection, machine: Machine, ownership: Ownership, settings: Settings, server_with: ServerWith
+) -> AsyncIterator[None]:
+    """Is a machine of the fleet until the end of the block; when it begins, gateways can reach it. Raises as `joined`,
+    also later."""
+    turns = MachineTurns()
+    async with (
+        joined(connection, machine, ownership, turns, lambda: turns.busy) as holdings,
+        _serving(connection, machine.id, settings, server_with, turns, holdings),
+    ):
+        yield
+
+
+@asynccontextmanager
+async def _serving(
+    connection: FleetConnection,
+    machine_id: str,
+    settings: Settings,
+    server_with: ServerWith,
+    turns: MachineTurns,
+    holdings: Holdings,
+) -> AsyncIterator[None]:
+    database = database_in(settings.state_dir)
+    transcripts, records = TranscriptStore(connection), RecordStore(connection, database)
+    replica = FleetReplica(transcripts, records, holdings.held, turns.lost, holdings.claim)
+    try:
+        async with server_with(replica) as server:
+            service = server.service
+            turns.bind(service, holdings, replica)
+            adoption = Adoption(transcripts, records, database)
+            mover = SessionMover(
+                service, replica, records, TreeStore(connection, complete_below=_WHOLE_HISTORY), adoption, holdings
+            )
+            service.observe(replica)
+            service.observe(mover)
+            taking = _Taking(mover, holdings, settings.fleet_directory)
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(
+                    lambda task_status: serve_machine(
+                        connection, machine_id, server, take=taking.take, task_status=task_status
+                    )
+                )
+                try:
+                    yield
+                finally:
+                    tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await replica.close(_LAST_COPIES)
+
+
+class _Taking:
+    """Takes sessions over whose machine is gone."""
+
+    def __init__(self, mover: SessionMover, holdings: Holdings, directory: Path) -> None:
+        self._mover = mover
+        self._holdings = holdings
+        self._directory = directory
+        self._locks: dict[str, anyio.Lock] = {}
+
+    async def take(self, session_id: str, principal: str) -> Taken:
+        """As `TakeSession` of `machine_server.py`; does nothing if this machine has the session already."""
+        lock = self._locks.setdefault(session_id, anyio.Lock())
+        try:
+            # One at a time: several messages may have found its machine gone.
+            async with lock:
+                held = self._holdings.held(session_id)
+                if held is not None and self._holdings.valid(held):
+                    return Taken()
+                return await self._take(session_id, principal)
+        finally:
+            if not lock.locked():
+                self._locks.pop(session_id, None)
+
+    async def _take(self, session_id: str, principal: str) -> Taken:
+        directory = await asyncio.to_thread(_new_directory, self._directory, session_id)
+        try:
+            adopted = await self._mover.take(session_id, principal, str(directory))
+        except BaseException:
+            with suppress(OSError):  # something of the tree is there
+                directory.rmdir()
+            raise
+        log.info("session %s goes on here, in %s", session_id, adopted.record.cwd)
+        outcome = adopted.record.outcome
+        return Taken(outcome.detail if adopted.turn_lost and outcome is not None else "", adopted.without_tree or "")
+
+
+def _new_directory(parent: Path, session_id: str) -> Path:
+    """An empty directory for the tree of a session that comes here; never one that has been used. Blocks."""
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    number = 1
+    while True:
+        directory = parent / (session_id if number == 1 else f"{session_id}-{number}")
+        try:
+            os.mkdir(directory, 0o700)
+            return directory
+        except FileExistsError:
+            number += 1

@@ -1,0 +1,144 @@
+"""The composition of a fleet's parts: the ordinary server as a machine, and a gateway at the socket that the clients of
+this user share, and over HTTP."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .app import running_service, shared_callers, shared_policy
+from .config import Settings
+from .errors import InvalidArgument
+from .fleet.connection import FleetConnection
+from .fleet.gateway import Gateway
+from .fleet.live_fleet import LiveFleet, choose_machine
+from .fleet.machines import Membership
+from .fleet.ownership import OwnershipBucket
+from .model.caller import LOCAL
+from .server.server import McpServer
+from .server.transports.http import HttpServer, check_exposure, http_app, read_address
+from .server.transports.unix_socket import STOPPING, SharedSocket
+from .shared import place
+from .shared.hello import Hello
+
+if TYPE_CHECKING:
+    from .sessions.replica import SessionReplica
+
+
+async def _no_console() -> dict[str, Any]:
+    return {"error": "A gateway of a fleet has no console; each machine's own server has one."}
+
+
+async def _nothing() -> None:
+    return None
+
+
+_ASKS = {"web": _no_console, "sessions": _nothing, "metrics": _nothing, "hub": _nothing}
+"""What commands ask a shared server for, and a gateway has not."""
+
+
+@asynccontextmanager
+async def machine_server(settings: Settings, replica: "SessionReplica") -> AsyncIterator[McpServer]:
+    """The ordinary server, for callers of gateways. Whoever has a token of their own there must be known here too: by
+    the same file of tokens, or the same issuer."""
+    several = settings.http_tokens_file is not None or settings.oauth_issuer is not None
+    callers = await asyncio.to_thread(shared_callers, settings, "the gateway" if several else None)
+    policy = shared_policy(settings, "the gateway" if several else None)
+    principals = {LOCAL, *callers.names} if callers is not None else ()
+    others = callers is not None and callers.open
+    async with running_service(settings, policy, None, principals=principals, others=others, replica=replica) as (
+        service,
+        hosting,
+    ):
+        yield McpServer(service, "keep", hosting.hub)
+
+
+class GatewayPlace:
+    """The socket of this user's shared server, held for a gateway: `claude-code-mcp --shared` finds it there."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        """Raises InvalidArgument if a shared server runs there already. `arguments` are settings, as for `serve`."""
+        try:
+            self.where, self._fingerprint = place.find_place(arguments, os.environ)
+            found = place.take_lock(self.where)
+        except OSError as error:
+            raise InvalidArgument(f"There can be no socket for clients here: {error}.") from None
+        if found is None:
+            raise InvalidArgument(
+                f"A shared server runs already at {self.where.socket}: end it with `claude-code-mcp shared stop`."
+            )
+        # After the lock: only its holder may take the place of a socket that is there.
+        self._lock = found
+        self._listener = socket.socket(fileno=place.listen(self.where).detach())
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, f"{os.getpid()}\n".encode())
+
+    def opened(self) -> SharedSocket:
+        """Serves the socket; to be called once, on the event loop."""
+        shared = SharedSocket(self._listener, self.where)
+        shared.settle_settings(
+            Hello(directory=place.working_directory(), environment=dict(os.environ), fingerprint=self._fingerprint)
+        )
+        return shared
+
+    def close(self) -> None:
+        """Gives the place free for another server."""
+        self._listener.close()
+        with contextlib.suppress(OSError):
+            os.close(self._lock)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedGateway:
+    """A gateway while it serves clients."""
+
+    url: str | None
+    """Where it does over HTTP."""
+    ended: Callable[[], Awaitable[None]]
+    """Returns when somebody has asked at the socket for its end."""
+
+
+@asynccontextmanager
+async def serving_gateway(
+    connection: FleetConnection, settings: Settings, at: GatewayPlace, http: str | None
+) -> AsyncIterator[ServedGateway]:
+    """Serves clients of the fleet until the end of the block. `connection` has a key that may do everything."""
+    callers = await asyncio.to_thread(shared_callers, settings, http)
+    async with Membership(connection).followed() as membership:
+        ownership = await OwnershipBucket.opened(connection)
+        gateway = Gateway(connection, LiveFleet(membership, ownership), choose_machine, settings)
+        gateway.service.start_task(gateway.follow_machines())
+        shared = at.opened()
+
+        def status() -> dict[str, Any]:
+            return {"http": server.url if server is not None else None, "machines": len(membership.machines())}
+
+        server = None
+        if http is not None and callers is not None:
+            bind = read_address(http)
+            check_exposure(bind, callers, settings)
+            server = HttpServer(bind, lambda address: http_app(gateway, settings, address, callers), settings=settings)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(shared.run)
+            serving = None
+            if server is not None and callers is not None:
+                gateway.service.start_task(callers.follow(gateway.service))
+                serving = gateway.service.start_task(server.serve())
+            shared.open(gateway, status, _ASKS)
+            try:
+                yield ServedGateway(server.url if server is not None else None, shared.ended)
+            finally:
+                # In this order: what is cut off from here on goes on at its machine, and is not cancelled.
+                gateway.leave()
+                shared.end(STOPPING)
+                with anyio.CancelScope(shield=True):
+                    if server is not None and serving is not None:
+                        server.stop()
+                        await asyncio.wait([serving])
+                    await gateway.close()

@@ -1,1 +1,0 @@
-"""Ways to reach a server. Each is an asynchronous context manager that yields two streams."""

@@ -1,0 +1,164 @@
+"""The names of tools: Claude Code's own, and those of MCP servers by the server's name.
+
+Server and tool may be called anything, but models and clients take only letters, digits, `_` and `-`, and 128
+characters. A single name can therefore not be read back; a whole set of them can, which is what `ToolNames` is. An
+entry that is this very product must not be started from within it.
+
+Versions of Claude Code differ in the tools that they have, so a name that is missing here proves nothing. Nothing is
+refused by this list.
+"""
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+PREFIX = "mcp__"
+LONGEST = 128
+_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_-]")
+_DIGITS = 8
+
+
+UPDATED = "updated "
+"""What watchers of a server are told begins with this where a resource has changed; its address follows."""
+
+
+def normalise(name: str) -> str:
+    """The name with everything replaced that a tool name cannot have."""
+    return _NOT_ALLOWED.sub("_", name)
+
+
+def prefix_of(server: str) -> str:
+    """What the names of all tools of a server begin with."""
+    return f"{PREFIX}{normalise(server)}__"
+
+
+def plain_name(server: str, tool: str) -> str:
+    """`mcp__server__tool`, as Claude Code itself calls the tool."""
+    return f"{prefix_of(server)}{normalise(tool)}"
+
+
+def server_names(servers: Iterable[str]) -> dict[str, str]:
+    """From the name that Claude Code gets to the server: its own, unless an earlier one has the same tool names; then
+    one that ends in a few digits, which are always the same for this server."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for server in servers:
+        name = server if normalise(server) not in taken else _with_digits(normalise(server), (server,))
+        taken.add(normalise(name))
+        names[name] = server
+    return names
+
+
+class ToolNames(Mapping[str, tuple[str, str]]):
+    """The names of a set of tools, and from each name back to its server and tool.
+
+    A name that would be too long, or that another tool already has, ends in a few digits that are always the same
+    for this server and tool.
+    """
+
+    def __init__(self, tools: Iterable[tuple[str, str]]) -> None:
+        pairs = list(dict.fromkeys(tools))
+        plain: dict[str, list[tuple[str, str]]] = {}
+        for pair in pairs:
+            plain.setdefault(plain_name(*pair), []).append(pair)
+        # Whether a name needs digits depends on the set alone, never on the order in which servers came up.
+        self._names = {
+            pair: name if len(same) == 1 and len(name) <= LONGEST else _with_digits(name, pair)
+            for name, same in plain.items()
+            for pair in same
+        }
+        self._pairs = {name: pair for pair, name in self._names.items()}
+
+    def name(self, server: str, tool: str) -> str:
+        """The name of a tool of the set."""
+        return self._names[server, tool]
+
+    def __getitem__(self, name: str) -> tuple[str, str]:
+        return self._pairs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pairs)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+
+def _with_digits(name: str, pair: tuple[str, ...]) -> str:
+    digits = hashlib.sha256("\0".join(pair).encode()).hexdigest()[:_DIGITS]
+    return f"{name[: LONGEST - _DIGITS - 1]}_{digits}"
+
+
+_NAMES = frozenset({"claude-code-mcp", "claude_code_mcp"})
+_FLAGS = frozenset({"--shared", "--http", "--config", "--toolsets", "--on-disconnect"})
+"""Those of `serve`, which may be left out before them."""
+_RUNNERS = re.compile(r"(uvx?|pipx|env|python[0-9.]*w?|pypy[0-9.]*|py)\Z")
+
+
+def is_this_server(command: str, arguments: Sequence[str]) -> bool:
+    """Whether a command line starts our server: by its name, or through one of the usual runners of Python programs.
+
+    Our other commands are not servers, nor is a path of ours among the arguments of a foreign program. What is missed
+    here, such as a script around it, is caught when it starts: it finds our mark in its environment.
+    """
+    name = _program(command)
+    if name in _NAMES:
+        return _serves(arguments)
+    if not _RUNNERS.match(name):
+        return False
+    positions = [at for at, argument in enumerate(arguments) if _program(_distribution(argument)) in _NAMES]
+    return any(_serves(arguments[at + 1 :]) for at in positions)
+
+
+def _serves(rest: Sequence[str]) -> bool:
+    return not rest or rest[0] == "serve" or rest[0].partition("=")[0] in _FLAGS
+
+
+def _distribution(requirement: str) -> str:
+    """The bare name in `name[extra]==1.0` or `name@latest`."""
+    return re.split(r"[\[=@<>~! ]", requirement, maxsplit=1)[0]
+
+
+def _program(command: str) -> str:
+    name = re.split(r"[/\\]", command)[-1].lower()
+    return re.sub(r"\.(exe|cmd|bat)\Z", "", name)
+
+
+# -- built in tools ---------------------------------------------------------------------------------------------------
+
+
+BUILT_IN_TOOLS = frozenset(
+    {
+        *("Agent", "AskUserQuestion", "Bash", "BashOutput", "CronCreate", "CronDelete", "CronList", "Edit"),
+        *("EnterPlanMode", "EnterWorktree", "ExitPlanMode", "ExitWorktree", "Glob", "Grep", "KillBash", "KillShell"),
+        *("LS", "LSP", "ListAgents", "ListMcpResources", "ListMcpResourcesTool", "Monitor", "MultiEdit"),
+        *("NotebookEdit", "NotebookRead", "PowerShell", "Read", "ReadMcpResource", "ReadMcpResourceTool"),
+        *("RemoteTrigger", "ReportFindings", "ScheduleWakeup", "SendMessage", "Skill", "SlashCommand"),
+        *("StructuredOutput", "Task", "TaskCreate", "TaskGet", "TaskList", "TaskOutput", "TaskStop", "TaskUpdate"),
+        *("TeamCreate", "TeamDelete", "TodoRead", "TodoWrite", "ToolSearch", "WebFetch", "WebSearch", "Workflow"),
+        "Write",
+    }
+)
+_BY_LOWER = {name.lower(): name for name in BUILT_IN_TOOLS}
+_PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_MCP = "mcp__"
+_CLOSE = 0.6
+"""How alike two names are, from 0 to 1, for one to be taken for the other."""
+
+
+def proper_name(name: str) -> str:
+    """A tool's name as Claude Code spells it, whatever its case."""
+    return _BY_LOWER.get(name.lower(), name)
+
+
+def unknown_tools(rules: Iterable[str]) -> dict[str, str | None]:
+    """The tools of permission rules that are no built-in ones, each with the nearest that is, or None. Tools of MCP
+    servers and patterns are left out: which of those there are is not known before a session runs."""
+    names = dict.fromkeys(rule.partition("(")[0].strip() for rule in rules)
+    plain = (name for name in names if _PLAIN_NAME.fullmatch(name) and not name.startswith(_MCP))
+    return {name: _nearest(name) for name in plain if name not in BUILT_IN_TOOLS}
+
+
+def _nearest(name: str) -> str | None:
+    close = difflib.get_close_matches(name.lower(), _BY_LOWER, n=1, cutoff=_CLOSE)
+    return _BY_LOWER[close[0]] if close else None

@@ -1,0 +1,427 @@
+"""The answer channel through the client's own dialogs (MCP elicitation), and questions as forms.
+
+The person decides on what the form says, so it says everything. What is too long for one form comes in several, and
+only the last of them can be answered with yes.
+
+On connections of the 2025 protocol a question is pushed as an `elicitation/create` request as soon as the client reads
+a stream: that of a call that waits, or else the connection's own. On 2026-07-28 a server may not send requests: there a
+waiting call returns the question, and the client repeats the call with the answer. The broker offers every question to
+the other channels too; the first answer wins, and the dialog of a question that was settled elsewhere is withdrawn.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import mcp_types as types
+from mcp.server.session import ServerSession
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from .. import json_text
+from ..errors import InvalidArgument
+from ..model.caller import LOCAL
+from ..model.question import Answer, Choice, Closure, Question, QuestionKind, Resolution, Scope
+from ..model.text import Page, page_of, visible
+from ..questions.form_model import FieldKind, FormField, form_schema, options_of
+from ..questions.presentation import FORM_PAGE, as_offered, full_text, is_whole, without_secrets
+from ..service import Service
+from .sdk import is_modern
+from .transports.wire import log_pushed
+
+CONFIRM = "confirm"
+_ONCE, _SESSION, _DENY = "Allow once", "Allow for this session", "Deny"
+_APPROVE, _FEEDBACK = "Approve the plan", "Send feedback"
+_APPROVE_EDITS, _EDITS = "Approve the plan and accept edits", "acceptEdits"
+_NEXT = "Show the next part"
+_REASON = FormField("reason", "Reason", "Told to Claude if you deny")
+_FEEDBACK_TEXT = FormField("feedback", "Feedback", "What should change, if you send feedback")
+
+
+def form_of(question: Question, *, arrays: bool = True, offset: int = 0) -> tuple[str, dict[str, Any]]:
+    """The message and the schema of the form. Without `arrays`, several choices are typed as text.
+
+    Of what is too long for one form, this is the one that begins at `offset`.
+    """
+    if is_whole(question):
+        return full_text(question), _answer_schema(question, arrays)
+    page = page_of(full_text(question), offset, FORM_PAGE)
+    schema = (
+        _answer_schema(question, arrays) if page.next_offset is None else form_schema(_decision(_NEXT, _DENY), _REASON)
+    )
+    return _page_message(page), schema
+
+
+def next_offset(question: Question, offset: int) -> int | None:
+    """Where the form behind the one at `offset` begins; None if that is the last."""
+    return None if is_whole(question) else page_of(full_text(question), offset, FORM_PAGE).next_offset
+
+
+def wants_next_page(action: str, content: Mapping[str, Any] | None) -> bool:
+    """Whether the person wants to see more before answering."""
+    return action == "accept" and (content or {}).get("decision") == _NEXT
+
+
+def _page_message(page: Page) -> str:
+    where = f"characters {page.offset + 1:,} to {page.offset + len(page.text):,} of {page.total:,}"
+    if page.next_offset is None:
+        return f"The last part: {where}.\n\n{page.text}"
+    rest = f'"{_NEXT}" shows what follows; it can be allowed only after all of it was shown.'
+    return f"THIS IS NOT ALL OF IT: {where}. {rest}\n\n{page.text}"
+
+
+def _answer_schema(question: Question, arrays: bool) -> dict[str, Any]:
+    match question.kind:
+        case QuestionKind.PERMISSION:
+            decision = _decision(_ONCE, _SESSION, _DENY) if question.suggestions else _decision(_ONCE, _DENY)
+            return form_schema(decision, _REASON)
+        case QuestionKind.PLAN_REVIEW:
+            edits = (_APPROVE_EDITS,) if _EDITS in question.modes else ()
+            decision = _decision(_APPROVE, *edits, _FEEDBACK)
+            return form_schema(decision, _FEEDBACK_TEXT)
+        case QuestionKind.USER_QUESTION:
+            fields = (_choice_fields(number, choice, arrays) for number, choice in enumerate(question.choices, 1))
+            return form_schema(*(field for pair in fields for field in pair))
+
+
+def answer_of(
+    question: Question, action: str, content: Mapping[str, Any] | None, *, all_shown: bool = True
+) -> Answer | None:
+    """The answer in a form; None if the person only put it away, which leaves the question open. Before `all_shown`
+    it can only be denied."""
+    filled = content or {}
+    if action == "decline" or (action == "accept" and filled.get("decision") == _DENY):
+        return Answer(allow=False, message=_REASON.entered_text(filled))
+    if action != "accept" or not all_shown:
+        return None
+    match question.kind:
+        case QuestionKind.PERMISSION:
+            decision = filled.get("decision")
+            if decision not in (_ONCE, _SESSION):
+                return Answer(allow=False, message=_REASON.entered_text(filled))
+            return Answer(allow=True, scope=Scope.SESSION if decision == _SESSION else Scope.ONCE)
+        case QuestionKind.PLAN_REVIEW:
+            decision = filled.get("decision")
+            mode = _EDITS if decision == _APPROVE_EDITS else None
+            approved = decision in (_APPROVE, _APPROVE_EDITS)
+            return Answer(approved, message=_FEEDBACK_TEXT.entered_text(filled), mode=mode)
+        case QuestionKind.USER_QUESTION:
+            return _question_answer(question, filled)
+
+
+def confirmation(question: str, title: str) -> tuple[str, dict[str, Any]]:
+    """The form that asks for a plain yes; `title` says in short what it would allow."""
+    field = FormField(CONFIRM, title, kind=FieldKind.BOOLEAN, required=True)
+    return visible(question), form_schema(field)
+
+
+def confirmed(action: str, content: Mapping[str, Any] | None) -> bool:
+    """Whether the person said yes."""
+    return action == "accept" and bool((content or {}).get(CONFIRM))
+
+
+def _decision(*labels: str) -> FormField:
+    return FormField("decision", "Decision", options=options_of(*labels), required=True)
+
+
+def _choice_fields(number: int, choice: Choice, arrays: bool = True) -> tuple[FormField, FormField]:
+    """The two fields for one part of a user question: the choice among what Claude offers, and a text instead of it."""
+    title, asked = visible(choice.header or choice.question), visible(choice.question)
+    kind, options = FieldKind.STRING, options_of(*choice.labels)
+    if choice.several and options and arrays:
+        kind = FieldKind.ARRAY
+    elif choice.several and options:
+        asked, options = f"{asked} (one or more of: {', '.join(choice.labels)})", {}
+    answer = FormField(f"answer{number}", title, asked, kind, options)
+    return answer, FormField(f"other{number}", "Something else", "Your own answer instead")
+
+
+def _question_answer(question: Question, filled: Mapping[str, Any]) -> Answer:
+    answers: dict[str, str | list[str]] = {}
+    for number, choice in enumerate(question.choices, 1):
+        answer, other = _choice_fields(number, choice)
+        entered = other.entered(filled) or answer.entered(filled)
+        if entered is not None:
+            answers[choice.question] = entered
+    return Answer(allow=True, answers=answers)
+
+
+# -- dialogs ----------------------------------------------------------------------------------------------------------
+
+
+log = logging.getLogger(__name__)
+
+_WITH_ARRAYS = "2025-11-25"
+_FORMS_AT_ONCE = 1 << 19
+"""Characters of all forms in one result; what does not fit is asked in the next round."""
+_GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CallStream:
+    """The stream of a call that waits for a session: the client reads it, so a question can be pushed on it."""
+
+    session_id: str
+    request_id: types.RequestId | None
+    session: ServerSession
+
+
+class Dialogs:
+    """The dialogs of one connection: a channel for the questions of the sessions that this client has used."""
+
+    name = "elicitation"
+
+    def __init__(
+        self,
+        service: Service,
+        session: ServerSession,
+        *,
+        pushes: bool,
+        can_push: Callable[[], bool],
+        connection: str | None = None,
+        client: str = "",
+        principal: str = LOCAL,
+    ) -> None:
+        """`pushes` says whether questions are sent as requests at all; `can_push` whether the client now reads what is
+        sent to it outside of a call."""
+        self._service = service
+        self._session = session
+        self._principal = principal
+        self._pushes = pushes
+        self._can_push = can_push
+        self.connection = connection
+        self.client = client
+        """What the client calls itself; shown to those whose dialogs it was faster than."""
+        self.followed: set[str] = set()
+        """The sessions that this client has used."""
+        self.log_level: str | None = None
+        """From which level on this client wants what servers of the hub log; None for all of it."""
+        self._waiting: list[_CallStream] = []
+        self._shown: dict[str, asyncio.Task[None]] = {}
+        """The dialogs that a person has open, by question."""
+        self._dismissed: set[str] = set()
+        """Questions whose dialog was closed without an answer, or could not be shown: other channels may answer."""
+        self._offsets: dict[str, int] = {}
+        """How far the person has read in questions that take several forms, where forms are pushed."""
+        self._taken_away: dict[str, str] = {}
+        """By session, the last question whose dialog was open here when somebody else answered it."""
+        self._change = asyncio.Event()
+        service.broker.add_channel(self)
+
+    def close(self) -> None:
+        """The connection has ended: no more questions are offered here, and the open dialogs are cancelled."""
+        self._service.broker.remove_channel(self)
+        for task in self._shown.values():
+            task.cancel()
+
+    async def notify_changed(self, kind: str) -> None:
+        """Tells the client to list the tools, resources or prompts again. Clients of 2026-07-28 subscribe to such
+        changes instead."""
+        if is_modern(self._session.protocol_version):
+            return
+        match kind:
+            case "tools":
+                await self._session.send_tool_list_changed()
+            case "resources":
+                await self._session.send_resource_list_changed()
+            case "prompts":
+                await self._session.send_prompt_list_changed()
+
+    async def notify_updated(self, uri: str) -> None:
+        """Tells the client that a resource has changed, which it has subscribed to."""
+        await self._session.send_resource_updated(uri)
+
+    def follow(self, session_id: str) -> None:
+        """From now on the questions of this session are shown here, including those that are open already."""
+        self.followed.add(session_id)
+        self.offer_pending()
+
+    def session_moved(self, old: str, new: str) -> None:
+        """A session that this client has used goes on under another id."""
+        if old in self.followed:
+            self.follow(new)
+
+    @contextmanager
+    def waiting(self, session_id: str, request_id: types.RequestId | None, session: ServerSession) -> Iterator[None]:
+        """Within this context a call waits for the session, and questions are pushed on its stream: also those that
+        were opened when no stream was read."""
+        call = _CallStream(session_id, request_id, session)
+        self._waiting.append(call)
+        # In the list first: `offer_pending` pushes on the streams that are in it.
+        self.offer_pending()
+        try:
+            yield
+        finally:
+            self._waiting.remove(call)
+
+    def offer_pending(self) -> None:
+        """Shows the open questions that have no dialog yet; called when a stream to the client may have opened."""
+        for session_id in self.followed:
+            for question in self.undismissed(session_id):
+                self._show_if_possible(question)
+
+    # -- pushing ----------------------------------------------------------------------------------------------
+
+    def offer(self, question: Question) -> None:
+        self._show_if_possible(question)
+        self._changed()
+
+    def _show_if_possible(self, question: Question) -> None:
+        # Whoever only watches a session is shown no dialog for it.
+        followed = question.session_id in self.followed and self.may_answer(question.session_id)
+        if self._pushes and followed and question.id not in self._shown:
+            stream = self._stream_for(question)
+            if stream is not None:
+                # In the table before the task has run: `offer_pending` may be called again meanwhile.
+                self._shown[question.id] = self._service.start_task(self._show(question, stream))
+
+    def _stream_for(self, question: Question) -> "_CallStream | None":
+        """The stream of a waiting call, preferably one that waits for this session, or else the connection's own. None
+        if the client reads no stream now: `offer_pending` shows the question later."""
+        waiting = sorted(self._waiting, key=lambda call: call.session_id == question.session_id)
+        if waiting:
+            return waiting[-1]
+        return _CallStream(question.session_id, None, self._session) if self._can_push() else None
+
+    def withdraw(self, question: Question, resolution: Resolution) -> None:
+        self._dismissed.discard(question.id)
+        self._offsets.pop(question.id, None)
+        task = self._shown.pop(question.id, None)
+        if task is not None:
+            task.cancel()
+            if resolution.closure is Closure.ANSWERED:
+                self._taken_away[question.session_id] = question.id
+        self._changed()
+
+    def taken_away(self, session_id: str) -> str:
+        """Who answered a question of the session while its dialog was open here, told once; else an empty text. The
+        protocol has no way to say that to the dialog itself."""
+        question_id = self._taken_away.pop(session_id, None)
+        return self._service.broker.why_closed(session_id, question_id).message if question_id is not None else ""
+
+    def _changed(self) -> None:
+        # A new event for each change: who waits looks again when it runs, and nothing has to be cleared.
+        change, self._change = self._change, asyncio.Event()
+        change.set()
+
+    def wait_for_change(self) -> Coroutine[Any, Any, Any]:
+        """Waits until a question was opened, settled or dismissed, from the time of this call on: what happens before
+        the wait is started is not missed."""
+        return self._change.wait()
+
+    async def _show(self, question: Question, stream: "_CallStream") -> None:
+        arrays = self._session.protocol_version >= _WITH_ARRAYS
+        message, schema = self._form(question, self._offsets, arrays=arrays)
+        log_pushed("request", "elicitation/create")
+        try:
+            result = await stream.session.elicit_form(
+                json_text.sound_text(message), json_text.sound(schema), related_request_id=stream.request_id
+            )
+        except (MCPError, ValidationError, *_GONE) as error:
+            log.info("question %s could not be shown: %s", question.id, error)
+            self._dismiss(question.id)
+            return
+        # The dialog is closed. Dropped before the answer is given: answering withdraws the question from all channels,
+        # which would cancel this very task.
+        del self._shown[question.id]
+        self.accept_form(question.session_id, question.id, result.action, result.content, self._offsets)
+        if question.id in self._offsets and question.id not in self._dismissed:
+            self.offer(question)  # the person asked for its next part
+
+    def _form(
+        self, question: Question, offsets: Mapping[str, int], *, arrays: bool = True
+    ) -> tuple[str, dict[str, Any]]:
+        shown = without_secrets(question, self._service.redaction)
+        return form_of(shown, arrays=arrays, offset=offsets.get(question.id, 0))
+
+    # -- returning and taking answers -------------------------------------------------------------------------
+
+    def _dismiss(self, question_id: str) -> None:
+        self._dismissed.add(question_id)
+        self._changed()
+
+    def undismissed(self, session_id: str) -> list[Question]:
+        """Open questions of a session that the person has not dismissed."""
+        if not self.may_answer(session_id):
+            return []
+        return [question for question in self._service.broker.pending(session_id) if question.id not in self._dismissed]
+
+    def may_answer(self, session_id: str) -> bool:
+        """Whether the person at this client may answer the questions of a session, which is shared with them for that
+        if it is not theirs; questions of no session are whose they were asked for."""
+        return self._service.may_answer(session_id, self._principal)
+
+    def all_shown(self, session_id: str) -> bool:
+        """Whether every open question of the session, and there is one, has an open dialog: then a waiting call leaves
+        them to the person."""
+        ids = [question.id for question in self._service.broker.pending(session_id)]
+        return bool(ids) and all(id_ in self._shown and id_ not in self._dismissed for id_ in ids)
+
+    def as_result(
+        self, session_id: str, questions: list[Question], offsets: Mapping[str, int], **state: Any
+    ) -> types.InputRequiredResult:
+        """The questions as the result of a call, which the client repeats with the answers and with `state`. The first
+        question always, further ones as far as they fit; the rest follow when the call is repeated. `offsets` says how
+        far the person has read in each."""
+        requests: dict[str, types.ElicitRequest] = {}
+        room = _FORMS_AT_ONCE
+        for question in questions:
+            message, schema = self._form(question, offsets)
+            room -= len(message)
+            if requests and room < 0:
+                break
+            params = types.ElicitRequestFormParams(message=message, requested_schema=schema)
+            requests[question.id] = types.ElicitRequest(params=params)
+        return types.InputRequiredResult(
+            input_requests=dict(requests),
+            request_state=json.dumps({"session": session_id, "offsets": dict(offsets), **state}),
+        )
+
+    def accept_forms(self, session_id: str, responses: Mapping[str, Any], offsets: dict[str, int]) -> str:
+        """Accepts the forms that a repeated call brought, by question; returns what had become of a question that was
+        no longer open, or an empty text. `offsets` says how far the person has read in each, and is updated."""
+        late = [
+            self._service.broker.why_closed(session_id, question_id).message
+            for question_id, form in responses.items()
+            if isinstance(form, types.ElicitResult)
+            and not self.accept_form(session_id, question_id, form.action, form.content, offsets)
+        ]
+        return late[-1] if late else ""
+
+    def accept_form(
+        self,
+        session_id: str,
+        question_id: str,
+        action: str,
+        content: Mapping[str, Any] | None,
+        offsets: dict[str, int],
+    ) -> bool:
+        """Accepts one filled-in form; returns whether its question was still open. An answer that does not fit the
+        question dismisses the dialog and leaves the question to the other channels."""
+        # Looked up now: the question may have been answered elsewhere while the form was open.
+        pending = self._service.broker.pending(session_id)
+        question = next((question for question in pending if question.id == question_id), None)
+        if question is None or not self.may_answer(session_id):  # it may have been taken back meanwhile
+            return False
+        shown = without_secrets(question, self._service.redaction)
+        following = next_offset(shown, offsets.get(question_id, 0))
+        if following is not None and wants_next_page(action, content):
+            offsets[question_id] = following
+            return True
+        answer = answer_of(shown, action, content, all_shown=following is None)
+        try:
+            if answer is None:
+                self._dismiss(question_id)
+            else:
+                reply = as_offered(question, shown, answer)
+                client = self._service.answers_as(session_id, self._principal, self.client)
+                self._service.broker.answer(session_id, question_id, reply, self.name, client)
+        except InvalidArgument as error:
+            log.info("the answer to %s does not fit: %s", question_id, error.message)
+            self._dismiss(question_id)
+        return True

@@ -1,1 +1,0 @@
-"""Questions put to a person through the client's own dialogs."""

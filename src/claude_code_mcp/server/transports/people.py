@@ -1,0 +1,191 @@
+"""People who come with access tokens of an issuer, the operator's or the one in this server, or have signed in there
+for the console.
+
+Each is a caller under the name that the issuer gives them. A name belongs to the first who comes by it, a subject of an
+issuer, and stays theirs over restarts: whoever has it next at the provider does not get their sessions. The operator
+gives it free with `claude-code-mcp people forget NAME`. Whoever is invited has their name from the invitation on, and
+is removed with everything that runs. No name of a caller with a token, and none that means something to this server, is
+anybody's.
+
+Groups are those of the token that was issued last. What rests on tokens ends with the newest that was shown.
+"""
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from typing import NamedTuple
+
+from ... import json_text
+from ...errors import UpstreamUnavailable
+from ...model.caller import is_reserved
+from ...state.person_names import PersonNames
+from ...state.sign_ins import Identity
+from .access_tokens import Grant, TokenIssuer
+
+log = logging.getLogger(__name__)
+
+_MOST_GRANTED = 10_000
+_PERSON = "person:"
+"""How the credentials of people begin that come with access tokens."""
+
+Admit = Callable[[str, Collection[str]], Awaitable[str | None]]
+"""Why somebody who is in these groups cannot be served; None if they can."""
+Assign = Callable[[str, Collection[str]], None]  # takes over which groups somebody is in
+Returning = Callable[[str], Awaitable[tuple[Grant, float] | None]]  # who is signed in by this name, until when
+
+
+def is_person(identity: Identity) -> bool:
+    return identity.credential.startswith(_PERSON)
+
+
+class _Person(NamedTuple):
+    """Somebody who has shown an access token, and when the newest one ends."""
+
+    subject: str
+    expires_at: float
+    scopes: tuple[str, ...]
+    issued_at: float  # of the token that says which groups they are in
+
+
+class People:
+    """Those of one issuer, or of the proxies in front of this server."""
+
+    def __init__(
+        self,
+        issuer: str,
+        admit: Admit,
+        assign: Assign | None,
+        names: PersonNames | None,
+        is_taken: Callable[[str], bool],
+        tokens: TokenIssuer | None = None,
+        returning: Returning | None = None,
+    ) -> None:
+        """`admit` is asked before somebody is let in, then comes `assign`. `is_taken` says of a name whether a caller
+        with a token has it. Without `names`, who has a name is known until the end of this server. `returning` finds
+        who has signed in before this server was started."""
+        self._issuer = issuer
+        self.tokens = tokens
+        """Checks what they bring; None where a proxy has looked at that."""
+        self._admit = admit
+        self._assign = assign
+        self._names = names
+        self._is_taken = is_taken
+        self._returning = returning
+        self._gone: set[str] = set()
+        """Subjects of people who were removed while this server runs. No subject is given twice."""
+        self._known: OrderedDict[str, _Person] = OrderedDict()
+        """By name; those whose last call is the longest ago go first."""
+
+    async def let_in(self, grant: Grant, until: float) -> Identity | None:
+        """The caller that somebody with this grant is, until then at least; None if their name is not free or they
+        cannot be served, which is logged. UpstreamUnavailable while that cannot be said."""
+        if not self._is_free(grant) or not await self._own_name(grant):
+            return None
+        # A token from before says nothing of the groups: whoever has left one would be in it again by showing it.
+        if not self._is_outdated(grant):
+            reason = await self._admit(grant.name, grant.groups)
+            if reason is not None:
+                log.error("%s has a good access token and is not let in: %s", grant.name, reason)
+                return None
+        # Again: the list of callers may have changed meanwhile, or somebody else have come by this name. Nothing is
+        # awaited from here on, and only then are the groups taken over: nobody changes what somebody else may do.
+        if not self._is_free(grant):
+            return None
+        known, issued_at = self._known.get(grant.name), grant.issued_at
+        if known is not None and self._is_outdated(grant):
+            issued_at = known.issued_at
+        elif self._assign is not None:
+            self._assign(grant.name, grant.groups)
+        # What rests on the sign-in of the console outlasts the tokens of clients.
+        until = until if known is None else max(until, known.expires_at)
+        self._known[grant.name] = _Person(grant.subject, until, grant.scopes, issued_at)
+        self._known.move_to_end(grant.name)
+        while len(self._known) > _MOST_GRANTED:
+            self._known.popitem(last=False)
+        return self._identity_of(grant.name, grant.subject)
+
+    def _is_free(self, grant: Grant) -> bool:
+        """Whether a name can be that of the person with this subject: nobody has it who comes with a token, and no
+        other person has come by it."""
+        if is_reserved(grant.name) or self._is_taken(grant.name):
+            log.error("an access token is refused: its name %s is that of a caller with a token", grant.name)
+            return False
+        known = self._known.get(grant.name)
+        if grant.subject in self._gone or (known is not None and known.subject != grant.subject):
+            log.error("an access token is refused: %s is the name of somebody else", grant.name)
+            return False
+        return True
+
+    async def _own_name(self, grant: Grant) -> bool:
+        """Whether the name is theirs for good, from now on if it was nobody's."""
+        if self._names is None or grant.name in self._known:
+            return True
+        try:
+            own = await asyncio.to_thread(self._names.take, grant.name, self._issuer, grant.subject)
+        except OSError as error:
+            # Not known whose it is: somebody else's sessions would be open to whoever comes now.
+            log.error("whose name %s is cannot be read: %s", grant.name, error)
+            raise UpstreamUnavailable("Who you are cannot be looked up just now.") from None
+        if not own:
+            log.error(
+                "an access token is refused: %s is the name of somebody else, of before; if that is right, "
+                "`claude-code-mcp people forget %s` gives it free",
+                grant.name,
+                grant.name,
+            )
+        return own
+
+    def _is_outdated(self, grant: Grant) -> bool:
+        """Whether somebody has shown a token that was issued later than this one."""
+        known = self._known.get(grant.name)
+        return known is not None and known.issued_at > grant.issued_at
+
+    async def take_back(self, identity: Identity) -> None:
+        """Lets somebody in again who has not come since this server was started and is signed in from before.
+        UpstreamUnavailable while that cannot be said."""
+        if self._returning is None or identity.principal in self._known:
+            return
+        signed_in = await self._returning(identity.principal)
+        if signed_in is not None:
+            await self.let_in(*signed_in)
+
+    def expires_at(self, identity: Identity) -> float | None:
+        """Until when this very person is let in by what they have shown; None if they are not."""
+        # The person too and not only the name: after a restart the sign-ins from before are still on the disk.
+        person = self._known.get(identity.principal)
+        if person is None or self._identity_of(identity.principal, person.subject) != identity:
+            return None
+        return person.expires_at if person.expires_at > time.time() else None
+
+    def has(self, identity: Identity) -> bool:
+        """Whether this very person has come."""
+        person = self._known.get(identity.principal)
+        return person is not None and self._identity_of(identity.principal, person.subject) == identity
+
+    def scopes_of(self, identity: Identity) -> Collection[str]:
+        """What somebody may do by their newest access token."""
+        person = self._known.get(identity.principal)
+        return person.scopes if person is not None else ()
+
+    def knows(self, name: str) -> bool:
+        return name in self._known
+
+    def drop(self, names: Collection[str]) -> list[Identity]:
+        """Lets nobody be somebody of these names any more; returns who was."""
+        found = [name for name in self._known if name in names]
+        return [self._identity_of(name, self._known.pop(name).subject) for name in found]
+
+    def end(self, name: str, subject: str | None) -> list[Identity]:
+        """Lets nobody be somebody of this name until they come anew and, with a `subject`, never that person again;
+        returns who was."""
+        if subject is not None:
+            self._gone.add(subject)
+        return self.drop([name])
+
+    def _identity_of(self, name: str, subject: str) -> Identity:
+        """The same for all tokens of one person: a connection goes on with the next one."""
+        encoded = json_text.encode([self._issuer, subject])
+        return Identity(name, f"{_PERSON}{hashlib.sha256(encoded).hexdigest()}")

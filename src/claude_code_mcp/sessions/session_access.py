@@ -1,0 +1,142 @@
+"""Who may do what with a session of somebody else: the one place that says so, for every interface.
+
+A session is its owner's alone. The owner may share it with a person or a group, to be watched, or to be answered and
+written to as well, and takes that back at any time. Whoever a session is shared with acts in the place of its owner:
+it runs in the owner's home, by the owner's profile and on the owner's budget. What they answer and write bears their
+name. What changes a session for good, or hands it on, is the owner's: cancelling, deleting, renaming, copying, sharing.
+
+For everybody else a session that is not shared with them does not exist.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from contextvars import ContextVar
+
+from ..errors import InvalidArgument, LimitReached, PermissionDenied
+from ..model.caller import Caller, is_reserved
+from ..model.events import AuditEvent, AuditKind
+from ..state.shares import GROUP, Access, Share, Shares
+
+_LONGEST_NAME = 256
+_MOST_LISTED = 200
+OnTakenBack = Callable[[str], None]
+"""Called with the id of a session that is shared with fewer than before, or for less."""
+
+
+class SessionAccess:
+    """The shares of one service, and what follows from them."""
+
+    def __init__(
+        self, shares: Shares, groups_of: Callable[[str], Collection[str]], audit: Callable[[AuditEvent], None]
+    ) -> None:
+        self._shares = shares
+        self._groups_of = groups_of
+        self._audit = audit
+        self._on_taken_back: list[OnTakenBack] = []
+        self._borrowing: ContextVar[Callable[[str], None] | None] = ContextVar("borrowing", default=None)
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def owner_for(self, session_id: str, principal: str, wanted: Access) -> str | None:
+        """In whose place the principal may do this with a session; None if it is not shared with them at all.
+        PermissionDenied if it is, and not for this."""
+        share = self._shares.found(session_id, self._names_of(principal))
+        if share is None or share.owner == principal:
+            return None
+        if not share.access.covers(wanted):
+            raise PermissionDenied(f"{share.owner} has shared this session with you to watch it, and for no more.")
+        borrowed = self._borrowing.get()
+        if borrowed is not None:
+            borrowed(session_id)
+        return share.owner
+
+    def refuse_borrowed(self, session_id: str, principal: str) -> None:
+        """PermissionDenied for what only the owner of a session may do, if it is shared with the principal."""
+        share = self._shares.found(session_id, self._names_of(principal))
+        if share is not None and share.owner != principal:
+            raise PermissionDenied(f"Only {share.owner}, whose session it is, can do this.")
+
+    def acting(self, session_id: str, caller: Caller, wanted: Access) -> Caller:
+        """As whom a caller acts on a session: its owner, where it is shared with them for this, else themselves."""
+        owner = self.owner_for(session_id, caller.principal, wanted)
+        return caller if owner is None else Caller(owner)
+
+    def may(self, session_id: str, owner: str, principal: str, wanted: Access) -> bool:
+        """Whether a principal may do this with a session of this owner."""
+        if owner == principal:
+            return True
+        share = self._shares.found(session_id, self._names_of(principal))
+        return share is not None and share.owner == owner and share.access.covers(wanted)
+
+    def is_shared(self, session_id: str, principal: str) -> bool:
+        """Whether a session of somebody else is shared with a principal."""
+        return self._shares.found(session_id, self._names_of(principal)) is not None
+
+    def shared_with(self, principal: str) -> list[Share]:
+        """The sessions of others that a principal may watch, those shared last first."""
+        found = self._shares.with_any(self._names_of(principal))
+        by_session = {share.session_id: share for share in reversed(found) if share.owner != principal}
+        return [*reversed(by_session.values())][:_MOST_LISTED]
+
+    def owners_for(self, principal: str) -> dict[str, str]:
+        """By the id of each session that is shared with a principal, whose it is."""
+        return {share.session_id: share.owner for share in self.shared_with(principal)}
+
+    def of(self, session_id: str) -> list[Share]:
+        """With whom a session is shared."""
+        return sorted(self._shares.of(session_id), key=lambda share: share.grantee)
+
+    def _names_of(self, principal: str) -> set[str]:
+        return {principal, *(f"{GROUP}{group}" for group in self._groups_of(principal))}
+
+    async def refresh(self) -> None:
+        """Takes over what other servers of the same state have changed."""
+        await asyncio.to_thread(self._shares.refresh)
+
+    # -- changing -------------------------------------------------------------------------------------------------
+
+    async def share(self, session_id: str, owner: str, grantee: str, access: Access) -> None:
+        """Shares a session of the owner's. InvalidArgument for a name that nobody can have."""
+        name = grantee.removeprefix(GROUP)
+        if not name or len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip():
+            raise InvalidArgument("with: must be the name of a person, or group:NAME.", field="with")
+        if grantee == owner or (name == grantee and is_reserved(name)):
+            raise InvalidArgument(f"with: a session cannot be shared with {grantee!r}.", field="with")
+        if not await asyncio.to_thread(self._shares.give, session_id, grantee, access, owner):
+            raise LimitReached("This session is shared with as many as it can be.")
+        details = {"with": grantee, "access": str(access)}
+        self._audit(AuditEvent(AuditKind.SESSION_SHARED, owner, session_id, details))
+        self._taken_back(session_id)  # from answering to watching is less
+
+    async def take_back(self, session_id: str, owner: str, grantee: str | None = None) -> list[str]:
+        """Shares a session with somebody, or with everybody, no longer; returns with whom it was. What they have open
+        of it ends."""
+        ended = await asyncio.to_thread(self._shares.take_back, session_id, grantee)
+        for name in ended:
+            self._audit(AuditEvent(AuditKind.SESSION_UNSHARED, owner, session_id, {"with": name}))
+        if ended:
+            self._taken_back(session_id)
+        return ended
+
+    def moved(self, old: str, new: str) -> None:
+        """A session goes on under another id. Blocks on the disk if it is shared."""
+        self._shares.moved(old, new)
+
+    # -- what runs ------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def noting_borrowed(self, note: Callable[[str], None]) -> Iterator[None]:
+        """Within this context `note` is called with the id of each session of somebody else that is used."""
+        token = self._borrowing.set(note)
+        try:
+            yield
+        finally:
+            self._borrowing.reset(token)
+
+    def on_taken_back(self, listener: OnTakenBack) -> None:
+        self._on_taken_back.append(listener)
+
+    def _taken_back(self, session_id: str) -> None:
+        for listener in self._on_taken_back:
+            listener(session_id)

@@ -1,0 +1,251 @@
+"""The people of the embedded authorization server: their invitations and their passkeys.
+
+A person has a name, which the operator has chosen and which rules, costs and sessions go by, and a subject, which is
+random and never given twice: somebody who is invited again under the name of a person who was removed is somebody else
+to everything that still holds a subject. Removing a person removes all that is theirs in the same transaction. The name
+stays one of the invited (`person_names.py`): nobody else gets it, with the sessions that go by it, by a provider or a
+proxy.
+
+An invitation is used by removing it, together with the passkey that it was used for, so that of two at the same time
+one fails, in whatever process. Only its hash is kept. Every method blocks on the disk and raises OSError if the
+database cannot be used.
+"""
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgument
+from ..private_files import private_directory, replace_file
+from .database import Database
+from .person_names import INVITED
+from .sign_ins import hash_of
+
+if TYPE_CHECKING:
+    import sqlite3
+
+INVITE_SECONDS = 3 * 86_400.0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
+_MOST_INVITES = 10
+"""Invitations of one person that count at one time; the oldest end for new ones."""
+_MOST_PASSKEYS = 50
+_ADDRESS = "authorization_server"
+"""The fact that says where people reach the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    subject: str
+    name: str
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPerson:
+    """A person as the operator sees them."""
+
+    name: str
+    groups: tuple[str, ...]
+    invited_at: float
+    passkeys: int
+    used_at: float | None
+    """When a passkey of theirs was last used."""
+    invites: int
+    """Links that can still be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passkey:
+    person: Person
+    public_key: bytes
+    sign_count: int
+
+
+class InvitedPeople:
+    """The people in one state directory."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._clock = clock
+
+    # -- the operator's side --------------------------------------------------------------------------------------
+
+    def invite(self, name: str, groups: Collection[str] = (), lasts: float = INVITE_SECONDS) -> str:
+        """A new person; returns the secret of the link with which they make their first passkey. InvalidArgument for a
+        name that cannot be, or is somebody's already, be it of somebody who has come by a provider or a proxy."""
+        if _NAME.fullmatch(name) is None:
+            raise InvalidArgument(f"{name!r} is no name: letters, digits and . _ @ + - are, 64 of them at most.")
+        if any(not group.isprintable() or not 0 < len(group) <= 128 for group in groups):
+            raise InvalidArgument("A group is a text of 1 to 128 visible characters.")
+        values = (secrets.token_hex(16), name, json.dumps([*groups]), self._clock(), 0.0)
+
+        def change(db: "sqlite3.Connection") -> str:
+            if db.execute("SELECT 1 FROM people WHERE name = ?", (name,)).fetchone() is not None:
+                raise InvalidArgument(f"{name} is invited already; `people link {name}` makes a new link.")
+            owner = db.execute("SELECT issuer FROM person_names WHERE name = ?", (name,)).fetchone()
+            if owner is not None and owner[0] != INVITED:
+                raise InvalidArgument(
+                    f"{name} is the name of somebody else, who has come by {owner[0]}; `people forget {name}` gives it "
+                    "free, with the sessions that go by it."
+                )
+            db.execute("INSERT INTO people VALUES (?, ?, ?, ?, ?)", values)
+            row = (name, INVITED, values[0], values[3])
+            db.execute("INSERT OR REPLACE INTO person_names VALUES (?, ?, ?, ?)", row)
+            return self._add_invite(db, values[0], lasts)
+
+        return self._database.write(change, durable=True)
+
+    def new_link(self, name: str, lasts: float = INVITE_SECONDS) -> str:
+        """The secret of another link for somebody, with which they make one more passkey. InvalidArgument if there is
+        nobody of this name."""
+
+        def change(db: "sqlite3.Connection") -> str:
+            row = db.execute("SELECT subject FROM people WHERE name = ?", (name,)).fetchone()
+            if row is None:
+                raise InvalidArgument(f"There is nobody called {name}.")
+            return self._add_invite(db, row[0], lasts)
+
+        return self._database.write(change, durable=True)
+
+    def _add_invite(self, db: "sqlite3.Connection", subject: str, lasts: float) -> str:
+        secret, now = secrets.token_urlsafe(32), self._clock()
+        db.execute("DELETE FROM invites WHERE expires_at <= ?", (now,))
+        db.execute(
+            "DELETE FROM invites WHERE hash IN (SELECT hash FROM invites WHERE subject = ?"
+            " ORDER BY expires_at DESC LIMIT -1 OFFSET ?)",
+            (subject, _MOST_INVITES - 1),
+        )
+        db.execute("INSERT INTO invites VALUES (?, ?, ?)", (hash_of(secret), subject, now + lasts))
+        return secret
+
+    def remove(self, name: str) -> bool:
+        """Removes a person with their passkeys, links, tokens and sign-ins; whether there was one."""
+
+        def change(db: "sqlite3.Connection") -> int:
+            removed = db.execute("DELETE FROM people WHERE name = ?", (name,)).rowcount
+            if removed:
+                # Those of a caller with a token of this name rest on something else, and stay.
+                for table in ("sign_ins", "tickets"):
+                    db.execute(
+                        f"DELETE FROM {table} WHERE principal = ? AND credential LIKE 'person:%'",  # noqa: S608
+                        (name,),
+                    )
+            return removed
+
+        return self._database.write(change, durable=True) > 0
+
+    def everybody(self) -> list[ListedPerson]:
+        """All people, by name."""
+        query = """
+            SELECT name, groups, invited_at,
+                (SELECT count(*) FROM passkeys WHERE passkeys.subject = people.subject),
+                (SELECT max(used_at) FROM passkeys WHERE passkeys.subject = people.subject),
+                (SELECT count(*) FROM invites WHERE invites.subject = people.subject AND expires_at > ?)
+            FROM people ORDER BY name
+        """
+        rows = self._database.read(lambda db: db.execute(query, (self._clock(),)).fetchall())
+        return [
+            ListedPerson(name, tuple(json.loads(groups)), invited_at, passkeys, used_at, invites)
+            for name, groups, invited_at, passkeys, used_at, invites in rows
+        ]
+
+    # -- the server's side ----------------------------------------------------------------------------------------
+
+    def names(self) -> dict[str, str]:
+        """The name of every person, by subject."""
+        return self._database.read(lambda db: dict(db.execute("SELECT subject, name FROM people").fetchall()))
+
+    def signed_in(self, name: str) -> tuple[Person, float] | None:
+        """Somebody who is signed in at the console, and until when; None if they are not, or not any more."""
+        query = "SELECT subject, name, groups, console_until FROM people WHERE name = ? AND console_until > ?"
+        row = self._database.read(lambda db: db.execute(query, (name, self._clock())).fetchone())
+        return None if row is None else (_person(row[:3]), row[3])
+
+    def note_sign_in(self, subject: str, until: float) -> None:
+        """Somebody has signed in at the console, until then."""
+        values = (until, subject)
+        self._database.write(lambda db: db.execute("UPDATE people SET console_until = ? WHERE subject = ?", values))
+
+    def by_invite(self, secret: str) -> tuple[Person, list[bytes]] | None:
+        """Whose link this is, without using it up, and the ids of the passkeys that they have; None if it does not
+        count."""
+
+        def look(db: "sqlite3.Connection") -> tuple[Person, list[bytes]] | None:
+            row = self._invited(db, secret)
+            if row is None:
+                return None
+            keys = db.execute("SELECT credential_id FROM passkeys WHERE subject = ?", (row[0],)).fetchall()
+            return _person(row), [key for (key,) in keys]
+
+        return self._database.read(look)
+
+    def _invited(self, db: "sqlite3.Connection", secret: str) -> Any:
+        query = (
+            "SELECT subject, name, groups FROM invites JOIN people USING (subject) WHERE hash = ? AND expires_at > ?"
+        )
+        return db.execute(query, (hash_of(secret), self._clock())).fetchone()
+
+    def add_passkey(self, secret: str, credential_id: bytes, public_key: bytes, sign_count: int) -> Person | None:
+        """Uses a link up for a passkey; returns whose it is. None if the link does not count any more, or if the
+        passkey is somebody's already, or one too many; the link stays as it is then."""
+
+        def change(db: "sqlite3.Connection") -> Person | None:
+            row, now = self._invited(db, secret), self._clock()
+            if row is None or db.execute("SELECT 1 FROM passkeys WHERE credential_id = ?", (credential_id,)).fetchone():
+                return None
+            (count,) = db.execute("SELECT count(*) FROM passkeys WHERE subject = ?", (row[0],)).fetchone()
+            if count >= _MOST_PASSKEYS:
+                return None
+            db.execute("DELETE FROM invites WHERE hash = ?", (hash_of(secret),))
+            values = (credential_id, row[0], public_key, sign_count, now, now)
+            db.execute("INSERT INTO passkeys VALUES (?, ?, ?, ?, ?, ?)", values)
+            return _person(row)
+
+        return self._database.write(change, durable=True)
+
+    def passkey(self, credential_id: bytes) -> Passkey | None:
+        query = (
+            "SELECT subject, name, groups, public_key, sign_count FROM passkeys JOIN people USING (subject)"
+            " WHERE credential_id = ?"
+        )
+        row = self._database.read(lambda db: db.execute(query, (credential_id,)).fetchone())
+        return None if row is None else Passkey(_person(row[:3]), row[3], row[4])
+
+    def note_use(self, credential_id: bytes, sign_count: int) -> bool:
+        """Notes that a passkey was used; whether it is still there."""
+        values = (sign_count, self._clock(), credential_id)
+        statement = "UPDATE passkeys SET sign_count = ?, used_at = ? WHERE credential_id = ?"
+        return self._database.write(lambda db: db.execute(statement, values).rowcount) > 0
+
+    # -- where the server is --------------------------------------------------------------------------------------
+
+    def serve_at(self, address: str) -> None:
+        """Notes where people reach the server, for those who make links."""
+        self._database.write(lambda db: db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (_ADDRESS, address)))
+
+    def address(self) -> str | None:
+        """Where people reach the server that was started last; None if none was."""
+        query = "SELECT value FROM facts WHERE name = ?"
+        row = self._database.read(lambda db: db.execute(query, (_ADDRESS,)).fetchone())
+        return None if row is None else str(row[0])
+
+
+def _person(row: Any) -> Person:
+    return Person(row[0], row[1], tuple(json.loads(row[2])))
+
+
+def change_mark(state_dir: Path) -> Path:
+    """The file that is written when somebody was invited or removed, so that servers look at once. In a directory of
+    its own: whoever watches it is not woken by what is written beside it."""
+    private_directory(state_dir / "people")
+    return state_dir / "people" / "changed"
+
+
+def announce_change(state_dir: Path) -> None:
+    """To be called after the change was committed: a server that is woken must find it."""
+    replace_file(change_mark(state_dir), str(time.time_ns()).encode())

@@ -1,0 +1,134 @@
+"""Which sessions are shared, with whom, and for what.
+
+A share is given by the owner of a session to a principal, or to a group by `group:NAME`. Nothing is shared unless there
+is a row. What is in memory follows the database: this server's own changes at once, those of others with `refresh`.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from .database import Database
+
+if TYPE_CHECKING:
+    import sqlite3
+
+GROUP = "group:"
+_MOST_OF_ONE = 100
+"""Shares of one session."""
+
+
+class Access(StrEnum):
+    """What somebody may do with a session of somebody else."""
+
+    WATCH = "watch"
+    """See everything that the owner sees of it."""
+    ANSWER = "answer"
+    """Besides, answer its questions, send it messages and interrupt it."""
+
+    def covers(self, wanted: "Access") -> bool:
+        return self is Access.ANSWER or wanted is Access.WATCH
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    session_id: str
+    grantee: str
+    access: Access
+    owner: str
+    at: float
+
+
+class Shares:
+    """The shares in one state directory. `of`, `with_any` and `found` use memory only; the others block on the disk and
+    raise OSError. All are thread-safe."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._change = -1
+        self._by_session: Mapping[str, Mapping[str, Share]] = {}
+
+    def refresh(self) -> None:
+        """Reads what others have changed."""
+        with self._lock:
+            change, rows = self._database.read(self._news)
+            if change != self._change:
+                by_session: dict[str, dict[str, Share]] = {}
+                for session_id, grantee, access, owner, at in rows:
+                    share = Share(session_id, grantee, Access(access), owner, at)
+                    by_session.setdefault(session_id, {})[grantee] = share
+                self._by_session, self._change = by_session, change
+
+    def _news(self, db: "sqlite3.Connection") -> tuple[int, list[Any]]:
+        (change,) = db.execute("SELECT change FROM changes WHERE topic = 'shares'").fetchone()
+        query = "SELECT session_id, grantee, access, granted_by, at FROM shares"
+        return change, [] if change == self._change else db.execute(query).fetchall()
+
+    def give(self, session_id: str, grantee: str, access: Access, owner: str) -> bool:
+        """Shares a session, or changes for what it is shared; on disk when this returns. False if the session has as
+        many shares as one may have."""
+
+        def change(db: "sqlite3.Connection") -> bool:
+            query = "SELECT count(*) FROM shares WHERE session_id = ? AND grantee != ?"
+            (others,) = db.execute(query, (session_id, grantee)).fetchone()
+            if others >= _MOST_OF_ONE:
+                return False
+            values = (session_id, grantee, access, owner, self._clock())
+            db.execute("INSERT OR REPLACE INTO shares VALUES (?, ?, ?, ?, ?)", values)
+            _note_change(db)
+            return True
+
+        shared = self._database.write(change, durable=True)
+        self.refresh()
+        return shared
+
+    def take_back(self, session_id: str, grantee: str | None) -> list[str]:
+        """Ends a share, or all of a session; returns with whom it was. On disk when this returns."""
+
+        def change(db: "sqlite3.Connection") -> list[str]:
+            where = "DELETE FROM shares WHERE session_id = ? AND (? IS NULL OR grantee = ?) RETURNING grantee"
+            found = [name for (name,) in db.execute(where, (session_id, grantee, grantee)).fetchall()]
+            _note_change(db)
+            return found
+
+        ended = self._database.write(change, durable=True)
+        self.refresh()
+        return ended
+
+    def moved(self, old: str, new: str) -> None:
+        """A session goes on under another id, with whom it is shared."""
+
+        def change(db: "sqlite3.Connection") -> None:
+            db.execute("UPDATE OR REPLACE shares SET session_id = ? WHERE session_id = ?", (new, old))
+            _note_change(db)
+
+        if old in self._by_session:
+            self._database.write(change, durable=True)
+            self.refresh()
+
+    # -- in memory ------------------------------------------------------------------------------------------------
+
+    def of(self, session_id: str) -> list[Share]:
+        return [*self._by_session.get(session_id, {}).values()]
+
+    def found(self, session_id: str, names: Iterable[str]) -> Share | None:
+        """The share of a session that gives the most to somebody who goes by these names."""
+        shares = self._by_session.get(session_id)
+        if not shares:
+            return None
+        matching = [shares[name] for name in names if name in shares]
+        return max(matching, key=lambda share: share.access is Access.ANSWER, default=None)
+
+    def with_any(self, names: Collection[str]) -> list[Share]:
+        """The shares of all sessions that are for somebody who goes by these names, the newest first."""
+        found = [share for shares in self._by_session.values() for name, share in shares.items() if name in names]
+        return sorted(found, key=lambda share: share.at, reverse=True)
+
+
+def _note_change(db: "sqlite3.Connection") -> None:
+    db.execute("UPDATE changes SET change = change + 1 WHERE topic = 'shares'")

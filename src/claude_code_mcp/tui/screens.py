@@ -1,0 +1,402 @@
+"""Screens beside the conversation: costs, MCP servers, help, and what is asked of the person."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rich.table import Table
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Button, Checkbox, Input, Label, OptionList, Static, TextArea
+from textual.widgets.option_list import Option
+
+from ..client.live_sessions import LiveSessions
+from ..client.question_view import diff_lines
+from ..model.text import clip_line, visible
+from ..shared.client import CallFailed, NotRunning
+from .drawing import DrawnAtAnyWidth, Palette, styled_lines
+from .key_line import KeyLine
+
+_GROUPINGS = ("day", "project", "model", "session")
+_BAR = 24
+Do = Callable[[Callable[[LiveSessions], Any]], Awaitable[Any]]
+"""Asks the server something: `ServerLink.do`."""
+
+
+class View(Screen[Any]):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "Back")]
+    DEFAULT_CSS = """
+    View #title { height: 1; text-style: bold; padding: 0 1; }
+    View VerticalScroll, View OptionList { height: 1fr; border: none; padding: 0 1; }
+    View #details { height: auto; max-height: 50%; padding: 0 1; }
+    """
+
+    def __init__(self, do: Do) -> None:
+        super().__init__()
+        self._do = do
+
+    async def ask(self, work: Callable[[LiveSessions], Any]) -> Any:
+        """The answer of the server; None if it refuses or is gone, and then the person is notified."""
+        try:
+            return await self._do(work)
+        except (CallFailed, NotRunning) as error:
+            self.app.notify(visible(str(error)), severity="error", markup=False)
+            return None
+
+
+class CostsScreen(View):
+    """What sessions cost, by day, project, model or session."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("tab,g", "group", "Group")]
+
+    def __init__(self, do: Do) -> None:
+        super().__init__(do)
+        self._by = 0
+
+    def compose(self) -> ComposeResult:
+        yield Static("Costs", id="title", markup=False)
+        with VerticalScroll():
+            yield Static(id="table", markup=False)
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+        self.run_worker(self._read(), exclusive=True)
+
+    def action_group(self) -> None:
+        self._by = (self._by + 1) % len(_GROUPINGS)
+        self.run_worker(self._read(), exclusive=True)
+
+    async def _read(self) -> None:
+        by = _GROUPINGS[self._by]
+        report = await self.ask(lambda sessions: sessions.resources.costs(by))
+        if report is not None:
+            total = report["total"]
+            title = f"Costs by {by}: ${total['usd']:.4f} in {total['sessions']} sessions"
+            self.query_one("#title", Static).update(Text(title))
+            palette = Palette(dark=self.app.current_theme.dark)
+            self.query_one("#table", Static).update(DrawnAtAnyWidth(cost_table(report), palette))
+
+
+def cost_table(report: dict[str, Any]) -> Table:
+    """A line for each group, with a bar of what it cost."""
+    lines = report["lines"]
+    most = max((line["usd"] for line in lines), default=0) or 1
+    table = Table.grid(padding=(0, 1))
+    # Where there are too few columns, everything else gives way before a sum does.
+    for no_wrap in (False, True, False, False):
+        table.add_column(no_wrap=no_wrap, overflow="fold")
+    for line in reversed(lines) if report["by"] == "day" else lines:
+        name = visible(clip_line(str(line.get("title") or line["name"]), 40))
+        bar = "█" * round(_BAR * line["usd"] / most)
+        tokens = f"{line.get('inputTokens', 0):,} in {line.get('outputTokens', 0):,} out"
+        table.add_row(Text(name), Text(f"${line['usd']:.4f}", justify="right"), Text(bar), Text(tokens))
+    return table
+
+
+class ServersScreen(View):
+    """The MCP servers of the hub: their state and tools; reconnect, switch on and off, log in."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("r", "steer('reconnect')", "Reconnect"),
+        Binding("l", "steer('authenticate')", "Log in"),
+        Binding("e", "steer('enable')", "Enable"),
+        Binding("d", "steer('disable')", "Disable"),
+        Binding("s", "status", "Connect all"),
+        Binding("t", "tools", "Tools"),
+    ]
+
+    def __init__(self, do: Do) -> None:
+        super().__init__(do)
+        self._reports: list[dict[str, Any]] = []
+
+    def compose(self) -> ComposeResult:
+        yield Static("MCP servers", id="title", markup=False)
+        yield OptionList(markup=False, compact=True)
+        yield Static(id="details", markup=False)
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        self.query_one(OptionList).focus()
+        self.run_worker(self._read("list"), exclusive=True)
+
+    def action_status(self) -> None:
+        self.run_worker(self._read("status"), exclusive=True)
+
+    async def _read(self, action: str) -> None:
+        report = await self.ask(lambda sessions: sessions.servers(action))
+        if report is None:
+            return
+        listing = self.query_one(OptionList)
+        chosen, self._reports = listing.highlighted, report.get("servers") or []
+        listing.set_options([Option(server_line(server), server["name"]) for server in self._reports])
+        listing.highlighted = min(chosen or 0, len(self._reports) - 1) if self._reports else None
+        problems = [visible(problem) for problem in report.get("problems") or ()]
+        self.query_one("#title", Static).update(Text(f"MCP servers: {len(self._reports)}"))
+        self.query_one("#details", Static).update(Text("\n".join(problems) if self._reports else _NONE))
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        self._show(next((entry for entry in self._reports if entry["name"] == event.option.id), {}))
+
+    def _show(self, server: dict[str, Any]) -> None:
+        details = [f"{name}: {value}" for name, value in server.items() if name != "toolNames"]
+        names = ", ".join(server.get("toolNames") or ())
+        self.query_one("#details", Static).update(Text(visible("\n".join([*details, names]))))
+
+    def action_tools(self) -> None:
+        option = self.query_one(OptionList).highlighted_option
+        if option is not None and option.id is not None:
+            self.run_worker(self._show_tools(option.id), exclusive=True)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.action_tools()
+
+    async def _show_tools(self, server: str) -> None:
+        report = await self.ask(lambda sessions: sessions.servers("status", server))
+        if report is not None and report.get("servers"):
+            self._show(report["servers"][0])
+
+    def action_steer(self, action: str) -> None:
+        option = self.query_one(OptionList).highlighted_option
+        if option is not None and option.id is not None:
+            self.run_worker(self._steer(action, option.id), exclusive=True)
+
+    async def _steer(self, action: str, server: str) -> None:
+        report = await self.ask(lambda sessions: sessions.servers(action, server))
+        if report is None:
+            return
+        if report.get("url"):
+            self.app.copy_to_clipboard(str(report["url"]))
+            text = f"{report.get('message') or ''}\n{report['url']}\n(copied)"
+            self.query_one("#details", Static).update(Text(visible(text)))
+            return
+        await self._read("list")
+
+
+_NONE = "No MCP servers are configured: `claude-code-mcp mcp add` or `mcp import` adds some."
+
+
+def server_line(server: dict[str, Any]) -> Text:
+    """A server in one line."""
+    tools = f"{server['tools']} tools" if server.get("tools") is not None else ""
+    sign = {"connected": "●", "failed": "!", "disabled": "×"}.get(str(server.get("state")), "·")
+    parts = [f"{sign} {server['name']}", str(server.get("state")), tools, str(server.get("reason") or "")]
+    return Text(visible(clip_line("  ".join(filter(None, parts)), 300)), no_wrap=True, overflow="ellipsis")
+
+
+class ChangesScreen(Screen[str | None]):
+    """What a session has changed in its worktree; the value is what is to be done with it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("m", "dismiss('merge')", "Merge"),
+        Binding("x", "dismiss('discard')", "Discard"),
+        Binding("escape,q", "dismiss(None)", "Back"),
+    ]
+    DEFAULT_CSS = """
+    ChangesScreen #title { height: 1; text-style: bold; padding: 0 1; }
+    ChangesScreen VerticalScroll { height: 1fr; padding: 0 1; }
+    """
+
+    def __init__(self, session_id: str, diff: str) -> None:
+        super().__init__()
+        self._session_id, self._diff = session_id, diff
+
+    def compose(self) -> ComposeResult:
+        files = sum(line.startswith("diff --git ") for line in self._diff.split("\n"))
+        yield Static(f"Changes of {self._session_id[:8]}: {files} files", id="title", markup=False)
+        with VerticalScroll():
+            palette = Palette(dark=self.app.current_theme.dark)
+            yield Static(styled_lines(diff_lines(self._diff), palette), markup=False)
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+
+
+# -- popups -----------------------------------------------------------------------------------------------------------
+
+
+HELP = """\
+Everywhere
+  Ctrl+P, :    everything that can be done, by name
+               (: while nothing is typed)
+  Ctrl+N       the next open question, of any session
+  F2           new session
+  F3, Ctrl+S   sessions: type to filter (~text: in whole
+               conversations), Down to go through them with a
+               preview, Enter opens at the text, Esc goes back
+  F4           what sessions cost
+  F5           MCP servers of the hub
+  F9           what the session has changed in its worktree
+  Ctrl+F       search in the conversation
+  Ctrl+B       hide or show the sessions
+  Ctrl+T       light or dark
+  Ctrl+Q       leave; sessions run on. Ctrl+C twice, too
+  Tab          to the next part of the screen
+
+In the input
+  Enter        send; while a turn runs, into that turn
+  Ctrl+J       a new line; a paste keeps its lines
+  Up, Down     earlier messages
+  /            commands: those of Ctrl+P, and Claude Code's
+  @            files, completed with Tab
+  Esc          interrupt the turn
+
+In the conversation
+  Up, Down     select a block
+  Enter        unfold or fold it; x: all of them
+  y            copy it, or the last answer
+  a            the conversation of the subagent it has started
+  /  n  N      search, next, previous
+  End          follow what comes
+
+In a question (Ctrl+N or Tab goes there; it never takes what you type)
+  a            allow once, approve a plan
+  s            allow for this session
+  e            approve a plan and accept edits
+  d            deny, with a reason or feedback
+  1-9 Space    choose; Enter answers; t: type an answer
+  m            a plan as it was written
+  o            open the session that asks, if it is another one
+  Esc          later"""
+
+
+_LOW = 16
+"""Lines below which a dialog has no frame."""
+
+
+class Dialog(ModalScreen[Any]):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Close")]
+    DEFAULT_CSS = """
+    Dialog { align: center middle; }
+    Dialog > Vertical { width: 90%; max-width: 84; height: auto; max-height: 95%; border: round $accent;
+        background: $surface; padding: 0 1; overflow-y: auto; }
+    Dialog Label { width: 100%; height: auto; }
+    Dialog Input, Dialog Checkbox { height: 1; border: none; padding: 0; margin: 0 0 0 2; }
+    Dialog TextArea { height: 5; border: round $primary; }
+    Dialog OptionList { height: auto; max-height: 16; border: none; }
+    Dialog.-short > Vertical { width: 100%; height: 100%; max-height: 100%; border: none; }
+    Dialog.-short TextArea { height: 2; border: none; }
+    Dialog.-short OptionList { height: 1fr; max-height: 100%; }
+    """
+
+    def on_resize(self, event: events.Resize) -> None:
+        """In a low terminal a dialog is all there is: a frame would take its place."""
+        self.set_class(event.size.height < _LOW, "-short")
+
+
+class Help(Dialog):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,f1,q", "dismiss(None)", "Close")]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(), VerticalScroll():
+            yield Static(Text(HELP))
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+
+
+class AskLine(Dialog):
+    """A line of text; None if the person does not want to."""
+
+    def __init__(self, title: str, value: str = "") -> None:
+        super().__init__()
+        self._title, self._value = title, value
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label(self._title, markup=False)
+            yield Input(self._value, compact=True)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.dismiss(event.value)
+
+
+class Pick(Dialog):
+    """One of several; the value is its key."""
+
+    def __init__(self, title: str, options: list[tuple[str, str]]) -> None:
+        super().__init__()
+        self._title, self._options = title, options
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label(self._title, markup=False)
+            yield OptionList(*(Option(text, key) for key, text in self._options), markup=False, compact=True)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.dismiss(event.option.id)
+
+
+@dataclass(frozen=True, slots=True)
+class NewSessionRequest:
+    """What a new session is to be; `options` are arguments of `claude_create_session`."""
+
+    prompt: str
+    options: dict[str, Any]
+
+
+class SignedCheckbox(Checkbox):
+    """Its sign says whether it is set, and not its colour alone."""
+
+    @property
+    def BUTTON_INNER(self) -> str:  # type: ignore[override]  # noqa: N802 - Textual has one sign for both
+        return "X" if self.value else " "
+
+
+class NewSession(Dialog):
+    """Everything that a new session needs; None if there is to be none."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s,f2", "start", "Start", priority=True),
+    ]
+
+    def __init__(self, directory: str, modes: list[str], *, has_worktrees: bool) -> None:
+        super().__init__()
+        self._directory, self._modes, self._has_worktrees = directory, modes, has_worktrees
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label("New session: Ctrl+S starts it, Tab goes on, Esc closes")
+            yield Label("Task")
+            yield TextArea(id="prompt", tab_behavior="focus")
+            yield Label("Directory")
+            yield Input(self._directory, id="directory", compact=True, select_on_focus=False)
+            yield Label("Model (empty: Claude Code's own choice)")
+            yield Input(id="model", compact=True)
+            yield Label(f"Permission mode: {', '.join(self._modes)} (empty: Claude Code's own choice)")
+            yield Input(id="mode", compact=True)
+            if self._has_worktrees:
+                yield SignedCheckbox("in a git worktree of its own", id="worktree", compact=True)
+            yield Button("Start", id="start", compact=True)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.action_start()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.action_start()
+
+    def action_start(self) -> None:
+        prompt = self.query_one("#prompt", TextArea).text
+        mode = self.query_one("#mode", Input).value.strip()
+        if not prompt.strip():
+            self.app.notify("A session needs a task.", severity="warning")
+            return
+        if mode and mode not in self._modes:
+            self.app.notify(f"The modes are {', '.join(self._modes)}.", severity="warning")
+            return
+        model, directory = self.query_one("#model", Input).value.strip(), self.query_one("#directory", Input).value
+        wanted = {"workingDirectory": directory.strip(), "model": model, "permissionMode": mode}
+        options: dict[str, Any] = {name: value for name, value in wanted.items() if value}
+        if self._has_worktrees and self.query_one("#worktree", Checkbox).value:
+            options["worktree"] = True
+        self.dismiss(NewSessionRequest(prompt, options))

@@ -1,0 +1,256 @@
+"""What a person does to sessions: begin, send, interrupt, switch model and mode, rename, fork, export, merge, delete.
+
+Every act is a call of a tool, in a worker: a refusal is shown, and nothing on the screen waits for it.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from textual.app import App
+
+from ..client.live_sessions import LiveSessions
+from ..client.open_questions import OpenQuestion, OpenQuestions
+from ..model.options import BYPASS, PERMISSION_MODES
+from ..model.text import visible
+from ..shared.client import CallFailed, NotRunning
+from .pump import Pump, ServerLink
+from .screens import AskLine, ChangesScreen, NewSession, NewSessionRequest, Pick
+
+_CHECKPOINT = re.compile(r"^(\S{8,}) {2}(.+)$", re.MULTILINE)
+"""A message that files can be taken back to, in what the action `changes` says."""
+_MOST_JOINED = 20
+_BEGINNING = 40
+"""Characters by which a message is recognised that the server reports the beginning of."""
+_ASKED = {
+    "rename": "New title (empty: none)",
+    "tag": "New tag (empty: none)",
+    "model": "Model, or an alias such as opus (empty: Claude Code's choice)",
+    "merge": "Commit message for what is uncommitted there (empty: only what is committed)",
+}
+"""The actions that need a text, with what is asked for."""
+_PLAIN = ("fork", "pin", "unpin", "archive", "unarchive")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOnScreen:
+    """What the screen can say about sessions, and do with them."""
+
+    target: Callable[[], str | None]
+    """The session that acts are about: the highlighted one while the list has the focus, else the one that is shown."""
+    open: Callable[[str | None], None]
+    put_back: Callable[[str], None]
+    """Has a message that could not be sent stand in the input again."""
+
+
+class SessionActions:
+    """The acts; each returns at once, and goes on in a worker of the application."""
+
+    def __init__(
+        self, app: App[None], link: ServerLink, pump: Pump, directory: str, on_screen: SessionOnScreen
+    ) -> None:
+        self._app = app
+        self._link = link
+        self._pump = pump
+        self._directory = directory
+        self._on_screen = on_screen
+        self._joined: list[str] = []
+        """Messages that were sent while a turn ran, which Claude may not have read."""
+
+    def commands(self) -> Mapping[str, Callable[[str], object]]:
+        """The acts by the names that the palette has for them; each takes what was typed behind its name."""
+        return {
+            **{action: partial(self._manage_by_name, action) for action in (*_ASKED, *_PLAIN)},
+            "new": lambda _: self._run(self._new()),
+            "interrupt": lambda _: self._interrupt_turn(),
+            "mode": lambda mode: self._manage("mode", text=mode) if mode else self._run(self._pick_mode()),
+            "export": lambda kind: self._manage("export", format=kind) if kind else self._run(self._pick_export()),
+            "diff": lambda _: self._for_target(self._show_changes),
+            "discard": lambda _: self._for_target(self._discard),
+            "rewind": lambda _: self._for_target(self._rewind),
+            "cancel": lambda _: self._for_target(self._cancel),
+            "delete": lambda _: self._for_target(self._delete),
+        }
+
+    def _run(self, work: Any) -> None:
+        self._app.run_worker(work)
+
+    async def ask(self, work: Callable[[LiveSessions], Any]) -> Any:
+        """The answer of the server; None if it refuses or is gone, and then the person is notified."""
+        try:
+            return await self._link.do(work)
+        except (CallFailed, NotRunning) as error:
+            self._app.notify(visible(str(error)), severity="error", markup=False)
+            return None
+
+    # -- messages and answers ---------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """Sends a message, or begins a session with it."""
+        if self._pump.conversation is None:
+            self._run(self._create(NewSessionRequest(text, {"workingDirectory": self._directory})))
+        else:
+            self._run(self._send(text))
+
+    async def _send(self, text: str) -> None:
+        conversation = self._pump.conversation
+        assert conversation is not None
+        # Before the await: afterwards the turn that the message has joined may be over.
+        joins = conversation.busy
+        if await self.ask(lambda sessions: sessions.send(conversation.session_id, text)) is None:
+            # What could not be sent must not be lost: the input was emptied when it was sent.
+            self._on_screen.put_back(text)
+        elif joins:
+            conversation.sent(text)
+            self._joined = [*self._joined, text][-_MOST_JOINED:]
+
+    async def _create(self, request: NewSessionRequest) -> None:
+        made = await self.ask(lambda sessions: sessions.create(request.prompt, **request.options))
+        if made is None:
+            self._on_screen.put_back(request.prompt)
+        else:
+            self._pump.list_again()
+            self._on_screen.open(made["sessionId"])
+
+    async def send_answer(self, asked: OpenQuestion, decision: dict[str, Any]) -> Any:
+        """None if the answer was refused."""
+        return await self.ask(lambda sessions: OpenQuestions(sessions).answer(asked, decision))
+
+    def _interrupt_turn(self) -> None:
+        conversation = self._pump.conversation
+        if conversation is not None and conversation.busy:
+            self._run(self._interrupt(conversation.session_id))
+
+    async def _interrupt(self, session_id: str) -> None:
+        report = await self.ask(lambda sessions: sessions.interrupt(session_id))
+        # Claude has never read these: they must not be lost with the turn that they were sent into. The last one first,
+        # since each is put before what stands there. The server reports beginnings; what was typed here is known whole.
+        for beginning in reversed((report or {}).get("droppedMessages") or ()):
+            typed = next((text for text in self._joined if beginning.startswith(text[:_BEGINNING])), None)
+            if typed is not None:
+                self._joined.remove(typed)
+                self._on_screen.put_back(typed)
+            else:
+                self._app.notify(visible(f"Never read: {beginning}"), markup=False, severity="warning")
+
+    # -- sessions ---------------------------------------------------------------------------------------------
+
+    async def _new(self) -> None:
+        has_worktrees = await self.ask(lambda sessions: sessions.takes("claude_create_session", "worktree"))
+        dialog = NewSession(self._directory, await self._modes(), has_worktrees=bool(has_worktrees))
+        request = await self._app.push_screen_wait(dialog)
+        if request is not None:
+            directory = _absolute(request.options.get("workingDirectory") or "", self._directory)
+            await self._create(NewSessionRequest(request.prompt, {**request.options, "workingDirectory": directory}))
+
+    async def _modes(self) -> list[str]:
+        """The permission modes that can be used here."""
+        try:
+            has_bypass = await self._link.do(lambda sessions: sessions.has_bypass())
+        except (CallFailed, NotRunning):
+            has_bypass = False
+        return [mode for mode in PERMISSION_MODES if has_bypass or mode != BYPASS]
+
+    async def _pick_mode(self) -> None:
+        modes = await self._modes()
+        hint = "" if BYPASS in modes else f" ({BYPASS}: `claude-code-mcp bypass on` offers it)"
+        mode = await self._app.push_screen_wait(Pick(f"Permission mode{hint}", [(mode, mode) for mode in modes]))
+        if mode is not None:
+            self._manage("mode", text=mode)
+
+    async def _pick_export(self) -> None:
+        kinds = [("markdown", "Markdown"), ("html", "one page of HTML")]
+        kind = await self._app.push_screen_wait(Pick("Export as", kinds))
+        if kind is not None:
+            self._manage("export", format=kind)
+
+    def _manage_by_name(self, action: str, text: str) -> None:
+        if text or action in _PLAIN:
+            self._manage(action, **({"text": text} if text else {}))
+        else:
+            self._for_target(partial(self._ask_and_manage, action))
+
+    async def _ask_and_manage(self, action: str, session_id: str) -> None:
+        answer = await self._app.push_screen_wait(AskLine(_ASKED[action]))
+        if answer is not None:
+            # An empty commit message would be one; without any, what is uncommitted refuses the merge.
+            await self._managed(session_id, action, {} if action == "merge" and not answer else {"text": answer})
+
+    def _manage(self, action: str, **more: Any) -> None:
+        self._for_target(lambda session_id: self._managed(session_id, action, more))
+
+    def _for_target(self, act: Callable[[str], Any]) -> None:
+        session_id = self._on_screen.target()
+        if session_id is None:
+            self._app.notify("There is no session to do that to.", severity="warning")
+        else:
+            self._run(act(session_id))
+
+    async def _managed(self, session_id: str, action: str, more: dict[str, Any]) -> bool:
+        """Whether the server has done it."""
+        done = await self.ask(lambda sessions: sessions.manage(session_id, action, **more))
+        if done is None:
+            return False
+        self._app.notify(visible(done.get("message") or "Done."), markup=False)
+        self._pump.list_again()
+        if action == "fork":
+            self._on_screen.open(done["sessionId"])
+        return True
+
+    # -- what is lost for good: only after a yes --------------------------------------------------------------
+
+    async def _confirmed(self, question: str, yes: str) -> bool:
+        return bool(await self._app.push_screen_wait(Pick(visible(question), [("", "No"), ("yes", yes)])))
+
+    async def _cancel(self, session_id: str) -> None:
+        if await self._confirmed(f"End session {session_id[:8]}? It takes no more messages.", "End it"):
+            await self.ask(lambda sessions: sessions.cancel(session_id))
+            self._pump.list_again()
+
+    async def _delete(self, session_id: str) -> None:
+        question = f"Delete session {session_id[:8]} with its whole conversation?"
+        if not await self._confirmed(question, "Delete it"):
+            return
+        is_gone = await self._managed(session_id, "delete", {"confirm": True})
+        shown = self._pump.conversation
+        if is_gone and shown is not None and shown.session_id == session_id:
+            self._on_screen.open(None)
+
+    async def _discard(self, session_id: str) -> None:
+        """Discards at once what holds nothing that is not merged; otherwise the server says what would be lost."""
+        try:
+            done = await self._link.do(lambda sessions: sessions.manage(session_id, "discard"))
+        except (CallFailed, NotRunning) as refusal:
+            loses = isinstance(refusal, CallFailed) and refusal.code == "PERMISSION_DENIED"
+            if not loses:
+                self._app.notify(visible(str(refusal)), severity="error", markup=False)
+            elif await self._confirmed(str(refusal), "Discard it all the same"):
+                await self._managed(session_id, "discard", {"confirm": True})
+            return
+        self._app.notify(visible(done.get("message") or "Done."), markup=False)
+
+    async def _rewind(self, session_id: str) -> None:
+        listed = await self.ask(lambda sessions: sessions.manage(session_id, "changes"))
+        if listed is None:
+            return
+        points = [(point[1], visible(point[2])) for point in _CHECKPOINT.finditer(listed["message"])]
+        chosen = await self._app.push_screen_wait(Pick("Take the files back to", points)) if points else None
+        if chosen and await self._confirmed("Files that were changed since then are overwritten.", "Take them back"):
+            await self._managed(session_id, "rewind", {"text": chosen, "confirm": True})
+
+    async def _show_changes(self, session_id: str) -> None:
+        report = await self.ask(lambda sessions: sessions.manage(session_id, "diff"))
+        if report is None:
+            return
+        act = await self._app.push_screen_wait(ChangesScreen(session_id, report["message"]))
+        if act == "merge":
+            await self._ask_and_manage("merge", session_id)
+        elif act == "discard":
+            await self._discard(session_id)
+
+
+def _absolute(directory: str, base: str) -> str:
+    return os.path.normpath(os.path.join(base, os.path.expanduser(directory)))

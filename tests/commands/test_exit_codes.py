@@ -1,0 +1,183 @@
+"""One table of exit codes and one spelling of JSON, in every command."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.commands.exit_codes import ExitCode, exit_code_of
+from claude_code_mcp.commands.parser import COMMANDS, build_parser, commands_of
+from claude_code_mcp.testing import Sandbox
+from tests.support import warm_commands
+
+from .test_output import write_session
+
+SESSION = "0f3c1e5a-7d5b-4f0e-9a86-3d2b7c1a9e10"
+WITHOUT_JSON = {
+    "serve": "speaks MCP",
+    "shared run": "speaks MCP",
+    "fleet up": "serves until it is stopped",
+    "runner": "serves until it is stopped",
+    "tui": "is for a person",
+    "claude": "has arguments that are not ours",
+    "demo": "is for a person",
+    "completion": "prints a script",
+    "mcp add": "takes the lines of `claude mcp add`",
+    "mcp add-json": "takes the lines of `claude mcp add-json`",
+    "mcp connect server": "is for a person",
+    "mcp connect stdio": "is for a person",
+    "mcp connect http": "is for a person",
+    "mcp connect sse": "is for a person",
+    "mcp connect ws": "is for a person",
+}
+"""The commands that print no JSON, and why."""
+NOT_THERE = [
+    ["people", "forget", "nope"],
+    ["people", "remove", "nope", "--yes"],
+    ["sessions", "show", "nope"],
+    ["sessions", "follow", "nope"],
+    ["sessions", "rename", "nope", "x"],
+    ["sessions", "tag", "nope", "x"],
+    ["sessions", "pin", "nope"],
+    ["sessions", "fork", "nope"],
+    ["sessions", "export", "nope"],
+    ["sessions", "delete", "nope", "--yes"],
+    ["sessions", "diff", "nope"],
+    ["sessions", "merge", "nope"],
+    ["sessions", "discard", "nope"],
+    ["mcp", "get", "nope"],
+    ["mcp", "remove", "nope"],
+    ["mcp", "enable", "nope"],
+    ["mcp", "disable", "nope"],
+    ["mcp", "tools", "nope"],
+    ["mcp", "call", "nope", "tool"],
+    ["mcp", "login", "nope"],
+    ["mcp", "import", "/nowhere/at/all.json"],
+    ["shared", "logs"],
+]
+WITHOUT_SERVER = [
+    *(["ps"], ["questions"], ["answer", "q-1", "allow"], ["interrupt", "x"], ["cancel", "x"], ["logs", "x"]),
+    *(["shared", "status"], ["stats"], ["show", "x", "--url", "127.0.0.1:1"], ["run", "x", "--url", "127.0.0.1:1"]),
+]
+
+
+def leaves() -> Iterator[tuple[str, set[str]]]:
+    for command in commands_of(build_parser()):
+        if command.path and not command.below:
+            yield command.path, set(command.flags)
+
+
+def test_every_command_prints_json_or_has_a_reason_not_to() -> None:
+    lacking = {path for path, flags in leaves() if "--json" not in flags}
+    assert lacking == set(WITHOUT_JSON)
+
+
+@pytest.mark.parametrize("path", sorted(COMMANDS))
+def test_an_option_that_there_is_none_of_is_misuse_in_every_command(environment: dict[str, str], path: str) -> None:
+    if path == "claude":
+        pytest.skip("its arguments are not ours")
+    answer = warm_commands.run([path, "--no-such-option"], environment)
+    assert answer.returncode == ExitCode.MISUSE
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize("arguments", NOT_THERE, ids=" ".join)
+def test_what_is_not_there_is_3(environment: dict[str, str], sandbox: Sandbox, arguments: list[str]) -> None:
+    answer = warm_commands.run(arguments, environment, sandbox.project)
+    assert (answer.returncode, answer.stdout) == (ExitCode.NOT_FOUND, ""), answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize("arguments", WITHOUT_SERVER, ids=" ".join)
+def test_without_a_server_it_is_5(environment: dict[str, str], sandbox: Sandbox, arguments: list[str]) -> None:
+    answer = warm_commands.run(arguments, environment, sandbox.project)
+    assert answer.returncode == ExitCode.UNAVAILABLE, answer.stderr
+
+
+def test_every_code_of_an_error_has_its_exit_code() -> None:
+    from claude_code_mcp import errors  # noqa: PLC0415
+
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    codes = {kind.code for kind in kinds if issubclass(kind, errors.ClaudeCodeError)}
+    assert {code: exit_code_of(code) for code in codes} == {
+        "INTERNAL": 1,
+        "INVALID_ARGUMENT": 2,
+        "SESSION_NOT_FOUND": 3,
+        "SESSION_BUSY": 4,
+        "PERMISSION_DENIED": 4,
+        "LIMIT_REACHED": 4,
+        "RATE_LIMITED": 4,
+        "CANCELLED": 4,
+        "TIMEOUT": 1,
+        "CLI_NOT_FOUND": 5,
+        "UPSTREAM_UNAVAILABLE": 5,
+    }
+
+
+def test_the_table_in_the_documentation_has_every_code() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "shell.md").read_text(encoding="utf-8")
+    table = page.partition("| exit code |")[2].partition("\n\n")[0]
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == [int(code) for code in ExitCode]
+
+
+def names_in(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield name
+            yield from names_in(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from names_in(part)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sessions"],
+        ["sessions", "show", SESSION],
+        ["sessions", "show", SESSION, "--full"],
+        ["sessions", "rename", SESSION, "A title"],
+        ["sessions", "pin", SESSION],
+        ["sessions", "fork", SESSION],
+        ["sessions", "export", SESSION],
+        ["sessions", "delete", SESSION, "--yes"],
+        ["costs"],
+        ["costs", "--by", "session"],
+        ["mcp", "list"],
+        ["mcp", "status"],
+        ["mcp", "disable", "small"],
+        ["mcp", "remove", "small"],
+        ["shared", "status"],
+        ["doctor"],
+        ["token"],
+        ["people", "list"],
+        ["web", "--sign-out-all"],
+    ],
+    ids=" ".join,
+)
+def test_json_is_spelled_as_on_the_wire(environment: dict[str, str], sandbox: Sandbox, arguments: list[str]) -> None:
+    write_session(sandbox, "Say something.", session_id=SESSION)
+    added = warm_commands.run(["mcp", "add", "small", "--", "false"], environment, sandbox.project)
+    assert added.returncode == 0, added.stderr
+    answer = warm_commands.run([*arguments, "--json"], environment, sandbox.project)
+    printed = json.loads(answer.stdout)
+    assert not [name for name in names_in(printed) if "_" in name]
+    if arguments[0] == "sessions":
+        first = printed[0] if isinstance(printed, list) else printed
+        assert SESSION in (first["sessionId"], first.get("copyOf"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [(["sesions"], "sessions"), (["Run"], "run"), (["mcp", "statsu"], "status"), (["sessions", "exprot"], "export")],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(
+    environment: dict[str, str], typed: list[str], meant: str
+) -> None:
+    answer = warm_commands.run(typed, environment)
+    assert answer.returncode == ExitCode.MISUSE
+    assert f"Did you mean {meant}" in answer.stderr

@@ -1,0 +1,87 @@
+"""`people` on a state of its own, without a server: what is printed, and what is refused."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import RUN
+from tests.support import warm_commands
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> "People":
+    return People(tmp_path)
+
+
+class People:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._environment = {
+            "HOME": str(root),
+            "PATH": os.environ["PATH"],
+            RUN: os.environ[RUN],
+            "CLAUDE_CODE_MCP_STATE_DIR": str(root / "state"),
+        }
+
+    def __call__(self, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+        environment = {**self._environment, **more}
+        return warm_commands.helper().run(["people", *arguments], environment, self._root)
+
+
+AT = {"CLAUDE_CODE_MCP_WEB_URL": "https://claude.example.org/"}
+
+
+def test_people_are_invited_listed_and_removed(people: People) -> None:
+    invited = people("invite", "alice", "--group", "leads", "--group", "ops", "--hours", "5", **AT)
+    assert invited.returncode == 0, invited.stderr
+    assert "https://claude.example.org/invite#" in invited.stdout
+    assert "for 5 hours" in invited.stdout
+    assert "https://claude.example.org/mcp" in invited.stdout
+    listed = people("list").stdout.splitlines()
+    assert [line.split() for line in listed] == [
+        ["NAME", "GROUPS", "PASSKEYS", "LAST", "SIGN-IN"],
+        ["alice", "leads,", "ops", "0", "invited"],
+    ]
+    again = json.loads(people("link", "alice", "--json", **AT).stdout)
+    assert again["url"] not in invited.stdout
+    assert people("remove", "alice").returncode == 2, "nobody is there who could say yes"
+    assert people("remove", "alice", "--yes").returncode == 0
+    listed = json.loads(people("list", "--json").stdout)
+    assert listed["people"] == []
+    assert [(name["name"], name["issuer"]) for name in listed["names"]] == [("alice", "invited")]
+    assert people("list").stdout.splitlines()[1].split()[::2] == ["alice", "invited"]
+    assert people("forget", "alice").returncode == 0
+    assert json.loads(people("list", "--json").stdout) == {"people": [], "names": []}
+    assert "Nobody is invited" in people("list").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (("invite", "a name"), 2, "is no name"),
+        (("invite", "../evil"), 2, "is no name"),
+        (("invite", "default"), 2, "a caller with a token"),
+        (("invite", "local"), 2, "a caller with a token"),
+        (("invite", "operator"), 2, "a caller with a token"),
+        (("invite", "bob", "--group", ""), 2, "A group is"),
+        (("link", "nobody"), 2, "There is nobody called nobody"),
+        (("remove", "nobody", "--yes"), 3, "There is nobody called nobody"),
+        (("forget", "nobody"), 3, "Nobody has the name nobody"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(people: People, arguments: tuple[str, ...], code: int, reason: str) -> None:
+    refused = people(*arguments, **AT)
+    assert refused.returncode == code, refused.stderr
+    assert reason in refused.stderr
+
+
+def test_without_an_address_nobody_is_invited(people: People) -> None:
+    refused = people("invite", "alice")
+    assert refused.returncode == 2
+    assert "CLAUDE_CODE_MCP_WEB_URL" in refused.stderr
+    assert people("invite", "alice", **AT).returncode == 0, "nothing was changed by that"
+    assert "is invited already" in people("invite", "alice", **AT).stderr
+    assert "people remove alice" in people("forget", "alice").stderr

@@ -1,0 +1,145 @@
+"""`run` in scripts and pipes: what is piped in, questions that nobody can answer, signals, an API that is not there."""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from claude_code_mcp.testing.script import ask_user, plan, question, script, tool
+from tests.sessions.support import ENDLESS
+from tests.shared.support import SharedPlace
+from tests.support.ports import free_port
+
+from .conftest import is_posix
+from .test_verbs import Running, place, started
+
+__all__ = ["place"]  # a fixture for the tests here too
+
+if is_posix():
+    from .terminal_support import Terminal
+
+pytestmark = pytest.mark.skipif(not is_posix(), reason="sockets, signals and terminals of POSIX")
+
+
+def piped(shared: SharedPlace, text: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """The command behind a pipe that holds this text."""
+    reading, writing = os.pipe()
+    os.write(writing, text.encode())
+    os.close(writing)
+    with os.fdopen(reading, "rb") as source:
+        code, out, err = Running(shared, *arguments, stdin=source).finished()
+    return subprocess.CompletedProcess(list(arguments), code, out, err)
+
+
+def prompt_of(shared: SharedPlace, session_id: str) -> str:
+    return str(json.loads(shared.command("show", session_id, "--transcript", "--json").stdout)[0]["transcript"])
+
+
+def test_what_is_piped_in_is_part_of_the_prompt_and_may_be_all_of_it(place: SharedPlace) -> None:
+    answer = piped(place, script("a diff of 3 lines", "Looks good."), "run", "--json", "Review this:")
+    assert answer.returncode == 0, answer.stderr
+    report = json.loads(answer.stdout)
+    assert report["result"] == "Looks good."
+    transcript = prompt_of(place, report["sessionId"])
+    assert "Review this:" in transcript
+    assert "a diff of 3 lines" in transcript
+    alone = piped(place, script("All of it.", "Read."), "run")
+    assert (alone.returncode, alone.stdout) == (0, "Read.\n")
+    assert piped(place, "", "run").returncode == 2
+
+
+def test_an_input_that_nobody_writes_to_is_not_waited_for(place: SharedPlace) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as source:
+        code, out, err = Running(place, "run", script("Go.", "Went."), stdin=source).finished()
+    os.close(writing)
+    assert (code, out) == (0, "Went.\n")
+    assert "going on without it" in err
+
+
+def test_a_question_that_nobody_can_answer_is_denied_with_the_flags_that_allow_it(place: SharedPlace) -> None:
+    prompt = script("Try.", tool("Bash", command="touch unattended"), "Tried.")
+    answer = place.command("run", prompt)
+    assert answer.returncode == 4
+    assert "Tried." in answer.stdout
+    assert "denied: nobody is there to answer it." in answer.stderr
+    assert "--allow 'Bash(touch unattended *)'" in answer.stderr
+    assert not (place.sandbox.project / "unattended").exists()
+    allowed = place.command("run", "--allow", "Bash(touch unattended *)", "--allow", "Bash(touch *)", prompt)
+    assert allowed.returncode == 0, allowed.stderr
+    assert (place.sandbox.project / "unattended").exists()
+
+
+@pytest.mark.parametrize("step", [plan("# A plan"), ask_user(question("Which?", "a", "b"))], ids=["plan", "question"])
+def test_plans_and_questions_of_claude_are_denied_too(place: SharedPlace, step: object) -> None:
+    answer = place.command("run", "--on-question", "deny", script("Ask.", step, "Went on."))  # type: ignore[arg-type]
+    assert answer.returncode == 4
+    assert "--on-question wait" in answer.stderr
+
+
+@pytest.mark.soak
+def test_a_person_at_another_terminal_is_waited_for(place: SharedPlace) -> None:
+    report = json.loads(place.command("run", "--json", script("Begin.", "Begun.")).stdout)
+    with Terminal(place.environment, place.sandbox.project, "attach", report["sessionId"][:8]) as person:
+        person.until("Begun.")
+        running = Running(place, "run", script("Try.", tool("Bash", command="touch waited"), "Done."))
+        session_id = running.stderr.readline().removeprefix("session ").strip()
+        while "waiting for a person at another terminal" not in (line := running.stderr.readline()):
+            assert line, "it was not waited for"
+        assert place.command("answer", session_id, "allow").returncode == 0
+        assert running.finished()[0] == 0
+        person.type("\x04")
+        assert person.end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_turn_as_ctrl_c_does(place: SharedPlace, number: signal.Signals) -> None:
+    process, session_id = started(place, script("Wait.", tool("Bash", command=ENDLESS)), "--allow", "Bash")
+    process.process.send_signal(number)
+    code, _, err = process.finished()
+    assert code == 128 + number
+    assert "Traceback" not in err
+    assert json.loads(place.command("show", session_id, "--json").stdout)["status"] == "interrupted"
+
+
+def test_a_detached_run_goes_on(place: SharedPlace) -> None:
+    answer = place.command("run", "--detach", script("Go on.", "Went on."))
+    assert answer.returncode == 0, answer.stderr
+    session_id = answer.stdout.strip()
+    sent = place.command("send", session_id, script("More.", "And more."))
+    assert (sent.returncode, sent.stdout.splitlines()[-1]) == (0, "And more.")
+    assert "Went on." in prompt_of(place, session_id)
+
+
+def test_a_worktree_of_its_own_is_asked_for(place: SharedPlace) -> None:
+    refused = place.command("run", "--worktree", script("There.", "Done."))
+    assert refused.returncode == 2
+    assert "git" in refused.stderr
+
+
+@pytest.mark.parametrize("rule", ["Bash(", "Bash()", "", "two rules", "Bash(x) y"])
+def test_a_rule_that_is_none_is_refused_before_anything_runs(place: SharedPlace, rule: str) -> None:
+    for flag in ("--allow", "--deny"):
+        answer = place.command("run", flag, rule, script("Never.", "Never."))
+        assert answer.returncode == 2
+        assert "is not a rule" in answer.stderr
+        assert answer.stdout == ""
+
+
+def test_an_api_that_cannot_be_reached_is_told_with_the_attempt(place: SharedPlace) -> None:
+    nowhere = {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{free_port()}", "CLAUDE_CODE_MAX_RETRIES": "1"}
+    answer = place.command("run", "--own", "hello", **nowhere)
+    assert answer.returncode == 1
+    assert "[The API cannot be reached: attempt 1 of 1" in answer.stderr
+
+
+def test_bypass_is_refused_with_the_verb_that_enables_it(place: SharedPlace) -> None:
+    refused = place.command("run", "--permission-mode", "bypassPermissions", script("Go.", "Went."))
+    assert refused.returncode == 4
+    assert "claude-code-mcp bypass on" in refused.stderr
+    assert place.command("bypass", "on").returncode == 2, "nobody has said yes"
+    assert json.loads(place.command("bypass", "--json").stdout)["allowBypass"] is False
+    assert json.loads(place.command("bypass", "on", "--yes", "--json").stdout)["allowBypass"] is True
+    assert json.loads(place.command("bypass", "off", "--json").stdout)["allowBypass"] is False

@@ -1,0 +1,56 @@
+"""A NATS server of its own for each test, on loopback."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+pytest.importorskip("nats", reason="the extra `fleet` is not installed")
+
+from claude_code_mcp.fleet.connection import FleetConnection, connect, create_stores
+from claude_code_mcp.fleet.engine import Running, running
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[Running]:
+    (tmp_path / "nats").mkdir()
+    async with running(tmp_path / "nats") as server:
+        yield server
+
+
+@pytest.fixture
+async def fleet(engine: Running) -> AsyncIterator[FleetConnection]:
+    connection = await connect(engine.url)
+    await create_stores(connection)
+    yield connection
+    await connection.close()
+
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def in_own_task(context: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+    """Enters and leaves a context in one task, as its task groups need it: a fixture is set up and torn down in two."""
+    entered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    leave = asyncio.Event()
+
+    async def run() -> None:
+        try:
+            async with context as value:
+                entered.set_result(value)
+                await leave.wait()
+        except BaseException as problem:
+            if entered.done():
+                raise
+            entered.set_exception(problem)
+
+    task = asyncio.ensure_future(run())
+    try:
+        yield await entered
+    finally:
+        leave.set()
+        await task

@@ -1,0 +1,114 @@
+"""Machines for the tests of moving sessions: services with separate homes and state on one fleet."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.errors import SessionBusy
+from claude_code_mcp.fleet.adoption import Adoption
+from claude_code_mcp.fleet.connection import FleetConnection
+from claude_code_mcp.fleet.moving import SessionMover
+from claude_code_mcp.fleet.records import RecordStore
+from claude_code_mcp.fleet.sealing import SealingKey
+from claude_code_mcp.fleet.session_copy import FleetReplica
+from claude_code_mcp.fleet.transcripts import TranscriptStore
+from claude_code_mcp.fleet.trees import TreeStore
+from claude_code_mcp.service import Service
+from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.testing import Sandbox
+from tests.conftest import RUN
+
+
+@dataclass(frozen=True)
+class Held:
+    session_id: str
+    machine: str
+    epoch: int
+
+
+@dataclass
+class Ledger:
+    """Who holds which session: what the leases of the fleet decide, for tests of what comes after the decision."""
+
+    held: dict[str, Held] = field(default_factory=dict)
+    released: dict[str, int] = field(default_factory=dict)
+
+    def claim(self, session_id: str, machine: str) -> Held:
+        found = self.held.get(session_id)
+        if found is not None and found.machine != machine:
+            raise SessionBusy(f"held by {found.machine}")
+        if found is None:
+            found = self.held[session_id] = Held(session_id, machine, self.released.get(session_id, 0) + 1)
+        return found
+
+    def release(self, session_id: str) -> None:
+        """Given away, or its machine is gone."""
+        self.released[session_id] = self.held.pop(session_id).epoch
+
+
+class Holdings:
+    """The ledger as one machine uses it. Sessions that are begun here are this machine's."""
+
+    def __init__(self, ledger: Ledger, machine: str) -> None:
+        self._ledger, self._machine = ledger, machine
+        self.known: dict[str, Held] = {}
+
+    async def claim(self, session_id: str, _principal: str) -> Held:
+        self.known[session_id] = self._ledger.claim(session_id, self._machine)
+        return self.known[session_id]
+
+    async def release(self, holding: Any) -> None:
+        self.known.pop(holding.session_id)
+        self._ledger.release(holding.session_id)
+
+    def holding_of(self, session_id: str) -> Held | None:
+        if session_id not in {*self.known, *self._ledger.held, *self._ledger.released}:
+            self.known[session_id] = self._ledger.claim(session_id, self._machine)
+        return self.known.get(session_id)
+
+
+@dataclass
+class Machine:
+    name: str
+    sandbox: Sandbox
+    service: Service
+    transcripts: TranscriptStore
+    records: RecordStore
+    replica: FleetReplica
+    trees: TreeStore
+    mover: SessionMover
+    holdings: Holdings
+    lost: list[str]
+    key: SealingKey
+
+    def local_transcript(self, session_id: str) -> Path:
+        [found] = (self.sandbox.home / ".claude" / "projects").rglob(f"{session_id}.jsonl")
+        return found
+
+
+@contextlib.asynccontextmanager
+async def machine(
+    name: str, fleet: FleetConnection, ledger: Ledger, root: Path, model_url: str, **settings: Any
+) -> AsyncIterator[Machine]:
+    sandbox = Sandbox(root / name, model_url)
+    given = load_settings({}, **{"state_dir": sandbox.root / "state", **settings})
+    database = database_in(given.state_dir)
+    transcripts, records = TranscriptStore(fleet), RecordStore(fleet, database)
+    holdings, lost, key = Holdings(ledger, name), list[str](), SealingKey.new(name)
+    replica = FleetReplica(transcripts, records, holdings.holding_of, lost.append)
+    environment = sandbox.environment(**{RUN: os.environ[RUN]})
+    try:
+        async with Service(given, environment, replica=replica) as service:
+            service.observe(replica)
+            trees = TreeStore(fleet)
+            mover = SessionMover(
+                service, replica, records, trees, Adoption(transcripts, records, database, key), holdings
+            )
+            service.observe(mover)
+            yield Machine(name, sandbox, service, transcripts, records, replica, trees, mover, holdings, lost, key)
+    finally:
+        await replica.close(10)

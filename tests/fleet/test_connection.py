@@ -1,0 +1,45 @@
+"""The stores of a fleet, on a real NATS server."""
+
+import pytest
+from nats.js.errors import APIError
+
+from claude_code_mcp.fleet import names
+from claude_code_mcp.fleet.connection import FleetConnection, FleetUnreachable, connect, create_stores
+from tests.support.ports import free_port
+
+
+async def test_a_second_machine_finds_the_stores_as_they_are(fleet: FleetConnection) -> None:
+    sessions = await fleet.jetstream.key_value(names.SESSIONS)
+    await sessions.put("s1", b"held")
+    await create_stores(fleet)
+    assert (await sessions.get("s1")).value == b"held"
+
+
+async def test_a_stale_writer_is_refused_by_the_stream(fleet: FleetConnection) -> None:
+    subject = names.transcript("s1")
+    first = await fleet.jetstream.publish(subject, b"1", headers={"Nats-Expected-Last-Subject-Sequence": "0"})
+    stale = {"Nats-Expected-Last-Subject-Sequence": "0"}
+    with pytest.raises(APIError) as refused:
+        await fleet.jetstream.publish(subject, b"2", headers=stale)
+    assert refused.value.err_code == 10071
+    assert first.seq == 1
+
+
+async def test_no_machine_can_wipe_the_leases_of_the_others(fleet: FleetConnection) -> None:
+    """A header on an ordinary write empties a whole bucket of NATS's making."""
+    machines = await fleet.jetstream.key_value(names.MACHINES)
+    await machines.put("a", b"alive")
+    with pytest.raises(APIError, match="rollup"):
+        await fleet.jetstream.publish(names.entry(names.MACHINES, "b"), b"", headers={"Nats-Rollup": "all"})
+    assert (await machines.get("a")).value == b"alive"
+
+
+async def test_a_server_that_is_not_there_is_not_waited_for() -> None:
+    with pytest.raises(FleetUnreachable, match="cannot be reached"):
+        await connect(f"nats://127.0.0.1:{free_port()}")
+
+
+@pytest.mark.parametrize("text", ["", "a.b", "*", ">", "a b", "a" * 65])
+def test_what_could_widen_a_subject_is_no_part_of_one(text: str) -> None:
+    with pytest.raises(ValueError, match="subject"):
+        names.token(text)

@@ -1,0 +1,201 @@
+"""The commands, as a person or a service manager gives them: real processes, each machine with a home of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.waiting import HANG_SECONDS, until
+
+
+def environment(home: Path) -> dict[str, str]:
+    home.mkdir(parents=True, exist_ok=True)
+    inherited = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT") if name in os.environ}
+    return {**inherited, "HOME": str(home), "CLAUDE_CODE_MCP_STATE_DIR": str(home / "state"), "PYTHONUNBUFFERED": "1"}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "claude_code_mcp", *arguments]
+
+
+def run(home: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command(*arguments),
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+class Started:
+    """A command that runs until it is stopped."""
+
+    def __init__(self, process: "subprocess.Popen[str]", output: Path, errors: Path) -> None:
+        self.process = process
+        self._output, self._errors = output, errors
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    def when_it_says(self, text: str) -> None:
+        until(lambda: text in self.output or self.process.poll() is not None)
+        assert text in self.output, self.errors
+
+
+@contextmanager
+def started(home: Path, *arguments: str, **more: str) -> Iterator[Started]:
+    variables = {**environment(home), **more}
+    output, errors = home / f"{arguments[0]}.out", home / f"{arguments[0]}.err"
+    with output.open("w") as stdout, errors.open("w") as stderr:
+        process = subprocess.Popen(
+            command(*arguments),
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+        )
+    try:
+        yield Started(process, output, errors)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(HANG_SECONDS) in (0, 4), errors.read_text()  # 4: it was removed
+
+
+def status(home: Path) -> dict[str, dict[str, object]]:
+    answer = run(home, "fleet", "status", "--json")
+    assert answer.returncode == 0, answer.stderr
+    return {machine["name"]: machine for machine in json.loads(answer.stdout)}
+
+
+def test_a_fleet_from_its_first_command_to_the_removal_of_a_machine(tmp_path: Path) -> None:
+    server, laptop = tmp_path / "server", tmp_path / "laptop"
+    with started(server, "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server", "--label", "big") as up:
+        up.when_it_says("runner --join ")
+        ticket = up.output.split("--join ")[1].split()[0]
+        assert ticket not in up.errors
+        with started(laptop, "runner", "--join", ticket, "--name", "laptop", "--capacity", "6") as runner:
+            runner.when_it_says("is a machine of the fleet")
+            seen = status(server)
+            assert set(seen) == {"server", "laptop"}
+            assert seen["server"]["labels"] == ["big"]
+            assert (seen["laptop"]["capacity"], seen["laptop"]["draining"]) == (6, False)
+            assert "laptop" in run(server, "fleet", "status").stdout
+
+            assert run(server, "fleet", "drain", "laptop").returncode == 0
+            assert status(server)["laptop"]["draining"] is True
+            assert run(server, "fleet", "drain", "laptop", "--undo").returncode == 0
+            assert run(server, "fleet", "drain", "nobody").returncode == 3
+
+            assert run(server, "fleet", "remove", "laptop").returncode == 2, "nobody was asked"
+            assert run(server, "fleet", "remove", "laptop", "--yes").returncode == 0
+            assert runner.process.wait(HANG_SECONDS) == 4
+            assert "it was removed" in runner.errors
+            assert "Traceback" not in runner.errors
+        assert set(status(server)) == {"server"}
+        assert run(laptop, "runner").returncode == 5, "its key was revoked"
+    assert "Traceback" not in up.errors
+    assert run(server, "fleet", "status").returncode == 5, "it is not up"
+
+
+@pytest.mark.soak
+def test_a_machine_comes_back_with_its_key_and_one_that_died_is_shown_as_gone(tmp_path: Path) -> None:
+    server, laptop = tmp_path / "server", tmp_path / "laptop"
+    with started(server, "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server") as up:
+        up.when_it_says("runner --join ")
+        ticket = run(server, "fleet", "ticket").stdout.strip()
+        with started(laptop, "runner", "--join", ticket, "--name", "laptop") as runner:
+            runner.when_it_says("is a machine of the fleet")
+        until(lambda: status(server)["laptop"]["gone"])
+        with started(laptop, "runner", "--name", "laptop") as runner:
+            runner.when_it_says("is a machine of the fleet")
+            assert status(server)["laptop"]["gone"] is False
+            second = run(laptop, "runner")
+            assert (second.returncode, "runs already" in second.stderr) == (2, True)
+            assert runner.process.poll() is None
+
+
+def test_clients_reach_a_fleet_over_http_with_a_token_and_it_ends_when_it_is_stopped(tmp_path: Path) -> None:
+    home, token = tmp_path / "server", "a-token-0123456789abcdefghij"
+    up = ("fleet", "up", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    with started(home, *up, CLAUDE_CODE_MCP_TOKEN=token) as process:
+        process.when_it_says("runner --join ")
+        url = process.output.split("Clients with a token: ")[1].split()[0]
+        request: dict[str, Any] = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": {"name": "claude_list_sessions"},
+        }
+        request["params"]["_meta"] = {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+        headers = {
+            "accept": "application/json, text/event-stream",
+            "mcp-protocol-version": "2026-07-28",
+            "mcp-method": "tools/call",
+            "mcp-name": "claude_list_sessions",
+        }
+        assert httpx2.post(url, json=request, headers=headers).status_code == 401
+        answer = httpx2.post(url, json=request, headers={**headers, "authorization": f"Bearer {token}"}, timeout=60)
+        assert (answer.status_code, '"sessions":[]' in answer.text.replace(" ", "")) == (200, True), answer.text
+        assert "has no console" in run(home, "web").stderr
+        second = run(home, "fleet", "up", "--listen", "127.0.0.1:0")
+        assert (second.returncode, "runs already" in second.stderr) == (2, True), second.stderr
+        # Beside the wait for the process: it counts as there until its parent has heard of its end.
+        with subprocess.Popen(command("shared", "stop"), env=environment(home)) as stopping:
+            assert process.process.wait(HANG_SECONDS) == 0, process.errors
+            assert stopping.wait(HANG_SECONDS) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (("runner",), 2, "belongs to no fleet"),
+        (("runner", "--join", "hello"), 2, "no ticket"),
+        (("runner", "--nats", "tls://192.0.2.1"), 2, "belong together"),
+        (("fleet", "status"), 5, "No fleet is at home"),
+        (("fleet", "ticket"), 5, "No fleet is at home"),
+        (("fleet", "up", "--listen", "here"), 2, "HOST:PORT"),
+        (("fleet", "status", "--nats", "nats://192.0.2.1", "--creds", "CREDS"), 2, "not this machine"),
+        (("fleet", "status", "--nats", "tls://192.0.2.1", "--creds", "/nothing"), 2, "No such file"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_reason(
+    arguments: tuple[str, ...], code: int, reason: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "user.creds"
+    file.write_text("-----BEGIN NATS USER JWT-----\ne30.eyJzdWIiOiJVQSJ9.x\n------END NATS USER JWT------\n")
+    file.chmod(0o600)
+    answer = run(tmp_path / "home", *(str(file) if argument == "CREDS" else argument for argument in arguments))
+    assert answer.returncode == code, answer.stderr
+    assert reason in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_without_a_fleet_nothing_of_it_is_imported() -> None:
+    code = (
+        "import sys; from claude_code_mcp import app; from claude_code_mcp.commands.parser import build_parser; "
+        "build_parser(); print([name for name in sys.modules if name.split('.')[0] in ('nats', 'nkeys') "
+        "or name.startswith('claude_code_mcp.fleet')])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

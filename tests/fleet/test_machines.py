@@ -1,0 +1,138 @@
+"""Which machines there are, as everybody who follows them sees it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.fleet import names
+from claude_code_mcp.fleet.connection import FleetConnection, connect, create_stores
+from claude_code_mcp.fleet.engine import running
+from claude_code_mcp.fleet.leases import MachineLease
+from claude_code_mcp.fleet.machines import FleetMember, Machine, MachineNotFound, MachineReport, Members, Membership
+from tests.support.ports import free_port
+from tests.support.waiting import HANG_SECONDS
+
+MACHINE = Machine("a", "server", "1.0", "2.1.325", frozenset({"gpu"}), 6, 0, 0, False, ("git@example.org:a.git",))
+
+
+@asynccontextmanager
+async def reporting(connection: FleetConnection, report: MachineReport) -> AsyncIterator[MachineLease]:
+    lease = MachineLease(connection, report.machine.id, report)
+    async with lease.kept():
+        yield lease
+
+
+async def when(membership: Membership, reached: object) -> None:
+    assert callable(reached)
+    async with asyncio.timeout(HANG_SECONDS):
+        while not reached():
+            await membership.changed.wait()
+
+
+async def test_a_machine_is_seen_with_what_it_reports_and_measures(fleet: FleetConnection) -> None:
+    async with Membership(fleet).followed() as membership:
+        assert membership.machines() == []
+        report = MachineReport(MACHINE, lambda: 2)
+        async with reporting(fleet, report) as lease:
+            await when(membership, membership.machines)
+            (seen,) = membership.machines()
+            assert seen.free_memory > 0
+            assert seen == replace(MACHINE, sessions=2, free_memory=seen.free_memory)
+            assert seen.free_slots == 4
+            report.machine = replace(MACHINE, repositories=("b",))
+            lease.renew_now()
+            await when(membership, lambda: membership.machines()[0].repositories == ("b",))
+        await when(membership, lambda: not membership.machines())  # it has said that it leaves
+
+
+async def test_who_comes_later_knows_all_that_are_there(fleet: FleetConnection) -> None:
+    async with (
+        reporting(fleet, MachineReport(MACHINE)),
+        reporting(fleet, MachineReport(replace(MACHINE, id="b", name="laptop"))),
+        Membership(fleet).followed() as membership,
+    ):
+        assert [machine.id for machine in membership.machines()] == ["b", "a"]
+
+
+async def test_a_machine_that_stops_reporting_is_gone_without_anybody_asking(fleet: FleetConnection) -> None:
+    members = await Members.opened(fleet)
+    await members.add(FleetMember("a", "server"))
+    async with Membership(fleet).followed() as membership:
+        assert [member.id for member in membership.gone()] == ["a"]
+        await fleet.jetstream.publish(names.entry(names.MACHINES, "a"), MachineReport(MACHINE)())
+        await when(membership, membership.machines)
+        assert membership.gone() == []
+        await when(membership, lambda: not membership.machines())  # it never reported again
+        assert [member.name for member in membership.gone()] == ["server"]
+
+
+async def test_a_drained_machine_is_drained_whatever_it_reports(fleet: FleetConnection) -> None:
+    members = await Members.opened(fleet)
+    await members.add(FleetMember("a", "server"))
+    async with Membership(fleet).followed() as membership, reporting(fleet, MachineReport(MACHINE)):
+        await when(membership, membership.machines)
+        await members.drain("a", True)
+        await when(membership, lambda: membership.machines()[0].draining)
+        await members.drain("a", False)
+        await when(membership, lambda: not membership.machines()[0].draining)
+        with pytest.raises(InvalidArgument):
+            await members.drain("b", True)
+
+
+async def test_members_are_found_by_id_and_by_a_name_that_is_not_ambiguous(fleet: FleetConnection) -> None:
+    members = await Members.opened(fleet)
+    for machine_id, name in (("a", "server"), ("b", "laptop"), ("c", "laptop")):
+        await members.add(FleetMember(machine_id, name))
+    async with Membership(fleet).followed() as membership, reporting(fleet, MachineReport(replace(MACHINE, id="d"))):
+        await when(membership, membership.machines)
+        assert membership.find("b").id == "b"
+        assert membership.find("d").name == "server"  # no member, but there
+        for name, problem in (("laptop", "2 machines"), ("server", "2 machines"), ("e", "No machine")):
+            with pytest.raises(MachineNotFound, match=problem):
+                membership.find(name)
+        await members.remove("c")
+        await when(membership, lambda: len(membership.gone()) == 2)
+        assert membership.find("laptop").id == "b"
+        await members.drain("d", True, "server")
+        await when(membership, lambda: membership.machines()[0].draining)
+        await members.remove("d")
+        await when(membership, lambda: not membership.machines())  # at once, though it goes on reporting
+
+
+@pytest.mark.parametrize("value", [[], {}, {**MACHINE.to_json(), "name": 3}, {**MACHINE.to_json(), "labels": None}])
+async def test_what_a_machine_reports_wrongly_hides_nobody_else(fleet: FleetConnection, value: object) -> None:
+    async with Membership(fleet).followed() as membership:
+        await fleet.jetstream.publish(names.entry(names.MACHINES, "wrong"), json.dumps(value).encode())
+        async with reporting(fleet, MachineReport(MACHINE)):
+            await when(membership, membership.machines)
+            assert [machine.id for machine in membership.machines()] == ["a"]
+
+
+def test_the_id_of_a_machine_is_that_of_its_key() -> None:
+    assert Machine.from_json("a", {**MACHINE.to_json(), "id": "b"}).id == "a"
+
+
+async def test_machines_are_followed_on_after_the_server_was_restarted(tmp_path: Path) -> None:
+    port = free_port()
+    async with running(tmp_path, port) as server:
+        connection = await connect(server.url)
+        await create_stores(connection)
+        following = Membership(connection).followed()
+        membership = await following.__aenter__()
+        lease = reporting(connection, MachineReport(MACHINE))
+        await lease.__aenter__()
+        await when(membership, membership.machines)
+    async with running(tmp_path, port):
+        other = await connect(server.url)
+        async with reporting(other, MachineReport(replace(MACHINE, id="b"))):
+            await when(membership, lambda: {machine.id for machine in membership.machines()} == {"a", "b"})
+        await lease.__aexit__(None, None, None)
+        await following.__aexit__(None, None, None)
+        await connection.close()
+        await other.close()

@@ -1,0 +1,243 @@
+"""A session goes on at another machine: two homes and two state directories on one fleet."""
+
+import uuid
+import zlib
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp.errors import InvalidArgument, SessionBusy, SessionNotFound
+from claude_code_mcp.fleet.connection import FleetConnection
+from claude_code_mcp.fleet.transcripts import LostSession
+from claude_code_mcp.model.caller import LOCAL, LOCAL_CALLER
+from claude_code_mcp.model.events import QuestionOpened
+from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.outcome import State
+from claude_code_mcp.testing import ScriptedModelThread
+from claude_code_mcp.testing.script import agent, script, tool
+from tests.sessions.support import end_of, event, run, say
+from tests.sessions.worktree_support import git, repository
+
+from .machines import Ledger, machine
+from .test_trees import contents, state
+
+
+async def test_a_session_moves_with_its_history_its_tree_and_its_costs(
+    fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    ledger, source = Ledger(), repository(tmp_path / "source")
+    async with (
+        machine("one", fleet, ledger, tmp_path, model.url) as one,
+        machine("two", fleet, ledger, tmp_path, model.url) as two,
+    ):
+        given = SessionOptions(
+            cwd=str(source / "sub"), allowed_tools=("Bash", "Task"), append_system_prompt="Be brief.", max_budget_usd=9
+        )
+        work = tool("Bash", command="echo new > made.txt && git -C .. commit -qam x --allow-empty && echo b >> b.txt")
+        first = script("remember the word heron", work, agent("look", script("sub", "seen")), "I will")
+        session, outcome = await run(one.service, first, given)
+        assert outcome.ok, outcome
+        spent = session.spent_usd
+        given_away = await one.mover.give(session.id, LOCAL_CALLER)
+        with pytest.raises(SessionNotFound):
+            one.service.session(session.id)
+        adopted = await two.mover.take(session.id, LOCAL, str(tmp_path / "there"))
+        assert (adopted.turn_lost, adopted.ended_questions, adopted.superseded) == (False, (), None)
+        assert contents(tmp_path / "there") == contents(source)
+        assert state(tmp_path / "there") == state(source)
+        outcome = await say(two.service, session.id, script("go on", tool("Bash", command="pwd"), "at ${tool_result}"))
+        assert outcome.result == f"at {tmp_path / 'there' / 'sub'}"
+        last = model.requests[-1]
+        assert "remember the word heron" in str(last.body)
+        assert "Be brief." in last.system
+        there = two.service.session(session.id)
+        assert there.options.max_budget_usd == 9
+        assert there.spent_usd > spent > 0
+        # The subagent's own transcript and what is known of it came along.
+        beside = two.local_transcript(session.id).with_suffix("") / "subagents"
+        assert sorted(path.suffixes[-1] for path in beside.iterdir()) == [".json", ".jsonl"]
+        # And back, where the first machine has an older state of everything.
+        git(source, "stash", "-q", "-u")
+        git(source, "stash", "drop", "-q")
+        await two.mover.give(session.id, LOCAL_CALLER)
+        await one.mover.take(session.id, LOCAL, str(source))
+        assert state(source) == state(tmp_path / "there")
+        assert (await say(one.service, session.id, script("again", "home"))).result == "home"
+        assert "go on" in str(model.requests[-1].body)
+        assert one.service.session(session.id).spent_usd > there.spent_usd
+        assert given_away.left_out == ()
+
+
+async def test_a_turn_that_was_lost_with_its_machine_says_so_and_the_session_goes_on(
+    fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    ledger, cwd = Ledger(), tmp_path / "work"
+    cwd.mkdir()
+    async with (
+        machine("one", fleet, ledger, tmp_path, model.url) as one,
+        machine("two", fleet, ledger, tmp_path, model.url) as two,
+    ):
+        session, _ = await run(one.service, script("remember the word heron", "yes"), SessionOptions(cwd=str(cwd)))
+        risky = script("risky", tool("Bash", command="touch done"), "done")
+        turn = await one.service.send(session.id, risky, key="k")
+        await event(session, QuestionOpened)
+        await one.replica.complete(session.id)
+        # The machine is gone: another one may have the session.
+        ledger.release(session.id)
+        adopted = await two.mover.take(session.id, LOCAL, str(cwd))
+        assert adopted.turn_lost
+        [question] = adopted.ended_questions
+        assert "Bash" in question.title
+        found = await two.service.find(session.id)
+        assert found.outcome is not None
+        assert found.outcome.code == "machine_lost"
+        assert "1 open question" in found.outcome.detail
+        assert found.state is State.INTERRUPTED
+        # Sent again by somebody who lost the answer: it is known, and does not run twice.
+        repeated = await two.service.send(session.id, risky, key="k")
+        assert repeated.repeated
+        assert (await say(two.service, session.id, script("go on", "here"))).result == "here"
+        assert "remember the word heron" in str(model.requests[-1].body)
+        # What the first machine still runs is refused when it comes to the store.
+        await one.service.interrupt(session.id)
+        await end_of(turn)
+        with pytest.raises(LostSession):
+            await one.replica.complete(session.id)
+        assert one.lost == [session.id]
+
+
+async def test_what_a_machine_wrote_after_it_had_lost_a_session_is_put_aside_when_it_gets_it_back(
+    fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    ledger, cwd = Ledger(), tmp_path / "work"
+    cwd.mkdir()
+    async with (
+        machine("one", fleet, ledger, tmp_path, model.url) as one,
+        machine("two", fleet, ledger, tmp_path, model.url) as two,
+    ):
+        session, _ = await run(one.service, script("the first", "yes"), SessionOptions(cwd=str(cwd)))
+        await one.replica.complete(session.id)
+        ledger.release(session.id)
+        await two.mover.take(session.id, LOCAL, str(cwd))
+        # The first machine was only cut off, and does not know yet.
+        assert (await say(one.service, session, script("a stale one", "stale"))).ok
+        assert (await say(two.service, session.id, script("the second", "yes"))).ok
+        await two.replica.complete(session.id)
+        ledger.release(session.id)
+        await one.service.relocation.let_go(session.id)
+        one.replica.forget(session.id)
+        adopted = await one.mover.take(session.id, LOCAL, str(cwd))
+        assert adopted.superseded is not None
+        assert "a stale one" in Path(adopted.superseded).read_text()  # noqa: ASYNC240
+        assert (await say(one.service, session.id, script("the third", "yes"))).ok
+        history = str(model.requests[-1].body)
+        assert "the first" in history
+        assert "the second" in history
+        assert "a stale one" not in history
+
+
+@pytest.mark.soak
+async def test_after_each_turn_the_tree_is_saved_for_whoever_goes_on_when_the_machine_is_lost(
+    fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    ledger, source = Ledger(), repository(tmp_path / "source")
+    async with (
+        machine("one", fleet, ledger, tmp_path, model.url) as one,
+        machine("two", fleet, ledger, tmp_path, model.url) as two,
+    ):
+        given = SessionOptions(cwd=str(source), allowed_tools=("Bash",))
+        session, _ = await run(one.service, script("go", tool("Bash", command="echo 1 > made.txt"), "done"), given)
+        await one.mover.saved(session.id)
+        await one.replica.complete(session.id)
+        made = contents(source)
+        # What is done after the last save is lost with the machine; what was saved is not.
+        (source / "later.txt").write_text("never saved")
+        ledger.release(session.id)
+        await two.mover.take(session.id, LOCAL, str(tmp_path / "there"))
+        assert contents(tmp_path / "there") == made
+        # A tree that cannot be saved is told, and never replaced by an older one without being asked for.
+        (tmp_path / "there/.git/MERGE_HEAD").write_text(git(source, "rev-parse", "HEAD") + "\n")
+        assert (await say(two.service, session.id, script("again", "done"))).ok
+        await two.mover.saved(session.id)
+        await two.replica.complete(session.id)
+        ledger.release(session.id)
+        with pytest.raises(InvalidArgument, match=r"MERGE_HEAD.*older than the conversation"):
+            await one.mover.take(session.id, LOCAL, str(tmp_path / "back"))
+        await one.mover.take(session.id, LOCAL, str(tmp_path / "back"), older_tree=True)
+        assert contents(tmp_path / "back") == made
+
+
+@pytest.mark.soak
+async def test_a_session_with_secrets_goes_on_only_where_they_are_given_again(
+    fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    ledger, cwd = Ledger(), tmp_path / "work"
+    cwd.mkdir()
+    async with (
+        machine("one", fleet, ledger, tmp_path, model.url) as one,
+        machine("two", fleet, ledger, tmp_path, model.url) as two,
+    ):
+        given = SessionOptions(cwd=str(cwd), env={"TOKEN": "s3cr3t-token"}, allowed_tools=("Bash",))
+        session, _ = await run(one.service, script("hello", "hello"), given)
+        with pytest.raises(InvalidArgument, match="not in a checkout"):
+            await one.mover.give(session.id, LOCAL_CALLER)
+        left = await one.mover.give(session.id, LOCAL_CALLER, without_tree=True)
+        assert left.left_out == ("env",)
+        kv = await fleet.jetstream.key_value("fleet_records")
+        assert b"s3cr3t" not in zlib.decompress((await kv.get(session.id)).value or b"")
+        assert (await one.records.read(session.id)).record.options.env == {}
+        with pytest.raises(InvalidArgument, match="Name env again"):
+            await two.mover.take(session.id, LOCAL, str(cwd))
+        with pytest.raises(SessionNotFound):
+            await two.service.find(session.id)
+        await two.mover.take(session.id, LOCAL, str(cwd), {"env": {"TOKEN": "s3cr3t-token"}})
+        outcome = await say(
+            two.service, session.id, script("go", tool("Bash", command="echo ${#TOKEN}"), "${tool_result}")
+        )
+        assert outcome.result == "12"
+
+
+async def test_secrets_travel_sealed_to_the_machine_that_may_have_them_and_to_no_other(
+    fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    ledger, cwd = Ledger(), tmp_path / "work"
+    cwd.mkdir()
+    async with (
+        machine("one", fleet, ledger, tmp_path, model.url) as one,
+        machine("two", fleet, ledger, tmp_path, model.url) as two,
+        machine("three", fleet, ledger, tmp_path, model.url) as three,
+    ):
+        one.records.receivers = lambda _: {"two": two.key.public}
+        given = SessionOptions(cwd=str(cwd), env={"TOKEN": "s3cr3t-token"}, allowed_tools=("Bash",))
+        session, _ = await run(one.service, script("hello", "hello"), given)
+        await one.mover.give(session.id, LOCAL_CALLER, without_tree=True)
+        kv = await fleet.jetstream.key_value("fleet_records")
+        assert b"s3cr3t" not in zlib.decompress((await kv.get(session.id)).value or b"")
+        with pytest.raises(InvalidArgument, match="Name env again"):
+            await three.mover.take(session.id, LOCAL, str(cwd))
+        # A seal is for one session and one machine.
+        sealed = (await one.records.read(session.id)).sealed["two"]
+        for key, session_id in ((three.key, session.id), (two.key, str(uuid.uuid4()))):
+            with pytest.raises(InvalidArgument, match="not sealed for this machine"):
+                key.unseal(session_id, sealed)
+        await two.mover.take(session.id, LOCAL, str(cwd))
+        length = script("go", tool("Bash", command="echo ${#TOKEN}"), "${tool_result}")
+        assert (await say(two.service, session.id, length)).result == "12"
+
+
+async def test_a_session_at_work_is_given_away_only_when_it_may_be_interrupted(
+    fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    source = repository(tmp_path / "source")
+    async with machine("one", fleet, Ledger(), tmp_path, model.url) as one:
+        turn = await one.service.create(
+            script("risky", tool("Bash", command="touch x"), "done"), SessionOptions(cwd=str(source))
+        )
+        await event(turn.session, QuestionOpened)
+        with pytest.raises(SessionBusy):
+            await one.mover.give(turn.session.id, LOCAL_CALLER)
+        assert one.holdings.holding_of(turn.session.id) is not None
+        given = await one.mover.give(turn.session.id, LOCAL_CALLER, interrupt=True)
+        assert given.tree is not None
+        assert (await turn.outcome()).code == "interrupted"
+        assert (await one.records.read(turn.session.id)).questions == ()

@@ -1,0 +1,240 @@
+"""The whole story once: a fleet of three machines as its users start it, one of which dies in the middle of a turn."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+from claude_code_mcp.testing.script import ask_user, script, text, tool
+from tests.conftest import RUN
+from tests.sessions.worktree_support import repository
+from tests.support.waiting import HANG_SECONDS, until, until_true
+
+from .test_gateway import Person, call
+
+PROGRAM = [sys.executable, "-m", "claude_code_mcp"]
+
+
+class Place(Sandbox):
+    """A machine of its own, as far as one user can have several: home, state, temporary files."""
+
+    def variables(self) -> dict[str, str]:
+        state = {
+            "CLAUDE_CODE_MCP_STATE_DIR": str(self.root / "state"),
+            "CLAUDE_CODE_MCP_RUNTIME_DIR": str(self.root / "run"),
+        }
+        return self.environment(**state, PYTHONUNBUFFERED="1", **{RUN: os.environ[RUN]})
+
+    def run(self, *arguments: str) -> str:
+        answer = subprocess.run(
+            [*PROGRAM, *arguments],
+            env=self.variables(),
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECONDS,
+            check=True,
+        )
+        return answer.stdout
+
+    @property
+    def output(self) -> str:
+        return (self.root / "output").read_text()
+
+    @property
+    def errors(self) -> str:
+        return (self.root / "errors").read_text()
+
+    @contextmanager
+    def started(self, ready: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+        """A command that runs until the end of the block, once it has said that it is ready."""
+        with (self.root / "output").open("w") as output, (self.root / "errors").open("w") as errors:
+            process = subprocess.Popen(
+                [*PROGRAM, *arguments],
+                env=self.variables(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                text=True,
+            )
+        try:
+            until(lambda: ready in self.output or process.poll() is not None)
+            assert ready in self.output, self.errors
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(HANG_SECONDS) in (0, -signal.SIGKILL), self.errors
+
+
+def processes_of(places: list[Place]) -> list[str]:
+    """What runs with a home of these machines."""
+    homes = {str(place.home) for place in places}
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("HOME") in homes and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline())[:100])
+        except psutil.Error:
+            continue
+    return found
+
+
+async def test_a_fleet_whose_machine_dies_in_the_middle_of_a_turn(tmp_path: Path, model: ScriptedModelThread) -> None:
+    server, laptop, desk = places = [Place(tmp_path / name, model.url) for name in ("server", "laptop", "desk")]
+    up = ("fleet", "up", "--listen", "127.0.0.1:0", "--name", "server")
+    with server.started("runner --join ", *up):
+        joining = server.output.split("--join ")[1].split()[0], server.run("fleet", "ticket").strip()
+        with (
+            laptop.started("is a machine", "runner", "--join", joining[0], "--name", "laptop") as runner,
+            desk.started("is a machine", "runner", "--join", joining[1], "--name", "desk", "--label", "gpu"),
+        ):
+            await through_the_gateway(server, laptop, desk, runner, model)
+            machines = json.loads(await asyncio.to_thread(server.run, "fleet", "status", "--json"))
+            assert {machine["name"]: machine["gone"] for machine in machines} == {
+                "server": False,
+                "laptop": True,
+                "desk": False,
+            }
+    until(lambda: not processes_of(places), "something was left running")
+    assert "Traceback" not in server.errors + desk.errors
+
+
+@pytest.mark.soak
+async def test_a_machine_that_was_frozen_ends_what_another_has_taken(
+    tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    """Two messages at once find it gone: one takes the session over, the other goes where it is then."""
+    server, laptop = places = [Place(tmp_path / name, model.url) for name in ("server", "laptop")]
+    up = ("fleet", "up", "--listen", "127.0.0.1:0", "--name", "server")
+    with server.started("runner --join ", *up):
+        ticket = server.output.split("--join ")[1].split()[0]
+        with laptop.started("is a machine", "runner", "--join", ticket, "--name", "laptop") as runner:
+            async with Client(stdio_client(front_of(server)), mode="legacy") as client:
+                session_id = await begun_on(client, "laptop", laptop.project)
+                assert claude_processes(runner.pid)
+                runner.send_signal(signal.SIGSTOP)
+                try:
+                    await asyncio.to_thread(until, lambda: "laptop" in gone_machines(server))
+                    await both_continued(client, session_id)
+                finally:
+                    runner.send_signal(signal.SIGCONT)
+                # The first thing that it does is look.
+                await until_true(lambda: "It was taken over while this machine was cut off" in laptop.errors)
+                await until_true(lambda: not claude_processes(runner.pid), "its process goes on")
+                listed = await call(client, "claude_list_sessions", active=True)
+                assert {row["machine"] for row in listed["sessions"] if row["sessionId"] == session_id} == {"server"}
+    until(lambda: not processes_of(places), "something was left running")
+
+
+def front_of(place: Place) -> StdioServerParameters:
+    return StdioServerParameters(command=PROGRAM[0], args=[*PROGRAM[1:], "--shared"], env=place.variables())
+
+
+def gone_machines(server: Place) -> set[str]:
+    return {each["name"] for each in json.loads(server.run("fleet", "status", "--json")) if each["gone"]}
+
+
+def claude_processes(pid: int) -> list[int]:
+    """Those of sessions: what the supervisor of a server has started."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.Error):  # it has just ended
+            if "--session-mirror" in process.cmdline():
+                found.append(process.pid)
+    return found
+
+
+async def begun_on(client: Client, machine: str, directory: Path) -> str:
+    """A session whose first turn is over, and whose second one never ends."""
+    made = await call(
+        client, "claude_create_session", prompt=script("remember the word heron", "I will"), machine=machine,
+        workingDirectory=str(directory), waitSeconds=50,
+    )  # fmt: skip
+    endless = script("a long story", text("word " * 20, chunks=20, until=str(directory / "never")))
+    await call(client, "claude_send_message", sessionId=made["sessionId"], message=endless)
+    return str(made["sessionId"])
+
+
+async def both_continued(client: Client, session_id: str) -> None:
+    """Two messages at once."""
+    answers = await asyncio.gather(
+        *(continued(client, session_id, script(f"go on {number}", "here")) for number in range(2))
+    )
+    assert [answer["machine"] for answer in answers] == ["server", "server"]
+    assert [answer["lostTurn"]["code"] for answer in answers if "lostTurn" in answer] == ["machine_lost"]
+    assert all(
+        "not in a checkout of a git repository" in answer["withoutTree"] for answer in answers if "lostTurn" in answer
+    )
+
+
+async def through_the_gateway(
+    server: Place, laptop: Place, desk: Place, runner: "subprocess.Popen[str]", model: ScriptedModelThread
+) -> None:
+    person = Person()
+    # On machines that are to be chosen by nobody but the client: their own directories.
+    source = repository(laptop.root / "source")
+    async with Client(stdio_client(front_of(server)), mode="legacy", elicitation_callback=person.answer) as client:
+        work = tool("Bash", command="echo new > made.txt && git add made.txt && echo more >> a.txt")
+        first = await call(
+            client, "claude_create_session", prompt=script("remember the word heron", work, "I will"), machine="laptop",
+            workingDirectory=str(source), allowedTools=["Bash"], waitSeconds=50,
+        )  # fmt: skip
+        asking = script("ask", ask_user("Which colour?", "red", "blue"), text("thanks"))
+        second = await call(
+            client, "claude_create_session", prompt=asking, labels=["gpu"], workingDirectory=str(desk.project),
+            waitSeconds=50,
+        )  # fmt: skip
+        assert (first["machine"], first["result"]) == ("laptop", "I will")
+        assert (second["machine"], second["result"], len(person.asked)) == ("desk", "thanks", 1)
+        listed = await call(client, "claude_list_sessions")
+        assert {row["sessionId"]: row["machine"] for row in listed["sessions"]} == {
+            first["sessionId"]: "laptop",
+            second["sessionId"]: "desk",
+        }
+        before = await call(client, "claude_get_status", sessionId=first["sessionId"])
+        await die_in_the_middle(client, first["sessionId"], runner, model, laptop.root)
+        found = script("go on", tool("Bash", command="git status --short && cat made.txt"), "at ${tool_result}")
+        answer = await continued(client, first["sessionId"], found)
+    assert answer["machine"] in ("server", "desk")
+    assert answer["lostTurn"]["code"] == "machine_lost"
+    # The tree, with what was staged and what was not.
+    assert "A  made.txt" in answer["result"]
+    assert " M a.txt" in answer["result"]
+    assert answer["result"].endswith("new")
+    assert "remember the word heron" in str(model.requests[-1].body)
+    assert answer["costUsd"] > before["costUsd"] > 0
+
+
+async def die_in_the_middle(
+    client: Client, session_id: str, runner: "subprocess.Popen[str]", model: ScriptedModelThread, root: Path
+) -> None:
+    """A turn begins, and its machine is killed while the model speaks."""
+    endless = script("a long story", text("word " * 20, chunks=20, until=str(root / "never")))
+    await call(client, "claude_send_message", sessionId=session_id, message=endless)
+    await until_true(lambda: any("a long story" in str(request.body) for request in model.requests))
+    runner.kill()
+    await asyncio.to_thread(runner.wait)
+
+
+async def continued(client: Client, session_id: str, message: str) -> dict[str, Any]:
+    """The answer to the next message. Until the dead machine's lease has ended, its client is told that it is not
+    reached."""
+    for _ in range(100):
+        result = await client.call_tool(
+            "claude_send_message", {"sessionId": session_id, "message": message, "waitSeconds": 50}
+        )
+        if not result.is_error:
+            return dict(result.structured_content or {})
+        await asyncio.sleep(0.5)
+    raise AssertionError(result.content)

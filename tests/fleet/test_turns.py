@@ -1,0 +1,109 @@
+"""What a machine's lease does to turns: the real CLI at work on a machine that is cut off from the fleet."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from claude_code_mcp import __version__
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.errors import UpstreamUnavailable
+from claude_code_mcp.fleet import names
+from claude_code_mcp.fleet.connection import FleetConnection, connect
+from claude_code_mcp.fleet.engine import Running
+from claude_code_mcp.fleet.machines import Machine
+from claude_code_mcp.fleet.ownership import OwnershipBucket
+from claude_code_mcp.fleet.runner import running_machine
+from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.server.server import McpServer
+from claude_code_mcp.service import Service
+from claude_code_mcp.sessions.replica import SessionReplica
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+from claude_code_mcp.testing.script import script, tool
+from tests.conftest import RUN
+from tests.support.waiting import until_true
+
+MACHINE = Machine(
+    id="m", name="m", version=__version__, cli_version="2.1", labels=frozenset(), capacity=4, sessions=0,
+    free_memory=8 << 30, draining=False, repositories=(),
+)  # fmt: skip
+
+
+@asynccontextmanager
+async def serving(engine: Running, sandbox: Sandbox) -> AsyncIterator[Service]:
+    """A machine of a fleet; its service."""
+    settings = load_settings({}, state_dir=sandbox.root / "state")
+    services: list[Service] = []
+
+    @asynccontextmanager
+    async def server_with(replica: SessionReplica) -> AsyncIterator[McpServer]:
+        environment = sandbox.environment(**{RUN: os.environ[RUN]})
+        async with Service(settings, environment, replica=replica) as service:
+            services.append(service)
+            yield McpServer(service)
+
+    connection = await connect(engine.url)
+    try:
+        ownership = await OwnershipBucket.opened(connection)
+        async with running_machine(connection, MACHINE, ownership, settings, server_with):
+            yield services[0]
+    finally:
+        await connection.abandon()
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether it can still execute code. What ended while its parent was stopped stays a zombie until that goes on."""
+    try:
+        return process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def is_stopped(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_STOPPED and not any(runs(each) for each in tree(pid))
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["back in time", "taken meanwhile"])
+async def test_a_turn_is_paused_before_the_lease_ends(
+    engine: Running, fleet: FleetConnection, sandbox: Sandbox, model: ScriptedModelThread, taken: bool, tmp_path: Path
+) -> None:
+    waiting, go_on = tmp_path / "waiting", tmp_path / "go_on"
+    command = f"touch {waiting}; until [ -e {go_on} ]; do sleep 0.1; done; echo done"
+    async with serving(engine, sandbox) as service:
+        options = SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash",))
+        turn = await service.create(script("go", tool("Bash", command=command), "after ${tool_result}"), options)
+        await until_true(waiting.exists)
+        session = turn.session
+        assert session.pid is not None
+        running = tree(session.pid)
+        assert len(running) > 1, "the command is a process of its own"
+        os.kill(engine.pid, signal.SIGSTOP)
+        try:
+            await until_true(lambda: is_stopped(running[0].pid), "nothing was paused")
+            with pytest.raises(UpstreamUnavailable, match="cut off"):
+                await service.send(session.id, "x")
+            if taken:
+                # Waits at the server before anything that this machine can ask when it is back.
+                holder = b'{"machine": "other", "epoch": 9, "principal": "local"}'
+                await fleet.client.publish(names.entry(names.SESSIONS, session.id), holder)
+                await until_true(lambda: not fleet.client.pending_data_size)
+        finally:
+            os.kill(engine.pid, signal.SIGCONT)
+        go_on.touch()
+        async with asyncio.timeout(60):
+            outcome = await turn.outcome()
+        if not taken:
+            assert (outcome.code, outcome.result) == ("completed", "after done")
+            return
+        assert outcome.code == "machine_lost"
+        await until_true(lambda: not any(each.is_running() for each in running), "something of it goes on")

@@ -1,0 +1,63 @@
+"""A receiver of OTLP over HTTP on loopback: decodes what it gets, and keeps it."""
+
+import gzip
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+@dataclass
+class Receiver:
+    url: str = ""
+    spans: list[Any] = field(default_factory=list)
+    resources: list[dict[str, Any]] = field(default_factory=list)
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    def names(self, begin: str) -> list[tuple[str, str]]:
+        """The spans whose names begin so, with their traces."""
+        return [(span.name, span.trace_id.hex()) for span in self.spans if span.name.startswith(begin)]
+
+    def take(self, path: str, body: bytes) -> None:
+        if path == "/v1/traces":
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                self.resources.append(attributes_of(resource.resource))
+                self.spans += [span for scope in resource.scope_spans for span in scope.spans]
+        elif path == "/v1/metrics":
+            for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+                self.metrics |= {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}
+
+
+def attributes_of(holder: Any) -> dict[str, Any]:
+    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in holder.attributes}
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    receiver = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            receiver.take(self.path, gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        receiver.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield receiver
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,133 @@
+"""The embedded authorization server in this process: a client that is known by its document, and a person who is
+removed while a request of theirs is being let in."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.server.transports.callers import Callers
+from claude_code_mcp.service import Service
+from claude_code_mcp.state.invited_people import InvitedPeople
+from claude_code_mcp.state.person_names import PersonNames
+from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.web.authorization.authorization_server import AuthorizationServer
+from claude_code_mcp.web.authorization.clients import ClientDocuments
+from claude_code_mcp.web.authorization.provider import grant_of
+from tests.conftest import StartService
+
+from .passkey_device import Device
+from .test_embedded_attacks import documents
+from .test_provider_sign_in import nobody_objects
+from .test_sign_in import CALLBACK
+
+ORIGIN = "http://localhost:7"
+CHALLENGE, VERIFIER = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM", "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
+"""Those of RFC 7636, appendix B."""
+
+
+def served(service: Service) -> tuple[Callers, InvitedPeople, Starlette]:
+    callers = Callers(load_settings({"CLAUDE_CODE_MCP_OAUTH": "true"}))
+    private = ClientDocuments(ORIGIN, private=True)
+    server = AuthorizationServer(service, callers, ORIGIN, None, documents=private)
+    people = InvitedPeople(database_in(service.settings.state_dir))
+    return callers, people, Starlette(routes=server.routes())
+
+
+async def test_a_client_is_known_by_the_document_at_its_id(
+    start_service: StartService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = await start_service()
+    # A service that was started for its user alone takes nobody else; one over HTTP is started for others.
+    monkeypatch.setattr(service, "admit", nobody_objects)
+    callers, people, app = served(service)
+    with documents() as (base, found, _):
+        client_id = f"{base}/client.json"
+        found["/client.json"] = {"client_id": client_id, "client_name": "By document", "redirect_uris": [CALLBACK]}
+        async with Device(ORIGIN) as device:
+            await device.http.aclose()
+            device.http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=ORIGIN)
+            assert (await device.accept(f"{ORIGIN}/invite#{people.invite('ann')}")).status_code == 200
+            asked = {"response_type": "code", "client_id": client_id, "redirect_uri": CALLBACK, "state": "s"}
+            query = urlencode({**asked, "code_challenge": CHALLENGE, "code_challenge_method": "S256"})
+            page = await device.consent_page(f"{ORIGIN}/authorize?{query}")
+            assert "By document" in page.text
+            assert client_id in page.text
+            code = parse_qs(urlsplit(await device.allow(f"{ORIGIN}/authorize?{query}")).query)["code"][0]
+            form = {"grant_type": "authorization_code", "client_id": client_id, "code": code}
+            proof = {"redirect_uri": CALLBACK, "code_verifier": VERIFIER}
+            tokens = (await device.http.post("/token", data={**form, **proof})).json()
+        identity = await callers.by_token(tokens["access_token"])
+        assert identity is not None
+        assert identity.principal == "ann"
+
+
+async def test_who_is_removed_while_they_are_being_let_in_is_not(
+    start_service: StartService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = await start_service()
+    asked, decided = asyncio.Event(), asyncio.Event()
+
+    async def admit(_: str, __: Collection[str]) -> None:
+        asked.set()
+        await decided.wait()
+
+    monkeypatch.setattr(service, "admit", admit)
+    callers, people, _ = served(service)
+    secret = people.invite("ann")
+    invited = people.by_invite(secret)
+    assert invited is not None
+    person = invited[0]
+    letting_in = asyncio.ensure_future(callers.let_in(grant_of(person, 2e9), 2e9))
+    await asked.wait()
+    callers.end_person("ann", person.subject, service.audit)
+    decided.set()
+    assert await letting_in is None
+    assert await callers.let_in(grant_of(person, 2e9), 2e9) is None
+
+
+async def test_nobody_else_comes_by_the_name_of_somebody_who_is_invited(tmp_path: Path) -> None:
+    named = {
+        "CLAUDE_CODE_MCP_TRUSTED_PROXIES": "192.0.2.1",
+        "CLAUDE_CODE_MCP_PROXY_USER_HEADER": "X-Forwarded-User",
+    }
+    people, names = InvitedPeople(database_in(tmp_path)), PersonNames(database_in(tmp_path))
+    people.invite("ann")
+
+    async def by_proxy(name: str) -> bool:
+        """Whether a proxy can give somebody this name at a server that is started now."""
+        callers = Callers(load_settings({**named, "CLAUDE_CODE_MCP_OAUTH": "true"}))
+        callers.take_proxy_users(nobody_objects, None, names)
+        return await callers.by_proxy((name, ()), 60) is not None
+
+    assert not await by_proxy("ann")
+    with pytest.raises(InvalidArgument, match="is invited"):
+        names.forget("ann")
+    assert people.remove("ann")
+    assert not await by_proxy("ann"), "the sessions of that name are still there"
+    people.invite("ann")
+    assert people.remove("ann")
+    assert names.forget("ann")
+    assert await by_proxy("ann")
+    with pytest.raises(InvalidArgument, match="somebody else, who has come by proxy"):
+        people.invite("ann")
+    assert names.forget("ann")
+    people.invite("ann")
+
+
+def test_nothing_of_it_is_loaded_where_nobody_wants_it() -> None:
+    program = (
+        "import sys; import claude_code_mcp.app, claude_code_mcp.web.console, claude_code_mcp.server.transports.http;"
+        "print([name for name in sys.modules if name.partition('.')[0] in ('webauthn', 'cbor2', 'OpenSSL')"
+        " or 'web.authorization' in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,206 @@
+"""Pull requests: pushed over HTTP to a repository of git's own server, opened by a program in the place of `gh`."""
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp.errors import InvalidArgument, PermissionDenied
+from claude_code_mcp.sessions.homes import Home
+from claude_code_mcp.sessions.pull_requests import PullRequests, remote_at
+from claude_code_mcp.sessions.worktree_changes import WorktreeChanges
+from claude_code_mcp.sessions.worktrees import make
+
+from .worktree_support import enforcer, git, repository
+
+SESSION = "12345678-1234-4234-8234-123456789abc"
+
+
+class GitHandler(BaseHTTPRequestHandler):
+    """Git's smart protocol, by the program that git brings for it."""
+
+    root: Path
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def do_POST(self) -> None:
+        self._serve()
+
+    def _serve(self) -> None:
+        path, _, query = self.path.partition("?")
+        length = int(self.headers.get("Content-Length") or 0)
+        variables = {
+            "PATH": os.environ["PATH"],
+            "GIT_PROJECT_ROOT": str(self.root),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "REMOTE_USER": "somebody",
+            "REMOTE_ADDR": "127.0.0.1",
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "REQUEST_METHOD": self.command,
+            "CONTENT_TYPE": self.headers.get("Content-Type") or "",
+            "CONTENT_LENGTH": str(length),
+            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding") or "",
+        }
+        command = ["git", "http-backend"]
+        done = subprocess.run(command, env=variables, input=self.rfile.read(length), capture_output=True, check=True)
+        head, _, body = done.stdout.partition(b"\r\n\r\n")
+        fields = dict(line.split(": ", 1) for line in head.decode().splitlines())
+        self.send_response(int(fields.pop("Status", "200 OK").split()[0]))
+        for name, value in fields.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is written."""
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The address of an empty repository, and where it is."""
+    root = tmp_path / "upstream"
+    bare = root / "owner" / "shop.git"
+    bare.mkdir(parents=True)
+    git(bare, "init", "-q", "--bare")
+    git(bare, "config", "http.receivepack", "true")
+    handler = type("Handler", (GitHandler,), {"root": root})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/owner/shop.git", bare
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """That of a user with a `gh` that notes how it was called."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    _write(
+        programs / "gh",
+        f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/called\ncat > {tmp_path}/body\nenv > {tmp_path}/environment\necho https://example.org/pull/7\n',
+    )
+    path = f"{programs}:{os.environ['PATH']}"
+    return Home.of_user({"PATH": path, "HOME": str(tmp_path), "ANTHROPIC_API_KEY": "sk-secret", "GH_TOKEN": "gh-token"})
+
+
+def _write(path: Path, content: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    path.chmod(0o755)
+
+
+async def _worktree(tmp_path: Path, home: Home, url: str) -> WorktreeChanges:
+    repo = repository(tmp_path / "repo")
+    git(repo, "remote", "add", "origin", url)
+    worktree, _ = await make(home, enforcer(tmp_path), "local", str(repo), SESSION)
+    _write(Path(worktree.path, "new.txt"), "new\n")
+    return WorktreeChanges(home, worktree)
+
+
+async def test_the_branch_is_pushed_and_gh_opens_the_request(
+    tmp_path: Path, home: Home, upstream: tuple[str, Path]
+) -> None:
+    url, bare = upstream
+    changes = await _worktree(tmp_path, home, url)
+    requests = PullRequests(home, changes.worktree)
+    remote = await requests.remote()
+    assert remote is not None
+    assert remote.repository == url.removeprefix("http://").removesuffix(".git")
+    commit = await changes.commit("Add it", (await changes.plan()).digest)
+    address = await requests.open(commit, "Add it", "Why: $(touch x) `y`", remote.repository)
+    assert address == "https://example.org/pull/7"
+    branch = changes.worktree.branch
+    assert git(bare, "rev-parse", branch) == commit
+    assert git(bare, "show", f"{branch}:new.txt") == "new"
+    called = (tmp_path / "called").read_text().split("\n")[:-1]
+    flags = ["--repo", remote.repository, "--head", branch, "--base", "main", "--title", "Add it", "--body-file", "-"]
+    assert called == ["pr", "create", *flags]
+    assert (tmp_path / "body").read_text() == "Why: $(touch x) `y`"
+    environment = (tmp_path / "environment").read_text()
+    assert ("gh-token" in environment, "sk-secret" in environment) == (True, False)
+
+
+async def test_nothing_that_a_session_has_configured_runs_or_leads_elsewhere(
+    tmp_path: Path, home: Home, upstream: tuple[str, Path]
+) -> None:
+    url, bare = upstream
+    changes = await _worktree(tmp_path, home, url)
+    repo, marker = Path(changes.worktree.repository), tmp_path / "ran"
+    hook = Path(changes.worktree.common_dir, "hooks", "pre-push")
+    _write(hook, f"#!/bin/sh\ntouch {marker}\n")
+    for name, value in {
+        "core.sshCommand": f"touch {marker}; ssh",
+        "credential.helper": f"!touch {marker}; echo",
+        "remote.origin.pushurl": f"ext::sh -c 'touch {marker}'",
+        "remote.origin.receivepack": f"touch {marker}",
+        f"url.ext::touch {marker}#.pushInsteadOf": "http://127.0.0.1",
+        "core.gitProxy": f"touch {marker}",
+    }.items():
+        git(repo, "config", name, value)
+    requests = PullRequests(home, changes.worktree)
+    remote = await requests.remote()
+    assert remote is not None
+    commit = await changes.commit("Add it")
+    await requests.open(commit, "Add it", "", remote.repository)
+    assert git(bare, "rev-parse", changes.worktree.branch) == commit
+    assert not marker.exists()
+
+
+async def test_another_remote_than_the_one_that_was_shown_is_not_pushed_to(
+    tmp_path: Path, home: Home, upstream: tuple[str, Path]
+) -> None:
+    url, bare = upstream
+    changes = await _worktree(tmp_path, home, url)
+    requests = PullRequests(home, changes.worktree)
+    commit = await changes.commit("Add it")
+    with pytest.raises(PermissionDenied, match="nothing was pushed"):
+        await requests.open(commit, "Add it", "", "github.com/somebody/else")
+    # What is at the branch already is not overwritten either.
+    other = git(changes.worktree.repository, "commit-tree", "HEAD^{tree}", "-m", "Other")
+    git(changes.worktree.repository, "push", "-q", url, f"{other}:refs/heads/{changes.worktree.branch}")
+    remote = await requests.remote()
+    assert remote is not None
+    with pytest.raises(InvalidArgument, match="The pull request was not opened: git ended with code 1"):
+        await requests.open(commit, "Add it", "", remote.repository)
+    assert git(bare, "rev-parse", changes.worktree.branch) == other
+    assert not (tmp_path / "called").exists()
+
+
+async def test_without_gh_or_a_remote_there_is_none(tmp_path: Path, home: Home) -> None:
+    changes = await _worktree(tmp_path, home, "https://github.com/owner/shop.git")
+    assert await PullRequests(home, changes.worktree).remote() is not None
+    plain = Home.of_user({"PATH": "/nowhere", "HOME": str(tmp_path)})
+    assert await PullRequests(plain, changes.worktree).remote() is None
+    git(changes.worktree.repository, "remote", "remove", "origin")
+    assert await PullRequests(home, changes.worktree).remote() is None
+
+
+@pytest.mark.parametrize(
+    ("url", "repository"),
+    [
+        ("https://github.com/owner/shop.git", "github.com/owner/shop"),
+        ("https://user:secret@github.com/owner/shop", "github.com/owner/shop"),
+        ("git@github.com:owner/shop.git", "github.com/owner/shop"),
+        ("ssh://git@host.example:2222/owner/sh-op.x.git", "host.example:2222/owner/sh-op.x"),
+        ("ext::sh -c 'touch x'", None),
+        ("file:///srv/shop.git", None),
+        ("/srv/owner/shop.git", None),
+        ("--upload-pack=touch:owner/shop", None),
+        ("-oProxyCommand=x@host:owner/shop", None),
+        ("https://github.com/owner/shop\n--evil", None),
+        ("https://github.com/../shop", None),
+        ("", None),
+    ],
+)
+def test_only_an_address_on_the_web_or_behind_ssh_is_one(url: str, repository: str | None) -> None:
+    found = remote_at(url)
+    assert (found.repository if found is not None else None) == repository

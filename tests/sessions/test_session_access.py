@@ -1,0 +1,64 @@
+"""Who may do what with a session of somebody else, by name and by group, over restarts and new ids."""
+
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp.errors import LimitReached, PermissionDenied
+from claude_code_mcp.model.events import AuditEvent
+from claude_code_mcp.policy.policy import Policy
+from claude_code_mcp.sessions.session_access import SessionAccess
+from claude_code_mcp.state import shares as shares_module
+from claude_code_mcp.state.shares import Access, Shares
+from claude_code_mcp.state.state_directory import database_in
+
+SESSION, OTHER = (f"0000000{number}-0000-4000-8000-000000000000" for number in (1, 2))
+
+
+def access_in(state: Path, policy: Policy, acts: list[AuditEvent] | None = None) -> SessionAccess:
+    return SessionAccess(Shares(database_in(state)), policy.groups_of, (acts if acts is not None else []).append)
+
+
+async def test_a_group_has_it_while_somebody_is_in_the_group(tmp_path: Path) -> None:
+    policy, acts = Policy(), list[AuditEvent]()
+    access = access_in(tmp_path, policy, acts)
+    await access.share(SESSION, "ann", "group:leads", Access.ANSWER)
+    assert access.owner_for(SESSION, "bob", Access.WATCH) is None
+    policy.assign("bob", ["leads", "others"])
+    assert access.owner_for(SESSION, "bob", Access.ANSWER) == "ann"
+    assert [share.session_id for share in access.shared_with("bob")] == [SESSION]
+    policy.assign("bob", ["others"])
+    assert access.owner_for(SESSION, "bob", Access.WATCH) is None
+    assert [(act.kind, act.who, act.details["with"]) for act in acts] == [("session_shared", "ann", "group:leads")]
+
+
+async def test_of_several_shares_the_one_that_gives_most_counts(tmp_path: Path) -> None:
+    policy = Policy()
+    access = access_in(tmp_path, policy)
+    policy.assign("bob", ["leads"])
+    await access.share(SESSION, "ann", "bob", Access.WATCH)
+    with pytest.raises(PermissionDenied, match="to watch"):
+        access.owner_for(SESSION, "bob", Access.ANSWER)
+    await access.share(SESSION, "ann", "group:leads", Access.ANSWER)
+    assert access.owner_for(SESSION, "bob", Access.ANSWER) == "ann"
+    assert await access.take_back(SESSION, "ann") == ["bob", "group:leads"]
+    assert access.owner_for(SESSION, "bob", Access.WATCH) is None
+
+
+async def test_shares_outlive_a_restart_follow_a_new_id_and_are_seen_by_other_servers(tmp_path: Path) -> None:
+    here, there = access_in(tmp_path, Policy()), access_in(tmp_path, Policy())
+    await here.share(SESSION, "ann", "bob", Access.WATCH)
+    here.moved(SESSION, OTHER)
+    await there.refresh()
+    for access in (here, there):
+        assert access.owner_for(SESSION, "bob", Access.WATCH) is None
+        assert access.owner_for(OTHER, "bob", Access.WATCH) == "ann"
+
+
+async def test_a_session_is_shared_with_so_many_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares_module, "_MOST_OF_ONE", 2)
+    access = access_in(tmp_path, Policy())
+    for name in ("bob", "carol", "bob"):
+        await access.share(SESSION, "ann", name, Access.WATCH)
+    with pytest.raises(LimitReached):
+        await access.share(SESSION, "ann", "dave", Access.WATCH)

@@ -1,0 +1,26 @@
+"""The examples of the library as a program of a user, checked by mypy as strictly as it can."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_examples_of_the_library_pass_mypy_strict_as_they_are_written(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert len(examples) >= 3
+    files = []
+    for number, example in enumerate(examples):
+        # An example has its `async with` at the top, as in a notebook; a program has it in a function.
+        top, at, rest = example.partition("async with ")
+        body = "".join(f"    {line}\n" if line else "\n" for line in (at + rest).splitlines())
+        file = tmp_path / f"example_{number}.py"
+        file.write_text(f"{top}\n\nasync def main() -> None:\n{body}")
+        files.append(str(file))
+    # From elsewhere: the settings of this repository must not count.
+    command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={tmp_path / 'cache'}", *files]
+    checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert checked.stdout.startswith("Success: no issues found"), checked.stdout + checked.stderr

@@ -1,0 +1,97 @@
+"""Signing in by the word of a proxy: of one that is trusted, and of anybody who says what it would say."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.server.transports.callers import Callers
+from claude_code_mcp.testing import ScriptedModelThread
+
+from .conftest import PROXY, Console, running_console
+from .console_client import Answer, Browser
+
+POLICY = """
+default = "people"
+[profiles.people]
+base = "local"
+[profiles.leads]
+base = "local"
+limits = { daily_usd = 7.0 }
+[groups]
+leads = "leads"
+"""
+
+
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> Iterator[Console]:
+    root = tmp_path_factory.mktemp("proxied")
+    (root / "policy.toml").write_text(POLICY)
+    with running_console(
+        root,
+        model.url,
+        CLAUDE_CODE_MCP_TRUSTED_PROXIES=PROXY,
+        CLAUDE_CODE_MCP_PROXY_USER_HEADER="X-Forwarded-User",
+        CLAUDE_CODE_MCP_PROXY_GROUPS_HEADER="X-Forwarded-Groups",
+        CLAUDE_CODE_MCP_POLICY=str(root / "policy.toml"),
+        CLAUDE_CODE_MCP_PROFILE="people",
+    ) as console:
+        yield console
+
+
+def through(console: Console, name: str, address: str = PROXY, **headers: str) -> Browser:
+    """A browser whose requests come from this address with the name of a person."""
+    return Browser(console.base, headers={"X-Forwarded-User": name, **headers}, address=address)
+
+
+def let_in(browser: Browser) -> Answer:
+    return browser.sign_in()
+
+
+def test_a_trusted_proxy_says_who_somebody_is_with_every_request(proxied: Console) -> None:
+    browser = through(proxied, "erin")
+    signed_out = browser.get("/api/me")
+    assert (signed_out.status, signed_out.json["signIn"]["open"]) == (401, True)
+    assert let_in(browser).json["principal"] == "erin"
+    assert browser.get("/api/me").json["principal"] == "erin"
+    proxied.audited('"by": "proxy"')
+    # The cookie alone, past the proxy or with the name of somebody else, is nothing.
+    for other in ({"X-Forwarded-User": ""}, {"X-Forwarded-User": "frank"}):
+        assert Browser(proxied.base, browser.cookie, browser.csrf, other, PROXY).get("/api/me").status == 401
+    assert (
+        Browser(proxied.base, browser.cookie, browser.csrf, browser.headers, "127.0.0.1").get("/api/me").status == 401
+    )
+    assert browser.get("/api/me").status == 200
+
+
+def test_from_anybody_else_the_header_says_nothing(proxied: Console) -> None:
+    stranger = through(proxied, "erin", "127.0.0.1")
+    assert stranger.get("/api/me").json["signIn"]["open"] is False
+    assert let_in(stranger).status == 401
+
+
+@pytest.mark.parametrize("name", ["alice", "local", "operator", "two words", "", "a" * 129])
+def test_there_are_names_that_a_proxy_cannot_give(proxied: Console, name: str) -> None:
+    assert let_in(through(proxied, name)).status == 401
+
+
+def test_groups_come_with_it_and_give_a_profile(proxied: Console) -> None:
+    browser = through(proxied, "grace", **{"X-Forwarded-Groups": "others, leads"})
+    assert let_in(browser).status == 200
+    assert browser.get("/api/budgets").json["budgets"] == [
+        {"period": "day", "group": None, "limitUsd": 7.0, "spentUsd": 0}
+    ]
+
+
+def test_without_a_page_of_ours_nothing_is_begun(proxied: Console) -> None:
+    browser = through(proxied, "erin")
+    assert browser.post("/api/sign-in", {}, Origin="https://evil.example").status == 403
+
+
+@pytest.mark.parametrize("proxies", ["", "*"])
+def test_a_header_that_anybody_could_send_stops_the_start(proxies: str) -> None:
+    named = {"CLAUDE_CODE_MCP_PROXY_USER_HEADER": "X-Forwarded-User"}
+    more = {"CLAUDE_CODE_MCP_TRUSTED_PROXIES": proxies} if proxies else {}
+    with pytest.raises(InvalidArgument, match="TRUSTED_PROXIES"):
+        Callers(load_settings({**named, **more}))

@@ -1,0 +1,160 @@
+"""A session that its owner shares: what the second person sees and may do, under their name, until it is taken back."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from claude_code_mcp.testing import ScriptedModelThread
+from claude_code_mcp.testing.script import script, text, tool
+
+from .conftest import Console, running_console
+from .console_client import Answer, Browser
+from .test_conversation import answer, ended, question_of, start
+
+
+def share(owner: Browser, session: str, person: str, access: str = "watch") -> Answer:
+    return owner.ask("PUT", f"/api/sessions/{session}/shares/{person}", {"access": access})
+
+
+def unshare(owner: Browser, session: str, person: str) -> Answer:
+    return owner.ask("DELETE", f"/api/sessions/{session}/shares/{person}")
+
+
+def listed(browser: Browser) -> dict[str, Any]:
+    found = browser.get("/api/sessions").json
+    return {row["sessionId"]: row for row in [*found["attention"], *found["sessions"]]}
+
+
+@pytest.fixture
+def session(console: Console, alice: Browser) -> str:
+    made = start(alice, console, script("Hello.", text("Hello!")))
+    ended(alice, made)
+    return made
+
+
+def test_a_watcher_sees_all_of_it_and_changes_nothing(console: Console, alice: Browser, session: str) -> None:
+    carol, dave = console.browser("carol"), console.browser("dave")
+    assert carol.get(f"/api/sessions/{session}").status == 404
+    shared = share(alice, session, "carol")
+    assert shared.json["shares"][0] | {"since": ""} == {"with": "carol", "access": "watch", "since": ""}
+    assert listed(carol)[session]["sharedBy"] == "alice"
+    assert listed(alice)[session]["sharedBy"] is None
+    turns = carol.get(f"/api/sessions/{session}/turns").json["turns"]
+    assert "Hello!" in json.dumps(turns)
+    assert carol.get(f"/api/sessions/{session}/shares").json["owner"] == "alice"
+    refused = [
+        carol.post(f"/api/sessions/{session}/messages", {"message": "mine"}),
+        carol.post(f"/api/sessions/{session}/interrupt"),
+        carol.post(f"/api/sessions/{session}/cancel"),
+        carol.post(f"/api/sessions/{session}/fork", {"message": "mine"}),
+        carol.post(f"/api/sessions/{session}/manage", {"action": "rename", "text": "mine"}),
+        share(carol, session, "dave"),
+        unshare(carol, session, "carol"),
+    ]
+    assert [found.status for found in refused] == [403] * len(refused), [found.body for found in refused]
+    for path in ("", "/turns", "/shares"):
+        assert dave.get(f"/api/sessions/{session}{path}").status == 404
+    assert session not in listed(dave)
+
+
+def test_a_second_person_answers_and_writes_under_their_name(console: Console, alice: Browser, session: str) -> None:
+    carol = console.browser("carol")
+    share(alice, session, "carol", "answer")
+    prompt = script(
+        "Write it.", tool("Write", file_path=str(console.project / "theirs.txt"), content="x"), text("Done.")
+    )
+    sent = carol.post(f"/api/sessions/{session}/messages", {"message": prompt})
+    assert sent.status == 202, sent.body
+    question = question_of(carol, session)
+    assert answer(carol, question, decision="allow").status == 200
+    assert ended(alice, session).data["result"] == "Done."
+    late = answer(alice, question, decision="deny")
+    assert late.status == 409
+    assert "carol" in late.json["error"]["by"]
+    last = alice.get(f"/api/sessions/{session}/turns").json["turns"][-1]
+    assert "[carol] " in json.dumps(last)
+    options = carol.post(f"/api/sessions/{session}/messages", {"message": "x", "permissionMode": "plan"})
+    assert options.status in (400, 403), "how it goes on is the owner's"
+    console.audited('"act": "session_shared"', '"who": "carol"')
+
+
+def test_what_is_open_of_it_ends_when_it_is_taken_back(console: Console, alice: Browser, session: str) -> None:
+    carol = console.browser("carol")
+    share(alice, session, "carol", "answer")
+    with carol.stream(f"?session={session}&after=0-0") as events:
+        assert next(events)
+        assert unshare(alice, session, "carol").json["shares"] == []
+        for event in events:
+            assert session not in json.dumps(event.data) or event.name != "items"
+    assert carol.get(f"/api/events?session={session}").status == 404
+    assert carol.get(f"/api/sessions/{session}/turns").status == 404
+    assert session not in listed(carol)
+    console.audited('"act": "session_unshared"')
+
+
+def test_for_watching_only_from_now_on_is_less(console: Console, alice: Browser, session: str) -> None:
+    carol = console.browser("carol")
+    share(alice, session, "carol", "answer")
+    share(alice, session, "carol", "watch")
+    assert carol.post(f"/api/sessions/{session}/messages", {"message": "mine"}).status == 403
+    assert carol.get(f"/api/sessions/{session}").status == 200
+
+
+@pytest.mark.parametrize("name", ["alice", "local", "operator", "%20", "group:"])
+def test_there_are_names_that_nothing_is_shared_with(alice: Browser, session: str, name: str) -> None:
+    assert share(alice, session, name).status == 400
+    assert alice.get(f"/api/sessions/{session}/shares").json["shares"] == []
+
+
+# -- over MCP ---------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def client_of(console: Console, person: str) -> AsyncIterator[Client]:
+    headers = {"authorization": f"Bearer {console.tokens[person]}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=120) as http,
+        Client(streamable_http_client(f"{console.base}/mcp", http_client=http), mode="legacy") as client,
+    ):
+        yield client
+
+
+async def used(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
+    result = await client.call_tool(name, arguments)
+    return dict(result.structured_content or {})
+
+
+async def test_the_same_holds_for_tools(tmp_path: Path, model: ScriptedModelThread) -> None:
+    with running_console(tmp_path, model.url, CLAUDE_CODE_MCP_TOOLSETS="sessions,care") as console:
+        async with client_of(console, "alice") as alice, client_of(console, "carol") as carol:
+            step = tool("Write", file_path=str(console.project / "theirs.txt"), content="x")
+            prompt = script("Write.", step, text("Done."))
+            session = (await used(alice, "claude_create_session", prompt=prompt))["sessionId"]
+            reading: dict[str, Any] = {"sessionId": session}
+            asking = await used(alice, "claude_get_status", **reading, waitSeconds=50)
+            assert "pendingInputs" in asking, asking
+            question = asking["pendingInputs"][0]["inputId"]
+            answering: dict[str, Any] = {"sessionId": session, "inputId": question, "decision": "allow"}
+            assert (await used(carol, "claude_get_status", **reading))["error"]["code"] == "SESSION_NOT_FOUND"
+            sharing: dict[str, Any] = {"sessionId": session, "action": "share", "text": "carol"}
+            assert (await used(alice, "claude_manage_session", **sharing))["message"] == "carol may watch it."
+            seen = await used(carol, "claude_get_status", **reading)
+            assert seen["pendingInputs"][0]["inputId"] == question
+            listing = (await used(carol, "claude_list_sessions"))["sessions"]
+            assert [(row["sessionId"], row["owner"]) for row in listing] == [(session, "alice")]
+            assert (await used(carol, "claude_respond", **answering))["error"]["code"] == "PERMISSION_DENIED"
+            own = await used(carol, "claude_manage_session", sessionId=session, action="delete", confirm=True)
+            assert own["error"]["code"] == "PERMISSION_DENIED"
+            await used(alice, "claude_manage_session", **sharing, access="answer")
+            done = await used(carol, "claude_respond", **answering, waitSeconds=50)
+            assert done["result"] == "Done."
+            await used(alice, "claude_manage_session", sessionId=session, action="unshare", text="carol")
+            assert (await used(carol, "claude_get_status", **reading))["error"]["code"] == "SESSION_NOT_FOUND"
+            assert (await used(alice, "claude_get_status", **reading))["result"] == "Done."

@@ -1,0 +1,74 @@
+// The conversation of a subagent: what it was asked, what it did and what it answered. It goes on while the agent works.
+
+import { get, messageOf, sessionPath } from "./api";
+import type { Surroundings } from "./conversation_view";
+import { h } from "./dom";
+import type { Watcher } from "./live";
+import { TurnWindow } from "./turn_window";
+import type { Item } from "./types";
+
+/** Milliseconds after which what an agent has done meanwhile is read. */
+const DELAY = 500;
+
+export class AgentView implements Watcher {
+  readonly element: HTMLElement;
+  private readonly shown: TurnWindow;
+  private readonly scroller: HTMLElement;
+  private readonly heading = h("h1", { tabindex: -1 }, "Subagent");
+  private readonly note = h("p", { class: "note", role: "status" });
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private closed = false;
+
+  constructor(private readonly session: string, private readonly agent: string, private readonly around: Surroundings) {
+    const row = (): { directory?: string | null } => around.live.rows.get(session) ?? {};
+    this.shown = new TurnWindow(() => session, () => row().directory ?? "", { whole: (item) => this.whole(item), agentRoute: (other) => agentRoute(session, other) },
+      () => this.scroller, () => this.read(), { image: () => Promise.reject(new Error("It is not kept.")), sent: () => [] }, agent);
+    this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", aria: { label: "Conversation of the subagent" }, on: { scroll: () => this.shown.scrolled() } },
+      this.shown.earlier, this.shown.element, this.shown.later, this.note);
+    this.element = h("div", { class: "conversation" },
+      h("header", { class: "view-head" },
+        h("a", { class: "back always", route: `/sessions/${encodeURIComponent(session)}`, aria: { label: "Back to the session" } }, "‹"),
+        h("div", { class: "heading" }, this.heading, h("p", { class: "about" }, `Agent ${agent}`))),
+      this.scroller);
+  }
+
+  async open(): Promise<void> {
+    this.heading.focus({ preventScroll: true });
+    await this.read();
+    if (!this.closed) this.around.live.follow(this.session, null, this);
+  }
+
+  close(): void {
+    this.closed = true;
+    clearTimeout(this.timer);
+  }
+
+  event(name: string, data: Record<string, unknown>): void {
+    // Its steps are told as those of the call that has started it; the transcript says which are its own.
+    if ((name !== "items" || !data["parent"]) && name !== "ended") return;
+    this.timer ??= setTimeout(() => {
+      this.timer = undefined;
+      void this.read();
+    }, DELAY);
+  }
+
+  private async read(): Promise<void> {
+    try {
+      const page = await this.shown.fetchEnd();
+      if (!this.closed) this.shown.show(page);
+      this.note.textContent = page.total ? "" : "It has not said anything yet.";
+    } catch (error) {
+      this.note.textContent = messageOf(error);
+    }
+  }
+
+  private async whole(item: Item): Promise<Item> {
+    const view = this.shown.turns.find((one) => one.has(item.id)) ?? this.shown.last;
+    const path = sessionPath(this.session, "turns", String(view?.turn.number ?? 1), "items", encodeURIComponent(item.id));
+    return (await get<{ item: Item }>(`${path}?agent=${encodeURIComponent(this.agent)}`)).item;
+  }
+}
+
+export function agentRoute(session: string, agent: string): string {
+  return `/sessions/${encodeURIComponent(session)}/agents/${encodeURIComponent(agent)}`;
+}

@@ -1,0 +1,167 @@
+// Pictures and text files that go with a message: chosen, taken with the camera, dropped or pasted. What cannot be sent is
+// refused here, before anything is.
+
+import { button, h } from "./dom";
+import { size } from "./words";
+
+const MOST = 10;
+/** What the server takes of one picture, in bytes. */
+const LARGEST_PICTURE = 5 << 20;
+const LARGEST_TOGETHER = 15 << 20;
+const LARGEST_FILE = 200_000;
+/** Larger pictures are made smaller: the model sees no more of them. */
+const LONGEST_SIDE = 2048;
+const PICTURE_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+
+export interface Attachment {
+  name: string;
+  /** A picture or a PDF document as a `data:` URL, or the text of a file. */
+  picture?: string;
+  document?: string;
+  text?: string;
+  bytes: number;
+}
+
+export class Attachments {
+  readonly element = h("ul", { class: "attachments", aria: { label: "Attachments" } });
+  private list: Attachment[] = [];
+
+  /** `changed` is called after every change, `refuse` with why something is not taken. */
+  constructor(private readonly changed: () => void, private readonly refuse: (why: string) => void) {}
+
+  get all(): readonly Attachment[] {
+    return this.list;
+  }
+
+  async add(files: readonly File[]): Promise<void> {
+    for (const file of files) {
+      try {
+        const attachment = await read(file);
+        if (this.list.length >= MOST) throw new Error(`At most ${MOST} attachments go with one message.`);
+        const together = this.list.reduce((sum, one) => sum + one.bytes, attachment.bytes);
+        if (together > LARGEST_TOGETHER) throw new Error(`${file.name}: all attachments together may have ${size(LARGEST_TOGETHER)}.`);
+        this.list = [...this.list, attachment];
+      } catch (error) {
+        this.refuse(error instanceof Error ? error.message : String(error));
+      }
+    }
+    this.draw();
+  }
+
+  set(attachments: readonly Attachment[]): void {
+    this.list = [...attachments];
+    this.draw();
+  }
+
+  private draw(): void {
+    this.element.replaceChildren(...this.list.map((attachment) => h("li", { class: "attachment" }, preview(attachment),
+      button("×", () => this.set(this.list.filter((one) => one !== attachment)), { class: "quiet", aria: { label: `Remove ${attachment.name}` } }))));
+    this.changed();
+  }
+}
+
+function preview(attachment: Attachment): HTMLElement {
+  if (attachment.picture === undefined) return h("span", { class: "file" }, attachment.name, h("span", { class: "hint" }, ` ${size(attachment.bytes)}`));
+  return picture(attachment.picture, attachment.name);
+}
+
+/** A picture of which the bytes are here. */
+export function picture(data: string, name: string): HTMLImageElement {
+  const image = h("img", { class: "picture" });
+  image.alt = name;
+  image.src = data;
+  return image;
+}
+
+/** The text of a message with the files that go with it; their lengths tell where each ends, whatever is in it. */
+export function withFiles(text: string, attachments: readonly Attachment[]): string {
+  const files = attachments.flatMap(({ name, text: content }) => (content === undefined ? [] : [
+    `<attached-file name="${name.replace(/["<>\n\r]/g, "_")}" characters="${content.length}">\n${content}\n</attached-file>`]));
+  return [text, ...files].filter(Boolean).join("\n\n");
+}
+
+export interface AttachedFile {
+  name: string;
+  text: string;
+}
+
+const OPENING = /(?:^|\n\n)<attached-file name="([^"\n]*)" characters="(\d{1,7})">\n/y;
+
+/** The other way round: what was written, and the files behind it. */
+export function splitFiles(message: string): { text: string; files: AttachedFile[] } {
+  const first = message.startsWith("<attached-file ") ? 0 : message.indexOf("\n\n<attached-file ");
+  if (first < 0) return { text: message, files: [] };
+  const files: AttachedFile[] = [];
+  let at = first;
+  while (at < message.length) {
+    OPENING.lastIndex = at;
+    const found = OPENING.exec(message);
+    if (found === null) return { text: message, files: [] };
+    const end = OPENING.lastIndex + Number(found[2]);
+    if (!message.startsWith("\n</attached-file>", end)) return { text: message, files: [] };
+    files.push({ name: found[1] as string, text: message.slice(OPENING.lastIndex, end) });
+    at = end + "\n</attached-file>".length;
+  }
+  return { text: message.slice(0, first), files };
+}
+
+/** What goes with a message beside its text, as the server takes it. */
+export function dataOf(attachments: readonly Attachment[]): string[] {
+  return attachments.flatMap(({ picture: shown, document: read }) => [shown, read].filter((data) => data !== undefined));
+}
+
+async function read(file: File): Promise<Attachment> {
+  if (file.type === "application/pdf") {
+    if (file.size > LARGEST_PICTURE) throw new Error(`${file.name} has ${size(file.size)}; a PDF may have ${size(LARGEST_PICTURE)}.`);
+    return { name: file.name, document: await dataUrl(file), bytes: file.size };
+  }
+  if (file.type.startsWith("image/") && file.type !== "image/svg+xml") return readPicture(file);
+  if (file.size > LARGEST_FILE) throw new Error(`${file.name} has ${size(file.size)}; a text file may have ${size(LARGEST_FILE)}.`);
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  let text: string;
+  try {
+    text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    text = "\0";
+  }
+  if (text.includes("\0")) throw new Error(`${file.name} is no picture, PDF or text file, and cannot be attached.`);
+  return { name: file.name, text, bytes: file.size };
+}
+
+async function readPicture(file: File): Promise<Attachment> {
+  const name = file.name || "picture";
+  let bitmap: ImageBitmap;
+  try {
+    bitmap = await createImageBitmap(file);
+  } catch {
+    throw new Error(`${name} is no picture that can be shown here; PNG, JPEG, GIF and WebP can.`);
+  }
+  const longest = Math.max(bitmap.width, bitmap.height);
+  const asIs = PICTURE_TYPES.includes(file.type) && file.size <= LARGEST_PICTURE && longest <= LONGEST_SIDE;
+  const blob = asIs ? file : await scaled(bitmap, Math.min(1, LONGEST_SIDE / longest));
+  bitmap.close();
+  if (blob.size > LARGEST_PICTURE) throw new Error(`${name} has ${size(blob.size)}; a picture may have ${size(LARGEST_PICTURE)}.`);
+  return { name, picture: await dataUrl(blob), bytes: blob.size };
+}
+
+function scaled(bitmap: ImageBitmap, factor: number): Promise<Blob> {
+  const canvas = h("canvas", null);
+  canvas.width = Math.max(1, Math.round(bitmap.width * factor));
+  canvas.height = Math.max(1, Math.round(bitmap.height * factor));
+  const context = canvas.getContext("2d");
+  if (context === null) return Promise.reject(new Error("This browser cannot make the picture smaller."));
+  context.fillStyle = "#fff"; // JPEG has no transparency
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  return new Promise((resolve, reject) => canvas.toBlob(
+    (blob) => (blob ? resolve(blob) : reject(new Error("The picture cannot be made smaller."))), "image/jpeg", 0.85));
+}
+
+function dataUrl(blob: Blob): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(String(reader.result));
+    reader.onerror = () => reject(reader.error ?? new Error("The file cannot be read."));
+    reader.readAsDataURL(blob);
+  });
+}

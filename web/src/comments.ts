@@ -1,0 +1,172 @@
+// Comments on lines of changes: written beside the line, kept in this browser as they are typed, and sent to the session
+// as one message that quotes the file, the line and its text for each.
+
+import { ApiError, messageOf } from "./api";
+import type { Row } from "./diff";
+import type { Margin } from "./diff_view";
+import { button, freshId, h, replace } from "./dom";
+import { draftOf, freshKey, saveDraft } from "./drafts";
+import { count, visible } from "./words";
+
+const MOST = 50;
+const LONGEST = 1000;
+const LONGEST_QUOTE = 300;
+const UNSURE = "The server cannot be reached, so it is not known whether this was sent. To send it again is safe: it counts once.";
+
+interface Comment {
+  file: string;
+  /** The line as it was before the change, where it was removed; as it is now otherwise. */
+  removed: boolean;
+  line: number;
+  quote: string;
+  text: string;
+}
+
+export class Comments {
+  /** What was written, and the button that sends it; hidden while there is nothing. */
+  readonly element = h("section", { class: "comments", hidden: true, aria: { label: "Comments" } });
+  private readonly title = h("summary", null);
+  private readonly items = h("ol", { role: "list" });
+  private readonly problem = h("p", { class: "problem", role: "alert", hidden: true });
+  private readonly send = button("", () => void this.submit(), { class: "allow" });
+  private readonly scope: string;
+  private readonly fields = new Map<Comment, HTMLElement>();
+  private readonly list: Comment[];
+  /** Of a message that may have been sent or not. */
+  private key: string | undefined;
+  private sending = false;
+
+  /** `say` sends the message with its key; it is called with the same key again where it failed. */
+  constructor(session: string, private readonly say: (text: string, key: string) => Promise<void>) {
+    this.scope = `comments:${session}`;
+    const draft = draftOf(this.scope);
+    this.list = kept(draft.text);
+    this.key = draft.key;
+    this.element.append(h("details", null, this.title, this.items), this.problem, h("div", { class: "actions" }, this.send));
+    this.draw();
+  }
+
+  /** Where comments on the lines of a file are written. */
+  margin(file: string): Margin {
+    return {
+      has: (row) => this.at(file, row) !== undefined,
+      field: (row) => this.field(file, row),
+    };
+  }
+
+  private at(file: string, row: Row): Comment | undefined {
+    const [line, removed, quote] = [lineOf(row), row.kind === "gone", row.text.slice(0, LONGEST_QUOTE)];
+    return this.list.find((one) => one.file === file && one.line === line && one.removed === removed && one.quote === quote);
+  }
+
+  /** The field for the comment on a line, which is made with the first; null if there are too many. */
+  private field(file: string, row: Row): HTMLElement | null {
+    const line = lineOf(row);
+    if (line === undefined) return null;
+    let comment = this.at(file, row);
+    if (comment === undefined) {
+      if (this.list.length >= MOST) return this.complain(`At most ${MOST} comments go with one message.`);
+      comment = { file, removed: row.kind === "gone", line, quote: row.text.slice(0, LONGEST_QUOTE), text: "" };
+      this.list.push(comment);
+      this.changed();
+    }
+    const made = this.fields.get(comment) ?? this.makeField(comment);
+    this.fields.set(comment, made);
+    return made;
+  }
+
+  private makeField(comment: Comment): HTMLElement {
+    const id = freshId("comment");
+    const input = h("textarea", { id, rows: 2, maxlength: LONGEST, on: { input: () => {
+      comment.text = input.value;
+      this.changed();
+    } } });
+    input.value = comment.text;
+    return h("div", { class: "comment-field" }, h("label", { for: id }, `Comment on ${placeOf(comment)}`), input,
+      button("Remove", () => this.remove(comment), { class: "quiet" }));
+  }
+
+  private remove(comment: Comment): void {
+    this.list.splice(this.list.indexOf(comment), 1);
+    this.takeAway(comment);
+    this.changed();
+  }
+
+  private takeAway(comment: Comment): void {
+    const field = this.fields.get(comment);
+    (field?.closest("tr") ?? field)?.remove();
+    this.fields.delete(comment);
+  }
+
+  private changed(): void {
+    this.key = undefined; // it is another message now
+    this.save();
+    this.draw();
+  }
+
+  private save(): void {
+    saveDraft(this.scope, this.list.length ? JSON.stringify(this.list) : "", this.key);
+  }
+
+  private draw(): void {
+    const written = this.list.filter((one) => one.text.trim());
+    this.element.hidden = !this.list.length && this.problem.hidden;
+    this.title.textContent = count(this.list.length, "comment");
+    this.send.textContent = `Send ${count(written.length, "comment")}`;
+    this.send.disabled = this.sending || !written.length;
+    // Also those whose lines are not on the page, or not there any more.
+    replace(this.items, ...this.list.map((one) => h("li", null, h("span", { class: "path" }, visible(placeOf(one))), " ", visible(one.text),
+      button("Remove", () => this.remove(one), { class: "quiet", aria: { label: `Remove the comment on ${placeOf(one)}` } }))));
+  }
+
+  private complain(why: string): null {
+    this.problem.textContent = why;
+    this.problem.hidden = !why;
+    this.draw();
+    return null;
+  }
+
+  private async submit(): Promise<void> {
+    const sent = this.list.filter((one) => one.text.trim());
+    if (this.sending || !sent.length) return;
+    this.sending = true;
+    this.key ??= freshKey();
+    this.save(); // before it is sent: after a reload it is still the same message
+    this.complain("");
+    try {
+      await this.say(commentsMessage(sent), this.key);
+      for (const comment of this.list.splice(0)) this.takeAway(comment);
+      this.changed();
+    } catch (error) {
+      this.complain(error instanceof ApiError && error.status === 0 ? UNSURE : messageOf(error));
+    }
+    this.sending = false;
+    this.draw();
+  }
+}
+
+function lineOf(row: Row): number | undefined {
+  return row.kind === "gone" ? row.before : row.after;
+}
+
+function placeOf({ file, line, removed }: Comment): string {
+  return `${file}:${line}${removed ? " (removed)" : ""}`;
+}
+
+/** The comments as one message, by file and line. */
+function commentsMessage(comments: readonly Comment[]): string {
+  const ordered = [...comments].sort((one, other) => one.file.localeCompare(other.file) || one.line - other.line);
+  const parts = ordered.map((one) => {
+    const gone = one.removed ? ", as it was before the change" : "";
+    return `${one.file}, line ${one.line}${gone}:\n> ${one.quote}\n\n${one.text.trim()}`;
+  });
+  return [comments.length === 1 ? "A comment on the changes:" : `${comments.length} comments on the changes:`, ...parts].join("\n\n");
+}
+
+function kept(text: string): Comment[] {
+  try {
+    return text ? (JSON.parse(text) as Comment[]) : [];
+  } catch {
+    return [];
+  }
+}

@@ -1,0 +1,133 @@
+// What a command has printed, as a terminal would show it: colours, and lines that were written over. Time is linear in
+// the text. Everything that a terminal would be told beside that is dropped, and what stays invisible is shown as a code.
+
+import { h } from "./dom";
+import { visible } from "./words";
+
+/** Control sequences: colours and erasing (kept), everything else that begins with an escape (dropped). */
+const SEQUENCE = /\u001b(?:\[([0-9:;<=>?]{0,64})[ -/]{0,8}([@-~])|\][^\u0007\u001b\n]{0,4096}(?:\u0007|\u001b\\)|[ -/]{0,8}[0-~])/y;
+const COLOURS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"] as const;
+const PLAIN = "";
+
+interface Style {
+  bold: boolean;
+  faint: boolean;
+  italic: boolean;
+  underline: boolean;
+  colour: string;
+}
+
+/** Nodes for an output; null where it is plain text, so that nothing needs to be made. */
+export function terminalOutput(text: string): { nodes: (Node | string)[]; text: string } | null {
+  if (!/[\u001b\r\b]/.test(text)) return null;
+  const screen = new Screen();
+  screen.write(text);
+  return screen.result();
+}
+
+/** The lines that were written, each a list of characters with their styles. */
+class Screen {
+  private readonly runs: [string, string][] = [];
+  private line: string[] = [];
+  private styles: string[] = [];
+  private column = 0;
+  private style = PLAIN;
+  private readonly state: Style = { bold: false, faint: false, italic: false, underline: false, colour: "" };
+
+  write(text: string): void {
+    let at = 0;
+    while (at < text.length) {
+      const code = text.charCodeAt(at);
+      if (code === 0x1b) at = this.sequence(text, at);
+      else if (code === 0x0a) {
+        this.newLine();
+        at += 1;
+      } else if (code === 0x0d) {
+        this.column = 0;
+        at += 1;
+      } else if (code === 0x08) {
+        this.column = Math.max(0, this.column - 1);
+        at += 1;
+      } else {
+        const character = String.fromCodePoint(text.codePointAt(at) as number);
+        this.put(character);
+        at += character.length;
+      }
+    }
+  }
+
+  result(): { nodes: (Node | string)[]; text: string } {
+    this.flush();
+    const nodes = this.runs.map(([style, text]) => (style ? h("span", { class: style }, visible(text)) : visible(text)));
+    return { nodes, text: this.runs.map(([, text]) => text).join("") };
+  }
+
+  private put(character: string): void {
+    this.line[this.column] = character;
+    this.styles[this.column] = this.style;
+    this.column += 1;
+  }
+
+  private newLine(): void {
+    this.flush();
+    this.append(PLAIN, "\n");
+    this.line = [];
+    this.styles = [];
+    this.column = 0;
+  }
+
+  private flush(): void {
+    for (const [at, character] of this.line.entries()) this.append(this.styles[at] as string, character);
+  }
+
+  private append(style: string, text: string): void {
+    const last = this.runs[this.runs.length - 1];
+    if (last !== undefined && last[0] === style) last[1] += text;
+    else this.runs.push([style, text]);
+  }
+
+  /** Obeys or drops the sequence at this place; returns the place behind it. */
+  private sequence(text: string, at: number): number {
+    SEQUENCE.lastIndex = at;
+    const found = SEQUENCE.exec(text);
+    if (found === null) return at + 1; // a lone escape says nothing
+    const [whole, parameters = "", final] = found;
+    if (final === "m") this.colour(parameters);
+    else if (final === "K") this.erase(parameters);
+    return at + whole.length;
+  }
+
+  private erase(parameters: string): void {
+    if (parameters === "2") this.column = 0;
+    if (parameters === "1") return;
+    this.line.length = Math.min(this.line.length, this.column);
+    this.styles.length = this.line.length;
+  }
+
+  private colour(parameters: string): void {
+    const codes = parameters.split(/[;:]/).map(Number);
+    const { state } = this;
+    for (let at = 0; at < codes.length; at += 1) {
+      const code = codes[at] as number;
+      if (code === 0) Object.assign(state, { bold: false, faint: false, italic: false, underline: false, colour: "" });
+      else if (code === 1) state.bold = true;
+      else if (code === 2) state.faint = true;
+      else if (code === 3) state.italic = true;
+      else if (code === 4) state.underline = true;
+      else if (code === 22) state.bold = state.faint = false;
+      else if (code === 23) state.italic = false;
+      else if (code === 24) state.underline = false;
+      else if (code === 39) state.colour = "";
+      else if (code >= 30 && code <= 37) state.colour = COLOURS[code - 30] as string;
+      else if (code >= 90 && code <= 97) state.colour = COLOURS[code - 90] as string;
+      else if (code === 38 || code === 48) {
+        // A colour of 256, of which the first sixteen have names, or of three numbers, which is not shown.
+        const named = codes[at + 1] === 5 ? (codes[at + 2] ?? 16) : 16;
+        if (code === 38) state.colour = named < 16 ? (COLOURS[named % 8] as string) : "";
+        at += codes[at + 1] === 5 ? 2 : 4;
+      }
+    }
+    const names = [state.bold && "bold", state.faint && "faint", state.italic && "italic", state.underline && "underline", state.colour];
+    this.style = names.filter(Boolean).map((name) => `ansi-${String(name)}`).join(" ");
+  }
+}

@@ -1,0 +1,65 @@
+// What Claude has set out to do, as it last said, and how much of the model's context is used.
+
+import { h, replace } from "./dom";
+import type { Item, SessionRow } from "./types";
+import { visible } from "./words";
+
+interface Todo {
+  text: string;
+  status: string;
+}
+
+const MARKS: Record<string, string> = { completed: "✓", in_progress: "▸", pending: "○" };
+
+export class TodoView {
+  readonly element = h("details", { class: "todo", hidden: true });
+  private readonly summary = h("summary", null);
+  private readonly list = h("ol", { class: "todo-list", role: "list" });
+  private tasks = new Map<string, Todo>();
+
+  constructor() {
+    this.element.append(this.summary, this.list);
+  }
+
+  /** Looks whether a call changes the list: the whole of it, or one task. */
+  take(item: Item): void {
+    if (item.kind !== "tool" || typeof item.input !== "object" || item.input === null) return;
+    const input = item.input as Record<string, unknown>;
+    if (item.name === "TodoWrite" && Array.isArray(input["todos"])) {
+      this.tasks = new Map(input["todos"].map((todo: Record<string, unknown>, at) => [String(at), { text: String(todo["content"] ?? ""), status: String(todo["status"] ?? "") }]));
+    } else if (item.name === "TaskCreate" && typeof input["subject"] === "string") {
+      const id = /#(\d+)/.exec(item.result ?? "")?.[1];
+      if (id === undefined || this.tasks.has(id)) return; // it has its number when the call has ended
+      this.tasks.set(id, { text: input["subject"], status: "pending" });
+    } else if (item.name === "TaskUpdate" && item.status === "ok") {
+      const task = this.tasks.get(String(input["taskId"]));
+      if (task === undefined) return;
+      if (typeof input["subject"] === "string") task.text = input["subject"];
+      if (input["status"] === "deleted") this.tasks.delete(String(input["taskId"]));
+      else if (typeof input["status"] === "string") task.status = input["status"];
+    } else {
+      return;
+    }
+    this.draw();
+  }
+
+  private draw(): void {
+    const tasks = [...this.tasks.values()];
+    const done = tasks.filter((task) => task.status === "completed").length;
+    const now = tasks.find((task) => task.status === "in_progress");
+    this.element.hidden = !tasks.length || done === tasks.length;
+    this.summary.textContent = `${done} of ${tasks.length} done${now ? ` · ${visible(now.text)}` : ""}`;
+    replace(this.list, ...tasks.map((task) => h("li", { data: { status: task.status } },
+      h("span", { class: "mark", aria: { hidden: "true" } }, MARKS[task.status] ?? "○"), ` ${visible(task.text)}`,
+      h("span", { class: "spoken" }, `: ${task.status.replace("_", " ")}`))));
+  }
+}
+
+/** How much of the context is used, in few words; empty if that is not known. */
+export function contextWords(row: SessionRow): string {
+  const [tokens, window] = row.context ?? [0, 0];
+  if (!tokens) return "";
+  const used = tokens < 1000 ? String(tokens) : `${Math.round(tokens / 1000)}k`;
+  const share = window ? Math.min(100, Math.round((100 * tokens) / window)) : 0;
+  return window ? `context ${share || "<1"} %` : `context ${used}`;
+}
