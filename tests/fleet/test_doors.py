@@ -81,7 +81,7 @@ async def test_a_ticket_becomes_a_key_that_never_left_the_machine(host: Host, tm
         seen.append(message.data)  # type: ignore[attr-defined]
 
     await host.connection.client.subscribe(">", cb=see)
-    await host.connection.client.flush()
+    await host.connection.flushed()
     file = tmp_path / "joined" / "machine.json"
     key = await join(Ticket.parse(str(ticket)), file, "laptop")
     assert key.admitted
@@ -357,11 +357,11 @@ async def test_no_machine_can_have_an_answer_sent_to_another(
         received.append(message.data)  # type: ignore[attr-defined]
 
     await b.client.subscribe(names.opening(id_of(b)), cb=receive)
-    await b.client.flush()
+    await b.flushed()
     forged = names.opening(id_of(b))
     await a.client.publish(names.keeper(id_of(a), "read"), b'{"session_id":"s1"}', reply=forged)
     await a.client.publish(f"fleet.keeper.{id_of(a)}.api.STREAM.INFO.{names.TRANSCRIPTS}", b"", reply=forged)
-    await a.client.flush()
+    await a.flushed()
     await KeptOwnership(a, id_of(a)).read("s1")  # behind them, in the same queues
     with pytest.raises(APIError):
         await a.jetstream.stream_info("KV_other")
@@ -381,7 +381,7 @@ async def test_an_acknowledgement_can_be_sent_anywhere_but_says_nothing_that_its
         received.put_nowait(message.data)  # type: ignore[attr-defined]
 
     await b.client.subscribe(names.opening(id_of(b)), cb=receive)
-    await b.client.flush()
+    await b.flushed()
     await a.client.publish(names.entry(names.MACHINES, id_of(a)), b"chosen", reply=names.opening(id_of(b)))
     async with asyncio.timeout(HANG_SECONDS):
         acknowledgement = json.loads(await received.get())

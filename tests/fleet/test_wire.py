@@ -28,8 +28,8 @@ async def two_sides(url: str) -> AsyncIterator[tuple[Wire, Wire, FleetConnection
             open_wire(left.client, sends="a", receives="b") as one,
             open_wire(right.client, sends="b", receives="a") as other,
         ):
-            await left.client.flush()
-            await right.client.flush()
+            await left.flushed()
+            await right.flushed()
             yield one, other, stranger
     finally:
         for connection in (left, right, stranger):
@@ -119,7 +119,7 @@ async def test_the_end_of_one_side_is_noticed_after_its_last_line(engine: Runnin
     taken: list[bytes] = []
     with anyio.fail_after(_LIMIT):
         async with open_wire(right.client, sends="b", receives="a") as other:
-            await right.client.flush()
+            await right.flushed()
             async with open_wire(left.client, sends="a", receives="b") as one:
                 for number in range(1000):
                     one.write(b"%d\n" % number)

@@ -81,7 +81,7 @@ class FleetConnection:
         subscriptions = [
             await self.client.subscribe(subject, queue=queue, cb=answer) for subject, answer in callbacks.items()
         ]
-        await self.client.flush()
+        await self.flushed()
         try:
             yield
         finally:
@@ -89,6 +89,13 @@ class FleetConnection:
                 for subscription in subscriptions:
                     if not self.client.is_closed:
                         await subscription.unsubscribe()
+
+    async def flushed(self) -> None:
+        """Returns when the server has read everything that was sent before: subscriptions and messages alike."""
+        # Twice: nats-py writes the ping of a flush to the socket at once, and what was sent before it in the next turn
+        # of the loop. The first answer shows that all of it is written, the second that the server has read it.
+        await self.client.flush()
+        await self.client.flush()
 
     async def close(self) -> None:
         """Ends the connection; what was published is delivered before, if the server answers."""

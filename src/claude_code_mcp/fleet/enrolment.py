@@ -79,7 +79,7 @@ class Enrolment:
             return
         async with self._changing:
             await _answer(message, self._let_in(ticket_id, message.data))
-            await self._connection.client.flush()
+            await self._connection.flushed()
             # After the answer: this closes the connection of the ticket, which is used up.
             await self._server.reload(self._keys.users())
 

@@ -133,7 +133,7 @@ async def serve_machine(
         door = _Door(connection, machine_id, server, tasks, take, most)
         subscription = await connection.client.subscribe(names.opening(machine_id), cb=door.asked)
         try:
-            await connection.client.flush()
+            await connection.flushed()
             task_status.started()
             await anyio.sleep_forever()
         finally:
