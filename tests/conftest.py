@@ -38,9 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(leftovers.Leftovers())
     config.pluginmanager.register(skipped)
     config.pluginmanager.register(quick)
-    # A shell starts what it runs in the background with Ctrl-C ignored, and so would the programs that tests interrupt.
+    # A shell starts what it runs in the background with Ctrl-C ignored, `nohup` with hang-ups ignored, and so would the
+    # programs that tests interrupt.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection() -> None:
