@@ -26,7 +26,6 @@ ROWS: list[set[str]] = [
     {"shared"},
     {"model"},
     {"errors", "json_text", "private_files", "beneath"},
-    {"git_pointer"},
     {"config"},
     {"state"},
     {"network"},
