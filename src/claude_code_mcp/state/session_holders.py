@@ -143,13 +143,12 @@ class SessionHolders:
         """This server has a process of the session; `token` is new for each."""
         # Before the row is there: one of a server that does not seem to live counts for nothing.
         self._life.begin()
-        values = (session_id, self._life.id, token, self._description)
         statement = "INSERT OR REPLACE INTO holders VALUES (?, ?, ?, ?, 0)"
-        self._database.write(lambda db: db.execute(statement, values))
+        self._database.execute(statement, session_id, self._life.id, token, self._description)
 
     def withdraw(self, token: str) -> None:
         """The process is gone. Harmless if another one was announced since."""
-        self._database.write(lambda db: db.execute("DELETE FROM holders WHERE token = ?", (token,)))
+        self._database.execute("DELETE FROM holders WHERE token = ?", token)
 
     def want(self, session_id: str) -> Holder | None:
         """Asks the server that has the session to let go of it. None if no server that lives has announced it."""
@@ -176,31 +175,29 @@ class SessionHolders:
     def wanted(self) -> list[str]:
         """The sessions of this server that others want."""
         query = "SELECT session_id FROM holders WHERE server = ? AND wanted = ?"
-        rows = self._database.read(lambda db: db.execute(query, (self._life.id, _WANTED)).fetchall())
+        rows = self._database.rows(query, self._life.id, _WANTED)
         return [session_id for (session_id,) in rows]
 
     def refuse(self, session_id: str) -> None:
         """Tells who wants the session that this server is at work on it."""
         statement = "UPDATE holders SET wanted = ? WHERE session_id = ? AND server = ?"
-        self._database.write(lambda db: db.execute(statement, (_REFUSED, session_id, self._life.id)))
+        self._database.execute(statement, _REFUSED, session_id, self._life.id)
 
     # -- questions --------------------------------------------------------------------------------------------
 
     def question_opened(self, session_id: str, question_id: str, line: str, asked_at: float) -> None:
         """A question of the session is open in this server."""
         self._life.begin()
-        values = (question_id, session_id, self._life.id, line, asked_at)
-        self._database.write(
-            lambda db: db.execute("INSERT OR REPLACE INTO open_questions VALUES (?, ?, ?, ?, ?)", values)
-        )
+        statement = "INSERT OR REPLACE INTO open_questions VALUES (?, ?, ?, ?, ?)"
+        self._database.execute(statement, question_id, session_id, self._life.id, line, asked_at)
 
     def question_closed(self, question_id: str) -> None:
-        self._database.write(lambda db: db.execute("DELETE FROM open_questions WHERE question_id = ?", (question_id,)))
+        self._database.execute("DELETE FROM open_questions WHERE question_id = ?", question_id)
 
     def questions_elsewhere(self, session_id: str) -> list[QuestionElsewhere]:
         """The questions of a session that are open in other servers that live, oldest first."""
         query = "SELECT server, question_id, line, asked_at FROM open_questions WHERE session_id = ? ORDER BY asked_at"
-        rows = self._database.read(lambda db: db.execute(query, (session_id,)).fetchall())
+        rows = self._database.rows(query, session_id)
         return [
             QuestionElsewhere(question_id, line, asked_at)
             for server, question_id, line, asked_at in rows
