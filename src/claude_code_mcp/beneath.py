@@ -17,7 +17,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 _BY_DESCRIPTOR = os.open in os.supports_dir_fd
 _OPENAT2 = 437
@@ -41,6 +41,19 @@ def is_absence(error: OSError) -> bool:
     behind a link, or a socket or device in its place. Any other error (no free descriptor, a failing disk, no
     permission) says nothing of the file, and must not pass for its absence."""
     return error.errno in _ABSENT
+
+
+ResultT = TypeVar("ResultT")
+
+
+def unless_absent(read: Callable[[], ResultT]) -> ResultT | None:
+    """What `read` returns; None where there is no such file. Raises every other OSError."""
+    try:
+        return read()
+    except OSError as error:
+        if not is_absence(error):
+            raise
+        return None
 
 
 class DirectoryItem(NamedTuple):

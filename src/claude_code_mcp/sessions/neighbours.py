@@ -19,7 +19,7 @@ from ..model.events import Event, QuestionOpened, QuestionSettled
 from ..state.database import Database
 from ..state.session_holders import Holder, Leases, SessionHolders
 from ..state.session_records import SessionRecords
-from ..store.following import FileFollower
+from ..store.watched_files import FileFollower
 from .background import StartTask
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,397 @@
+"""Which files change: wakes those who follow a transcript, or a small file that a person edits.
+
+On Linux the kernel's notes are read by the event loop itself (`DirectoryWatch`), without a thread and without polling;
+`watchfiles` does the same elsewhere. Nothing is queued: a follower has one flag, and reads what is new when woken.
+Where a directory cannot be watched, a follower is woken twice a second and looks for itself.
+
+Readers of a transcript (`FileFollower`) are woken at most twice a second. Of a `WatchedFile` every change is noted in
+the event loop's next step: what is decided by such a file (who may call) must not be decided by an old one. All links
+on the way to the file are watched with it, so that a directory which is swapped behind a link (as Kubernetes does with
+secrets) is noticed too. Where the kernel cannot be asked, or tells nothing (a network file system), a look every so
+often must do: `wait` returns then without a change.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import struct
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+_EVENT = struct.Struct("iIII")
+_BUFFER = 1 << 16
+_MOST_READS = 64
+"""So many buffers of changes are taken at most; a scan is quicker than more of them."""
+_MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
+_DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _ONLY_DIRECTORIES = 0x400, 0x800, 0x4000, 0x8000, 0x1000000
+_CHANGES = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
+
+Report = Callable[[set[str] | None], None]
+INTERVAL = 0.5
+"""Seconds between two updates of one follower."""
+
+
+class DirectoryWatch:
+    """The kernel's notes on changes in directories, not below them. Linux only; OSError where there is no room."""
+
+    def __init__(self) -> None:
+        if sys.platform != "linux":
+            raise OSError(errno.ENOSYS, "inotify is not available")
+        import ctypes  # noqa: PLC0415 - not before something is watched
+
+        self._libc, self._errno = ctypes.CDLL(None, use_errno=True), ctypes.get_errno
+        self._descriptor = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        self._directories: dict[int, str] = {}
+
+    def _checked(self, result: int) -> int:
+        if result < 0:
+            code = self._errno()
+            raise OSError(code, os.strerror(code))
+        return result
+
+    def fileno(self) -> int:
+        """Readable while there are notes."""
+        return self._descriptor
+
+    def add(self, directory: str) -> None:
+        """From now on changes in the directory are noted. OSError if that cannot be done, or it is none."""
+        name = os.fsencode(directory)
+        number = self._checked(self._libc.inotify_add_watch(self._descriptor, name, _CHANGES | _ONLY_DIRECTORIES))
+        self._directories[number] = directory
+
+    def remove(self, directory: str) -> None:
+        """Its changes are noted no more; harmless for one that is not watched."""
+        for number, watched in [*self._directories.items()]:
+            if watched == directory:
+                self._libc.inotify_rm_watch(self._descriptor, number)
+                del self._directories[number]
+
+    def take(self) -> set[tuple[str, str]] | None:
+        """The notes so far, as directory and name (`""`: the directory itself); None if some were lost."""
+        changed: set[tuple[str, str]] = set()
+        for _ in range(_MOST_READS):
+            try:
+                notes = os.read(self._descriptor, _BUFFER)
+            except BlockingIOError:
+                return changed
+            except OSError:
+                return None
+            for number, mask, name in _notes(notes):
+                # Which ones were lost is not known: only a scan can tell what has changed.
+                if mask & _OVERFLOW:
+                    return None
+                directory = self._directories.get(number)
+                if directory is not None:
+                    changed.add((directory, name))
+                if mask & _IGNORED:
+                    # The kernel has given up the watch, and will not use the number again.
+                    self._directories.pop(number, None)
+        return None
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):
+            self.close()
+
+
+def _notes(notes: bytes) -> Iterator[tuple[int, int, str]]:
+    at = 0
+    while at < len(notes):
+        number, mask, _, length = _EVENT.unpack_from(notes, at)
+        at += _EVENT.size
+        yield number, mask, os.fsdecode(notes[at : at + length].rstrip(b"\0"))
+        at += length
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+class _Reports(Protocol):
+    """Reports the paths that changed in directories, in the event loop."""
+
+    def add(self, directory: str) -> None:
+        """From now on changes in the directory are reported; harmless when repeated. OSError if that cannot be done."""
+
+    def remove(self, directory: str) -> None:
+        """Its changes are reported no more."""
+
+    def close(self) -> None:
+        """Nothing is reported any more."""
+
+
+class KernelReports:
+    """Linux."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._watch = DirectoryWatch()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._watch.fileno(), self._take)
+
+    def add(self, directory: str) -> None:
+        self._watch.add(directory)
+
+    def remove(self, directory: str) -> None:
+        self._watch.remove(directory)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._watch.fileno())
+        self._watch.close()
+
+    def _take(self) -> None:
+        changed = self._watch.take()
+        self._report(None if changed is None else {os.path.join(*change) for change in changed})
+
+
+class LibraryReports:
+    """Every other platform, by `watchfiles`: one task, started anew when the directories change."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._directories: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._stop: asyncio.Event | None = None
+
+    def add(self, directory: str) -> None:
+        if not os.path.isdir(directory):
+            raise NotADirectoryError(20, "Not a directory", directory)
+        if directory not in self._directories:
+            self._directories.add(directory)
+            self._restart()
+
+    def remove(self, directory: str) -> None:
+        self._directories.discard(directory)
+        self._restart()
+
+    def close(self) -> None:
+        self._directories.clear()
+        self._restart()
+
+    def _restart(self) -> None:
+        # The old task ends by itself a moment later; until then both report, which does no harm.
+        if self._stop is not None:
+            self._stop.set()
+        self._stop = self._task = None
+        if self._directories:
+            self._stop = asyncio.Event()
+            self._task = asyncio.create_task(self._run({*self._directories}, self._stop))
+
+    async def _run(self, directories: set[str], stop: asyncio.Event) -> None:
+        from watchfiles import awatch  # noqa: PLC0415 - needed on few platforms, and only while somebody follows
+
+        changes = awatch(*directories, recursive=False, debounce=200, step=50, stop_event=stop)
+        self._report(None)  # what happened while nobody watched
+        async for batch in changes:
+            self._report({path for _, path in batch})
+
+
+# -- followers ---------------------------------------------------------------------------------------------------------
+
+
+def followable(path: str) -> str:
+    """What to follow where the directory of a file may not be there yet: the file, or the first directory on the way to
+    it that is missing; when that is there, this says what is next. Blocks on the disk."""
+    while not os.path.isdir(os.path.dirname(path)) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path
+
+
+class Following:
+    """One follower of one file."""
+
+    def __init__(self, path: str, *, blind: bool = False) -> None:
+        self.path = path
+        self.blind = blind
+        """Whether changes are not reported, so that it must look for itself."""
+        self._flag = asyncio.Event()
+        self._next = 0.0
+
+    def wake(self) -> None:
+        self._flag.set()
+
+    async def changed(self) -> None:
+        """Returns when the file has changed since the last call, and not sooner than an interval after that."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._flag.wait(), INTERVAL if self.blind else None)
+        await asyncio.sleep(max(0.0, self._next - loop.time()))
+        # Only after the pause: what changes during it is read together with what woke the follower.
+        self._flag.clear()
+        self._next = loop.time() + INTERVAL
+
+
+class FileFollower:
+    """All files that are followed in one event loop. Uses nothing while there are none."""
+
+    def __init__(self, reports: "Callable[[Report], _Reports] | None" = None) -> None:
+        """`reports` is how changes are learnt, by default what the platform has."""
+        self._make_reports = reports or (KernelReports if sys.platform == "linux" else LibraryReports)
+        self._following: set[Following] = set()
+        self._directories: Counter[str] = Counter()
+        self._reports: _Reports | None = None
+
+    @asynccontextmanager
+    async def follow(self, path: str) -> AsyncIterator[Following]:
+        """Follows a file within the block; it need not exist yet, but its directory must."""
+        directory = os.path.dirname(path)
+        following = Following(path, blind=not self._watch(directory))
+        self._following.add(following)
+        self._directories[directory] += 1
+        try:
+            yield following
+        finally:
+            self._following.discard(following)
+            self._directories[directory] -= 1
+            self._unwatch(directory)
+
+    def _watch(self, directory: str) -> bool:
+        try:
+            if self._reports is None:
+                self._reports = self._make_reports(self._on_changes)
+            # Also for one that others follow already: they may be blind, because it could not be watched for them.
+            self._reports.add(directory)
+        except OSError:
+            return False
+        return True
+
+    def _unwatch(self, directory: str) -> None:
+        if not self._directories[directory]:
+            del self._directories[directory]
+            if self._reports is not None:
+                self._reports.remove(directory)
+        if not self._directories and self._reports is not None:
+            self._reports.close()
+            self._reports = None
+
+    def _on_changes(self, paths: set[str] | None) -> None:
+        """None: some changes are not known, so that everybody looks."""
+        for following in self._following:
+            if paths is None or following.path in paths:
+                following.wake()
+
+
+# -- watched file -----------------------------------------------------------------------------------------------------
+
+
+_MOST_PARTS = 1000
+"""Of a path with all of its links; more of them lead in a circle."""
+_BLIND_SECONDS = 0.5
+_LOOK_AGAIN = 60.0
+
+
+class WatchedFile:
+    """An asynchronous context manager; within it changes of the file are noted."""
+
+    def __init__(self, path: str, noted: Callable[[], None]) -> None:
+        """`noted` is called in the event loop as soon as something has changed, before `wait` returns."""
+        self._path = os.path.abspath(path)
+        self._noted = noted
+        self._changed = asyncio.Event()
+        self._names: frozenset[str] = frozenset()
+        self._directories: set[str] = set()
+        self._blind = False
+        self._reports: _Reports | None = None
+
+    async def __aenter__(self) -> "WatchedFile":
+        kind = KernelReports if sys.platform == "linux" else LibraryReports
+        try:
+            self._reports = kind(self._on_changes)
+        except OSError:
+            self._blind = True
+        await self.watch_again()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._reports is not None:
+            self._reports.close()
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether there was a change since `clear`."""
+        return self._changed.is_set()
+
+    def clear(self) -> None:
+        """Changes from now on count; to be called before the file is read."""
+        self._changed.clear()
+
+    async def wait(self) -> None:
+        """Returns when a change is noted, or when it is time to look again without one."""
+        try:
+            async with asyncio.timeout(_BLIND_SECONDS if self._blind else _LOOK_AGAIN):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def watch_again(self) -> None:
+        """Watches the links and directories that lead to the file now. To be called after each change."""
+        names = await asyncio.to_thread(_links_on_the_way, self._path)
+        directories = {os.path.dirname(name) for name in names}
+        # The new directories are watched before the old ones are given up; a reader looks at the file afterwards.
+        missing = {directory for directory in directories - self._directories if not self._watch(directory)}
+        for directory in self._directories - directories:
+            self._unwatch(directory)
+        self._names, self._directories = frozenset(names), directories - missing
+        self._blind = self._reports is None or bool(missing)
+
+    def _watch(self, directory: str) -> bool:
+        if self._reports is None:
+            return False
+        try:
+            self._reports.add(directory)
+        except OSError:
+            return False
+        return True
+
+    def _unwatch(self, directory: str) -> None:
+        self._directories.discard(directory)
+        if self._reports is not None:
+            self._reports.remove(directory)
+
+    def _on_changes(self, paths: set[str] | None) -> None:
+        # A path that ends with a separator stands for a watched directory itself.
+        if paths is None or any(path in self._names or path.endswith(os.sep) for path in paths):
+            for directory in {path.rstrip(os.sep) for path in paths or () if path.endswith(os.sep)}:
+                self._unwatch(directory)  # it was moved away or removed: `watch_again` looks for the one in its place
+            self._changed.set()
+            self._noted()
+
+
+def _links_on_the_way(path: str) -> list[str]:
+    """The file and every link that is followed to reach it, each by a path whose directory exists and is no link. Of a
+    path that does not exist, the first part that is missing is the last of them."""
+    found: list[str] = []
+    place, rest = _root_and_parts(path)
+    for _ in range(_MOST_PARTS):
+        if not rest:
+            break
+        name = rest.pop()
+        if name in (os.curdir, os.pardir):
+            place = os.path.dirname(place) if name == os.pardir else place
+            continue
+        here = os.path.join(place, name)
+        try:
+            target = os.readlink(here)
+        except (OSError, ValueError):  # it is no link, or is not there yet
+            if not rest or not os.path.isdir(here):
+                return [*found, here]
+            place = here
+            continue
+        found.append(here)
+        root, more = _root_and_parts(target)
+        place = root if os.path.isabs(target) else place
+        rest += more
+    return found
+
+
+def _root_and_parts(path: str) -> tuple[str, list[str]]:
+    """The root of an absolute path, and its parts, the last one first."""
+    drive, tail = os.path.splitdrive(path)
+    return drive + os.sep, [part for part in tail.split(os.sep) if part][::-1]
