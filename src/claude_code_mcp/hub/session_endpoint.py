@@ -101,7 +101,9 @@ class SessionEndpoint:
         if not isinstance(method, str):
             self._take_answer(message)
         elif id_ is None:
-            self._take_notification(method, params)
+            cancelled = params.get("requestId") if method == "notifications/cancelled" else None
+            if isinstance(cancelled, int | str) and cancelled in self._in_flight:
+                self._in_flight[cancelled].cancel()
         else:
             with anyio.CancelScope() as scope:
                 self._in_flight[id_] = scope
@@ -224,12 +226,6 @@ class SessionEndpoint:
         return report
 
     # -- notifications, and questions to the client ------------------------------------------------------------
-
-    def _take_notification(self, method: str, params: JsonObject) -> None:
-        cancelled = params.get("requestId") if method == "notifications/cancelled" else None
-        scope = self._in_flight.get(cancelled) if isinstance(cancelled, int | str) else None
-        if scope is not None:
-            scope.cancel()
 
     def _on_change(self, what: str) -> None:
         if what == "tools" and self._reads_tools:
