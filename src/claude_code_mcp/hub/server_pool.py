@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from ..config import Settings
 from ..errors import InvalidArgument, PermissionDenied
 from .auth.credentials import NeedsAuthMemory
-from .client_session import NO_SIDE, CallerSide, MovedElsewhere, Requester, UpstreamClient
+from .client_session import NO_SIDE, CallerSide, MovedElsewhere, Requester, UpstreamClient, request_with_input
 from .config_entry import HttpConfig, depends_on_directory, fingerprint
 from .config_files import ConfiguredServer, HubConfig
 from .connection_state import ConnectionState
@@ -208,6 +208,14 @@ class Route:
         except MovedElsewhere:
             self._move_to(self._pool.own(self._caller, self._directory))
         return await self._upstream.request(method, params, side, requester)
+
+    async def answered(self, method: str, params: JsonObject, side: CallerSide) -> JsonObject:
+        """Sends a request, and again with what `side` answers for as long as the server wants to know more."""
+
+        async def send(answers: JsonObject) -> JsonObject:
+            return await self.request(method, {**params, **answers}, side)
+
+        return await request_with_input(send, side, self.roots)
 
     async def follow(self, uri: str) -> None:
         """Asks the server to tell when a resource changes, and again whenever a connection is made anew. Raises

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import ClaudeCodeError, UpstreamUnavailable
 from ..model.question import AskPerson
-from .client_session import CallerSide, UpstreamClient, request_with_input
+from .client_session import CallerSide, UpstreamClient
 from .dependencies import Offer
 from .server_pool import Route
 from .streams import JsonObject
@@ -204,13 +204,9 @@ class SessionEndpoint:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.get('name')}")
         ask = self._ask or (self._ask_client if self._client_can_ask else None)
         side = CallerSide(self._progress_reporter(params), ask)
-
-        async def send(answers: JsonObject) -> JsonObject:
-            return await self._route.request(method, {**params, **answers}, side)
-
         if method not in _MAY_WANT_INPUT:
-            return await send({})
-        result = await request_with_input(send, side, self._route.roots)
+            return await self._route.request(method, params, side)
+        result = await self._route.answered(method, params, side)
         result.pop("resultType", None)
         return result
 

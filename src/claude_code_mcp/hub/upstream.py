@@ -433,8 +433,9 @@ class ConnectionOwner:
                 return  # given up just when the handshake was done: nobody may get this connection
             connected = self._client = UpstreamClient(client.session, self._config, calls)
             upstream.publish(connected)
-            # After calls have the connection: they need not wait for the disk.
-            await self._context.needs_auth.forget(upstream.key)
+            if has_oauth(self._config):
+                # After calls have the connection: they need not wait for the disk.
+                await self._context.needs_auth.forget(upstream.key)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._remember, connected)
                 if connected.is_modern:

@@ -94,17 +94,16 @@ def first_mention(path: str, text: str) -> str | None:
     raw = needle.encode("utf-8", "replace")
     for line, _ in lines_from(path):
         # Most lines are ruled out as bytes; what is left is looked at as it would be read.
-        if raw in line.lower() if needle.isascii() else _may_contain(line, needle):
+        if needle.isascii():
+            may_contain = raw in line.lower()
+        else:  # letters beyond ASCII may also be written as escapes
+            may_contain = b"\\u" in line or needle in line.decode("utf-8", "replace").casefold()
+        if may_contain:
             parsed = parse(line)
             piece = _piece_with(parsed, text) if parsed is not None and _is_message(parsed) else None
             if piece is not None:
                 return piece
     return None
-
-
-def _may_contain(line: bytes, needle: str) -> bool:
-    """Letters beyond ASCII may also be written as escapes."""
-    return b"\\u" in line or needle in line.decode("utf-8", "replace").casefold()
 
 
 def _piece_with(line: Mapping[str, Any], text: str) -> str | None:
