@@ -26,7 +26,6 @@ ROWS: list[set[str]] = [
     {"shared"},
     {"model"},
     {"errors", "json_text", "private_files", "beneath"},
-    {"git_pointer"},
     {"config"},
     {"state"},
     {"network"},
@@ -124,7 +123,7 @@ MAY_START_TASKS = {
     "hub_hosting",  # one: it waits for the first servers, and ends with the service
     "hub.server_pool",  # one: all owners of connections belong to it, and leaving the hub awaits it
     "processes.child",  # the two tasks of a child end with it, and `stop` awaits them
-    "store.following",  # one: it is kept, and ends when its last file is no longer followed
+    "store.watched_files",  # one: it is kept, and ends when its last file is no longer followed
     "testing.scripted_model",
 }
 

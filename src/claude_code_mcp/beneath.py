@@ -17,7 +17,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 _BY_DESCRIPTOR = os.open in os.supports_dir_fd
 _OPENAT2 = 437
@@ -43,6 +43,19 @@ def is_absence(error: OSError) -> bool:
     return error.errno in _ABSENT
 
 
+ResultT = TypeVar("ResultT")
+
+
+def unless_absent(read: Callable[[], ResultT]) -> ResultT | None:
+    """What `read` returns; None where there is no such file. Raises every other OSError."""
+    try:
+        return read()
+    except OSError as error:
+        if not is_absence(error):
+            raise
+        return None
+
+
 class DirectoryItem(NamedTuple):
     """Something in a directory, as it was when that was read; a link is itself."""
 
@@ -50,9 +63,10 @@ class DirectoryItem(NamedTuple):
     status: os.stat_result
 
 
-def open_at(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
-    """A descriptor of the file at just this path; for `open` too, as its `opener`. It never waits for a pipe."""
-    path, flags = os.fspath(path), flags | _CAREFUL
+def open_at(path: str | os.PathLike[str], flags: int) -> int:
+    """A descriptor of the file at just this path, for us alone if this makes it; for `open` too, as its `opener`. It
+    never waits for a pipe."""
+    path, flags, mode = os.fspath(path), flags | _CAREFUL, 0o600
     if not _BY_DESCRIPTOR or not os.path.isabs(path):
         _check_resolved(path)
         return os.open(path, flags, mode)
@@ -161,11 +175,11 @@ def _scanned(path: str) -> Iterator[Iterator["os.DirEntry[str]"]]:
         os.close(descriptor)
 
 
-def make_directory_at(path: str, mode: int = 0o700) -> None:
-    """Makes a directory, if there is none; FileExistsError for something else in its place."""
+def make_directory_at(path: str) -> None:
+    """Makes a directory for us alone, if there is none; FileExistsError for something else in its place."""
     directory, name = os.path.split(path)
     with directory_at(directory) as descriptor, contextlib.suppress(FileExistsError):
-        os.mkdir(name if descriptor is not None else path, mode, dir_fd=descriptor)
+        os.mkdir(name if descriptor is not None else path, 0o700, dir_fd=descriptor)
     if not stat.S_ISDIR(stat_at(path).st_mode):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 

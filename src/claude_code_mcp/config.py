@@ -481,7 +481,9 @@ def load_settings(environment: Mapping[str, str] | None = None, file: Path | Non
     Raises InvalidArgument with one line that names what does not parse.
     """
     environment = os.environ if environment is None else environment
-    values = {**_from_file(_config_file(environment, file)), **_from_environment(environment), **arguments}
+    if file is None and environment.get(CONFIG_FILE_VARIABLE):
+        file = Path(environment[CONFIG_FILE_VARIABLE]).expanduser()
+    values = {**_from_file(file), **_from_environment(environment), **arguments}
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -505,11 +507,6 @@ def client_settings(settings: Settings, client: Mapping[str, str], server: Mappi
     if values["default_cwd"]:
         values["default_cwd"] = os.path.expanduser(expand_home(values["default_cwd"], client))
     return settings.model_copy(update=values)
-
-
-def _config_file(environment: Mapping[str, str], file: Path | None) -> Path | None:
-    named = environment.get(CONFIG_FILE_VARIABLE)
-    return file or (Path(named).expanduser() if named else None)
 
 
 def _from_file(file: Path | None) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from .processes.leftovers import new_mark
 from .sessions.dependencies import environment_key
 from .sessions.homes import default_directory, own_directory
 from .state.state_directory import database_in
-from .store.following import FileFollower, Following, followable
+from .store.watched_files import FileFollower, Following, followable
 
 log = logging.getLogger(__name__)
 

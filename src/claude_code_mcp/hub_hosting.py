@@ -222,7 +222,7 @@ class HubProvider:
     async def _await_servers(self) -> None:
         """Opens the hubs when our own file is there. What goes wrong is logged, and tried again when the file has
         changed; a client that comes meanwhile tries for itself."""
-        from .store.following import FileFollower, followable  # noqa: PLC0415
+        from .store.watched_files import FileFollower, followable  # noqa: PLC0415
 
         file, follower, tried = self._settings.hub_file, FileFollower(), None
         while self.hub is None:

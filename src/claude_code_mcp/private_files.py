@@ -1,5 +1,6 @@
 """Files and directories that nobody else may read, whatever the umask is: what holds tokens, names and what was said;
-and how a file is read that somebody else may have put there.
+and how a file is read that somebody else may have put there: a session or a checkout may have put anything in its
+place, a pipe that nobody writes to, a link to a device without end, a file of many gigabytes.
 
 A directory that is already there is left as it is: the operator may have made it, for reasons of their own.
 """
@@ -16,9 +17,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import socket
 
+
 DIRECTORY, FILE = 0o700, 0o600
 TEMPORARY = ".tmp"
 """How the name of a file ends that is still being written; one that is old was left by a crash."""
+GIT_FILE = "gitdir:"
+"""How the line of the `.git` of a worktree begins."""
+_LONGEST_PATH = 4096
 
 
 def private_directory(path: Path) -> Path:
@@ -138,3 +143,18 @@ def bind_below(listening: "socket.socket", directory: Path, name: str) -> None:
         listening.bind(f"/proc/self/fd/{descriptor}/{name}")
     finally:
         os.close(descriptor)
+
+
+def named_in(file: Path, prefix: str = "") -> str | None:
+    """The place that the only line of a file of git names: the `.git` of a worktree or submodule (after `GIT_FILE`),
+    and `commondir` and `gitdir` in the directory that it leads to. It is without links; None if there is no such line.
+    A link in place of the file is not followed, only a regular file is read, and none that is longer than a path. Never
+    waits for anybody but the disk."""
+    try:
+        text = read_regular(file, _LONGEST_PATH, follow_link=False).decode("utf-8", "surrogateescape")
+    except (OSError, ValueError):
+        return None
+    line = text.removesuffix("\n").removesuffix("\r")
+    if not line.startswith(prefix) or "\n" in line or "\0" in line:
+        return None
+    return os.path.realpath(os.path.join(file.parent, line.removeprefix(prefix).strip()))

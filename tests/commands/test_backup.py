@@ -14,8 +14,7 @@ import pytest
 
 from claude_code_mcp.commands import backup, parser
 from claude_code_mcp.errors import StateUnavailable
-from claude_code_mcp.state.database import FILE_NAME, Database
-from claude_code_mcp.state.interrupted_restore import exchanging
+from claude_code_mcp.state.database import FILE_NAME, Database, exchanging
 from claude_code_mcp.state.session_holders import ServerLife
 from claude_code_mcp.state.state_directory import database_in
 

@@ -12,7 +12,15 @@ from mcp import MCPError
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-from claude_code_mcp.hub.streams import ObservedInbox, RequestsInFlight, id_of_answer, parse_message
+from claude_code_mcp.hub.streams import (
+    BufferedInbox,
+    ObservedInbox,
+    RequestsInFlight,
+    TransportFailure,
+    id_of_answer,
+    parse_message,
+)
+from claude_code_mcp.hub.transport_factory import Probe
 
 from .conftest import PATIENCE, StartHub, local, text_of
 
@@ -120,3 +128,14 @@ async def test_a_number_that_comes_back_as_text_is_the_same_id(start_hub: StartH
     hub = await start_hub({"x": local()})
     line = '{"jsonrpc":"2.0","id":"ID","result":{"content":[{"type":"text","text":"ok"}]}}'
     assert text_of(await asyncio.wait_for(hub.call("x", "raw", {"line": line}), PATIENCE)) == "ok"
+
+
+async def test_a_server_that_has_answered_is_not_looked_at_again_however_much_it_has_left_unread() -> None:
+    def look() -> bool:
+        pytest.fail("it was looked at")
+
+    probe = Probe(TransportFailure(has_read_input=look))
+    probe.inbox = ObservedInbox(BufferedInbox(lambda _: None), RequestsInFlight(), lambda *_: None, lambda: None)
+    probe.inbox.has_answered = True
+    with probe.watching(lambda: pytest.fail("it was given up")):
+        pass

@@ -16,8 +16,8 @@ from cryptography.x509.oid import NameOID
 
 from claude_code_mcp.model.events import AuditEvent
 from claude_code_mcp.model.network import CredentialRule, NetworkRules, parse_host_rule
-from claude_code_mcp.network.interception import RunAuthority
 from claude_code_mcp.network.proxy import ProxyNotes, SandboxProxy
+from claude_code_mcp.network.way_out import RunAuthority
 
 
 @dataclass
@@ -116,7 +116,9 @@ async def proxying(
     rules = NetworkRules(tuple(map(parse_host_rule, hosts)), tuple(credentials))
     more = {} if trust is None else {"trust": lambda: trust}
     notes = ProxyNotes(audited.append, "ann", "session-1")
-    proxy = SandboxProxy(rules, environment or {}, authority, notes, lookup=lookup, **more)
+    proxy = SandboxProxy(
+        rules, environment or {}, authority.context if authority else None, notes, lookup=lookup, **more
+    )
     server = await asyncio.start_server(proxy.connected, "127.0.0.1", 0, limit=1 << 16)
     try:
         yield Behind(server.sockets[0].getsockname()[1], proxy, audited)

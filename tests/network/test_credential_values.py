@@ -14,7 +14,7 @@ import pytest
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.network import parse_credential
 from claude_code_mcp.network.http_exchange import SecretMask, read_credential, same_host
-from claude_code_mcp.network.interception import RunAuthority
+from claude_code_mcp.network.way_out import RunAuthority
 
 from .support import Behind, Certificates, Served, fields, proxying, serving
 

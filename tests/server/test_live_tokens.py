@@ -20,7 +20,7 @@ from claude_code_mcp.server.transports import callers as callers_module
 from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.server.transports.tokens_file import load_tokens
 from claude_code_mcp.service import Service
-from claude_code_mcp.store.following import WatchedFile
+from claude_code_mcp.store.watched_files import WatchedFile
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, stall
 from tests.conftest import RUN, StartService

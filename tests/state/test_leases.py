@@ -11,7 +11,8 @@ import pytest
 from filelock import FileLock, Timeout
 
 from claude_code_mcp.errors import ProcessFailed, SessionBusy
-from claude_code_mcp.state.session_holders import Leases, directory_name
+from claude_code_mcp.state.database import Database
+from claude_code_mcp.state.session_holders import Leases, SessionHolders, directory_name
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 OTHER = "22222222-2222-4222-8222-222222222222"
@@ -153,3 +154,21 @@ def test_an_id_of_which_nothing_can_be_told_counts_as_taken(leases: Leases, monk
     with monkeypatch.context() as now:
         now.setattr(os, "lstat", failing)
         assert leases.ever_taken(SESSION)
+
+
+def test_a_server_is_woken_by_who_wants_its_session_and_by_nothing_else_that_is_written(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+    holding, wanting = SessionHolders(database, "the first"), SessionHolders(database, "the second")
+    file = holding.requests_file()
+    holding.announce(SESSION, "token")
+    os.utime(file, (0, 0))
+    wanting.question_opened(SESSION, "question", "May I?", 1.0)
+    holding.question_opened(SESSION, "another", "May I?", 2.0)
+    assert file.stat().st_mtime == 0
+    holder = wanting.want(SESSION)
+    assert holder is not None
+    assert holder.description == "the first"
+    assert file.stat().st_mtime > 0
+    assert holding.wanted() == [SESSION]
+    holding.close()
+    wanting.close()

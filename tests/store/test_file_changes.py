@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.store import index
-from claude_code_mcp.store.index import DirectoryWatch, File, FileTable, look_at
+from claude_code_mcp.store.index import File, FileTable, look_at
+from claude_code_mcp.store.watched_files import DirectoryWatch
 
 
 def wanted(name: str) -> bool:

@@ -118,9 +118,9 @@ class Failing:
         monkeypatch.setattr(beneath, "_open_directory", self._open_directory)
         monkeypatch.setattr(beneath, "_scanned", self._scanned)
 
-    def _open_at(self, path: str, flags: int, mode: int = 0o600) -> int:
+    def _open_at(self, path: str, flags: int) -> int:
         self._fail(os.fspath(path))
-        return self._open(path, flags, mode)
+        return self._open(path, flags)
 
     def _open_directory(self, path: str) -> int:
         self._fail(path)

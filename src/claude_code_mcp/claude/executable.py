@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ExecutableNotFound, InvalidArgument
-from ..git_pointer import GIT_FILE, named_in
 from ..model.options import SessionOptions
 from ..model.paths import config_directory, user_file
-from ..private_files import read_regular
+from ..private_files import GIT_FILE, named_in, read_regular
 from ..processes.environment import child_environment, expand_home
 from .user_config import MAX_BYTES
 

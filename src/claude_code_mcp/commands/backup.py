@@ -6,7 +6,7 @@ out, and so are the user's own conversations, which are Claude Code's and stay w
 directory of their own are in it.
 
 `restore` checks what it has read before it changes anything, and moves what was there aside. If it fails, or is killed,
-the state is the one from before: whoever uses it next puts that back (`state/interrupted_restore.py`).
+the state is the one from before: whoever uses it next puts that back (`state/database.py`).
 """
 
 import argparse
@@ -31,8 +31,7 @@ from ..errors import InvalidArgument
 from ..model.text import one_line, visible
 from ..private_files import FILE, open_private, private_directory
 from ..sessions.homes import PRINCIPALS
-from ..state.database import FILE_NAME, Database
-from ..state.interrupted_restore import exchanging, undo_interrupted_restore
+from ..state.database import FILE_NAME, Database, exchanging, undo_interrupted_restore
 from ..state.session_holders import ServerLife
 from .flags import add_config_file, add_json, print_json
 

@@ -15,8 +15,7 @@ from ..errors import InvalidArgument
 from ..model.caller import is_reserved
 from ..model.text import iso, visible
 from ..private_files import private_directory
-from ..state.invited_people import INVITE_SECONDS, InvitedPeople, ListedPerson, announce_change
-from ..state.person_names import PersonName, PersonNames
+from ..state.known_people import INVITE_SECONDS, InvitedPeople, ListedPerson, PersonName, PersonNames, announce_change
 from ..state.state_directory import database_in
 from .exit_codes import ExitCode, NotFound
 from .flags import add_config_file, add_json, agreed, camel_names, positive, print_json

@@ -61,7 +61,14 @@ def input_defaults(content: Mapping[str, Any]) -> dict[str, str]:
 
 def in_our_words(entry: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Any]:
     """An entry of another program, or one of ours, as one of ours."""
-    ours: dict[str, Any] = _without_inputs(dict(entry), defaults)
+
+    def variable(found: re.Match[str]) -> str:
+        name = _NO_LETTER.sub("_", found[1]).upper()
+        name = f"_{name}" if not name or name[0].isdigit() else name
+        default = defaults.get(found[1])
+        return f"${{{name}:-{default}}}" if default is not None and "}" not in default else f"${{{name}}}"
+
+    ours: dict[str, Any] = _with_texts(dict(entry), lambda text: _INPUT.sub(variable, text))
     for key, type_ in (("serverUrl", None), ("httpUrl", "http")):
         if key in ours and "url" not in ours and "command" not in ours:
             ours["url"] = ours.pop(key)
@@ -70,18 +77,22 @@ def in_our_words(entry: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[
     return ours
 
 
-def _without_inputs(value: Any, defaults: Mapping[str, str]) -> Any:
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value with all of its texts changed, but not the names in it."""
     if isinstance(value, str):
-        return _INPUT.sub(lambda found: _variable(found[1], defaults.get(found[1])), value)
+        return change(value)
     if isinstance(value, dict):
-        return {key: _without_inputs(item, defaults) for key, item in value.items()}
-    return [_without_inputs(item, defaults) for item in value] if isinstance(value, list) else value
+        return {key: _with_texts(item, change) for key, item in value.items()}
+    return [_with_texts(item, change) for item in value] if isinstance(value, list) else value
 
 
-def _variable(input_id: str, default: str | None) -> str:
-    name = _NO_LETTER.sub("_", input_id).upper()
-    name = f"_{name}" if not name or name[0].isdigit() else name
-    return f"${{{name}:-{default}}}" if default is not None and "}" not in default else f"${{{name}}}"
+def texts_in(value: object) -> Iterator[str]:
+    """All texts in a JSON value, without the names in it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from texts_in(item)
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -137,17 +148,14 @@ def expand(value: Any, environment: Mapping[str, str]) -> Any:
 
     Takes time linear in the length of the strings.
     """
-    if isinstance(value, str):
-        return _with_references(value, lambda reference: _value_of(reference, environment))
-    if isinstance(value, dict):
-        return {key: expand(item, environment) for key, item in value.items()}
-    if isinstance(value, list):
-        return [expand(item, environment) for item in value]
-    return value
+    return _with_references(value, lambda reference: _value_of(reference, environment))
 
 
-def _with_references(text: str, value_of: Callable[["re.Match[str]"], str]) -> str:
-    return _REFERENCE.sub(lambda found: value_of(found) if found[3] else found[0], text)
+def _with_references(value: Any, value_of: Callable[["re.Match[str]"], str]) -> Any:
+    def replaced(text: str) -> str:
+        return _REFERENCE.sub(lambda found: value_of(found) if found[3] else found[0], text)
+
+    return _with_texts(value, replaced)
 
 
 def _value_of(reference: re.Match[str], environment: Mapping[str, str]) -> str:
@@ -430,7 +438,7 @@ def _with_env_file(entry: dict[str, Any], directory: Path | None) -> dict[str, A
     if not isinstance(named, str) or not named:
         return entry
     base = str(directory or Path())
-    file = Path(base, _replace_directory(named, dict.fromkeys(_OF_DIRECTORY, base))).expanduser()
+    file = Path(base, _replace_directory(named, base)).expanduser()
     try:
         variables = read_env_file(file)
     except (OSError, ValueError) as error:
@@ -442,11 +450,8 @@ def _with_env_file(entry: dict[str, Any], directory: Path | None) -> dict[str, A
 
 def depends_on_directory(config: ServerConfig) -> bool:
     """Whether the server is another one in another directory: the entry refers to it, or names a relative path."""
-    return _names_directory(config) or names_relative_path(config)
-
-
-def _names_directory(config: ServerConfig) -> bool:
-    return any(_refers_to_directory(text) for text in _strings(config.model_dump(mode="json")))
+    refers = any(_refers_to_directory(text) for text in texts_in(config.model_dump(mode="json")))
+    return refers or names_relative_path(config)
 
 
 def names_relative_path(config: ServerConfig) -> bool:
@@ -465,31 +470,18 @@ def for_directory(config: ServerConfig, directory: str) -> ServerConfig:
     """The entry as it is for users in a directory: references to it replaced, and a relative path leading from it."""
     if not depends_on_directory(config):
         return config
-    found = dict.fromkeys(_OF_DIRECTORY, directory)
-    entry = _replace_directory(config.model_dump(mode="json"), found)
+    entry = _replace_directory(config.model_dump(mode="json"), directory)
     if isinstance(config, StdioConfig):
         entry["cwd"] = os.path.join(directory, entry.get("cwd") or "")
     return type(config).model_validate(entry)
 
 
-def _replace_directory(value: Any, found: Mapping[str, str]) -> Any:
-    if isinstance(value, str):
-        return _with_references(value, lambda reference: found.get(reference[1], reference[0]))
-    if isinstance(value, dict):
-        return {key: _replace_directory(item, found) for key, item in value.items()}
-    return [_replace_directory(item, found) for item in value] if isinstance(value, list) else value
+def _replace_directory(value: Any, directory: str) -> Any:
+    return _with_references(value, lambda found: directory if found[1] in _OF_DIRECTORY else found[0])
 
 
 def _refers_to_directory(text: str) -> bool:
     return any(reference[3] and reference[1] in _OF_DIRECTORY for reference in _REFERENCE.finditer(text))
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _strings(item)
 
 
 def _is_relative_path(argument: str) -> bool:

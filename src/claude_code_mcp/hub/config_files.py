@@ -30,10 +30,10 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from ..config import Settings
-from ..git_pointer import GIT_FILE, named_in
 from ..json_text import decode_with_comments
 from ..model.paths import config_directory, user_file
 from ..model.tool_names import is_this_server
+from ..private_files import GIT_FILE, named_in
 from .config_entry import (
     InvalidEntry,
     ServerConfig,

@@ -25,7 +25,7 @@ from ..model.question import AskPerson
 from ..model.tool_names import ToolNames, normalise
 from .auth.credentials import ShowAddress
 from .auth.sign_in import deliver_redirect, sign_in
-from .client_session import CallerSide, UpstreamClient, request_with_input, wants_input
+from .client_session import CallerSide, UpstreamClient, wants_input
 from .config_entry import CallLimits, OAuthServerConfig
 from .config_files import HubConfig
 from .dependencies import HubDeps
@@ -167,19 +167,13 @@ class Hub(HubServers):
         pool = self._find(server)
         if pool.server.config.own_name(tool) is None:
             raise InvalidArgument(f"The MCP server {server!r} offers no tool {tool!r}.", field="tool")
-        tool_arguments = dict(arguments or {})
         optional = {"inputResponses": input_responses, "requestState": request_state, "_meta": meta}
         params = {key: value for key, value in optional.items() if value is not None}
-        params |= {"name": tool, "arguments": tool_arguments}
-
+        params |= {"name": tool, "arguments": dict(arguments or {})}
         side = side or CallerSide(on_progress, ask)
-
         with closing(pool.route(caller, directory)) as route:
-
-            async def send(answers: JsonObject) -> JsonObject:
-                return await route.request("tools/call", {**params, **answers}, side)
-
-            result = await (request_with_input(send, side, route.roots) if side.ask is not None else send({}))
+            request = route.answered if side.ask is not None else route.request
+            result = await request("tools/call", params, side)
         if wants_input(result):
             return types.InputRequiredResult.model_validate(result)
         return types.CallToolResult.model_validate(result)

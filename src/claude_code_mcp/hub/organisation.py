@@ -34,7 +34,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ..json_text import decode_with_comments
-from .config_entry import MissingVariable, ServerConfig, StdioConfig, expand, read_text
+from .config_entry import MissingVariable, ServerConfig, StdioConfig, expand, read_text, texts_in
 
 _USUAL_PORTS = {"http": "80", "ws": "80", "https": "443", "wss": "443"}
 _PARTS = re.compile(r"([a-z*][a-z0-9+.*-]*):[/\\]*([^/\\?#]*)([^?#]*)(\?[^#]*)?", re.IGNORECASE | re.DOTALL)
@@ -81,8 +81,9 @@ def fits(address: str, pattern: str) -> bool:
     there, wanted = written(address), written(pattern)
     if there is None:
         return False
-    if wanted is None:
-        return _fits_by_segment(there.text, pattern)
+    if wanted is None:  # a pattern without a scheme: each part between slashes by itself
+        expected, parts = pattern.split("/"), there.text.split("/")
+        return len(expected) == len(parts) and all(map(matches, expected, parts))
     if wanted.scheme not in (_STAR, there.scheme) or not matches(wanted.host, there.host):
         return False
     if _STAR not in (wanted.port or wanted.host) and wanted.port != there.port:
@@ -106,12 +107,6 @@ def matches(pattern: str, text: str) -> bool:
             return False
         at += len(part)
     return True
-
-
-def _fits_by_segment(text: str, pattern: str) -> bool:
-    """A pattern without a scheme: each part between slashes by itself."""
-    wanted, there = pattern.split("/"), text.split("/")
-    return len(wanted) == len(there) and all(map(matches, wanted, there))
 
 
 def _host_and_port(authority: str) -> tuple[str, str]:
@@ -289,9 +284,10 @@ class _Server:
             # An allowed address must fit as it is; a denied one must not escape by percent-encoding of its path.
             self.own_addresses = [url]
             as_written = [entry.get(key) for key in ("url", "serverUrl", "httpUrl")]
-            self.addresses = [url, *(text for text in (_decoded(url), *as_written) if isinstance(text, str))]
+            decoded = [unquote(parts.text)] if (parts := written(url)) is not None else []
+            self.addresses = [url, *decoded, *(text for text in as_written if isinstance(text, str))]
         texts = [value for key, value in entry.items() if key != "env"]
-        self.has_references = any("${" in text for text in _texts(texts))
+        self.has_references = any("${" in text for text in texts_in(texts))
 
 
 def _may_become(command: Sequence[str], denied: Sequence[str]) -> bool:
@@ -303,21 +299,6 @@ def _may_become(command: Sequence[str], denied: Sequence[str]) -> bool:
         part == other or (pattern != part and matches(pattern, other))
         for part, pattern, other in zip(command, patterns, denied, strict=True)
     )
-
-
-def _decoded(url: str) -> str | None:
-    parts = written(url)
-    if parts is None:
-        return None
-    return unquote(parts.text)
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(part)
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -343,11 +324,13 @@ def read_organisation(
     lists.add_provided(managed)
     lists.add_managed([*managed, *_remote(config_dir)])
     lists.add_others(user or {}, projects)
+    servers = directory / SERVERS
     return Organisation(
         lists.denied,
         lists.allowed,
         unreadable or lists.unusable,
-        _servers_file(directory),
+        # A link that leads nowhere is a file that cannot be read, and not one that is missing.
+        servers if servers.exists() or servers.is_symlink() else None,
         environment,
         lists.provided,
         lists.problems,
@@ -428,7 +411,7 @@ class _Lists:
 def _is_provided(entry: object) -> bool:
     if not isinstance(entry, dict) or entry.get("type") not in _REMOTE_TYPES or not isinstance(entry.get("url"), str):
         return False
-    return not any(key in entry for key in _PROGRAM_KEYS) and not any("${" in text for text in _texts(entry))
+    return not any(key in entry for key in _PROGRAM_KEYS) and not any("${" in text for text in texts_in(entry))
 
 
 def _is_entry(entry: object) -> bool:
@@ -482,12 +465,6 @@ def _read(file: Path) -> Iterator[Mapping[str, Any] | str]:
         yield f"{file}: {error}"
         return
     yield content if isinstance(content, dict) else f"{file}: it must be an object"
-
-
-def _servers_file(directory: Path) -> Path | None:
-    file = directory / SERVERS
-    # A link that leads nowhere is a file that cannot be read, and not one that is missing.
-    return file if file.exists() or file.is_symlink() else None
 
 
 def _device_policies() -> list[Mapping[str, Any] | str]:

@@ -21,14 +21,13 @@ from pydantic import BaseModel
 from ..config import Settings
 from ..errors import InvalidArgument, PermissionDenied
 from .auth.credentials import NeedsAuthMemory
-from .client_session import NO_SIDE, CallerSide, MovedElsewhere, Requester, UpstreamClient
+from .client_session import NO_SIDE, CallerSide, MovedElsewhere, Requester, UpstreamClient, request_with_input
 from .config_entry import HttpConfig, depends_on_directory, fingerprint
 from .config_files import ConfiguredServer, HubConfig
-from .connection_owner import own_connection
 from .connection_state import ConnectionState
 from .dependencies import ConnectThrottle, HubDeps, Offer, ServerMemory
 from .streams import JsonObject
-from .upstream import Upstream, UpstreamContext, Watcher
+from .upstream import Upstream, UpstreamContext, Watcher, own_connection
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +56,9 @@ class ServerPool:
         self._names_directory = depends_on_directory(server.config)
         self._watchers: set[Watcher] = set()
         self._users: dict[Upstream, int] = {}
-        self.primary = self._new(context.directory)
+        self.primary = self._new(context.deps.directory)
         # Of a server that depends on the directory it is the one of our own, or a second would be made for that.
-        own = Sharing(context.directory if self.depends_on_directory else None)
+        own = Sharing(context.deps.directory if self.depends_on_directory else None)
         self._connections: dict[Sharing, Upstream] = {own: self.primary}
 
     @property
@@ -83,7 +82,7 @@ class ServerPool:
 
     def route(self, caller: str = "", directory: str | None = None) -> "Route":
         """The way of a caller to the server; to be closed."""
-        return Route(self, caller, directory or self._context.directory)
+        return Route(self, caller, directory or self._context.deps.directory)
 
     # -- which connection ---------------------------------------------------------------------------------------
 
@@ -100,7 +99,7 @@ class ServerPool:
     def existing(self, caller: str, directory: str | None) -> Upstream:
         """The connection that a caller has already, to look at what the server offers it; the first of all where it has
         none, so that a look starts no program for each caller."""
-        found = self._connections.get(self._sharing(caller, directory or self._context.directory))
+        found = self._connections.get(self._sharing(caller, directory or self._context.deps.directory))
         return found if found is not None and found.client is not None else self.primary
 
     def _sharing(self, caller: str, directory: str) -> Sharing:
@@ -210,6 +209,14 @@ class Route:
             self._move_to(self._pool.own(self._caller, self._directory))
         return await self._upstream.request(method, params, side, requester)
 
+    async def answered(self, method: str, params: JsonObject, side: CallerSide) -> JsonObject:
+        """Sends a request, and again with what `side` answers for as long as the server wants to know more."""
+
+        async def send(answers: JsonObject) -> JsonObject:
+            return await self.request(method, {**params, **answers}, side)
+
+        return await request_with_input(send, side, self.roots)
+
     async def follow(self, uri: str) -> None:
         """Asks the server to tell when a resource changes, and again whenever a connection is made anew. Raises
         UpstreamUnavailable, or MCPError where the server refuses."""
@@ -284,7 +291,6 @@ class HubServers:
             self._needs_auth,
             self._memory,
             settings.mcp_timeout,
-            deps.directory,
             samples=bool({"hub-tools", "hub-search"} & {*settings.toolsets}),
         )
         self._watchers: set[Watcher] = set()

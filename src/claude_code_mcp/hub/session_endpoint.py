@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import ClaudeCodeError, UpstreamUnavailable
 from ..model.question import AskPerson
-from .client_session import CallerSide, UpstreamClient, request_with_input
+from .client_session import CallerSide, UpstreamClient
 from .dependencies import Offer
 from .server_pool import Route
 from .streams import JsonObject
@@ -101,7 +101,9 @@ class SessionEndpoint:
         if not isinstance(method, str):
             self._take_answer(message)
         elif id_ is None:
-            self._take_notification(method, params)
+            cancelled = params.get("requestId") if method == "notifications/cancelled" else None
+            if isinstance(cancelled, int | str) and cancelled in self._in_flight:
+                self._in_flight[cancelled].cancel()
         else:
             with anyio.CancelScope() as scope:
                 self._in_flight[id_] = scope
@@ -202,13 +204,9 @@ class SessionEndpoint:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.get('name')}")
         ask = self._ask or (self._ask_client if self._client_can_ask else None)
         side = CallerSide(self._progress_reporter(params), ask)
-
-        async def send(answers: JsonObject) -> JsonObject:
-            return await self._route.request(method, {**params, **answers}, side)
-
         if method not in _MAY_WANT_INPUT:
-            return await send({})
-        result = await request_with_input(send, side, self._route.roots)
+            return await self._route.request(method, params, side)
+        result = await self._route.answered(method, params, side)
         result.pop("resultType", None)
         return result
 
@@ -224,12 +222,6 @@ class SessionEndpoint:
         return report
 
     # -- notifications, and questions to the client ------------------------------------------------------------
-
-    def _take_notification(self, method: str, params: JsonObject) -> None:
-        cancelled = params.get("requestId") if method == "notifications/cancelled" else None
-        scope = self._in_flight.get(cancelled) if isinstance(cancelled, int | str) else None
-        if scope is not None:
-            scope.cancel()
 
     def _on_change(self, what: str) -> None:
         if what == "tools" and self._reads_tools:

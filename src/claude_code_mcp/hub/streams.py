@@ -442,7 +442,8 @@ class ObservedInbox(_ReadableStream):
                 self._on_end()
                 raise
             if isinstance(item, ValidationError):  # a transport of the SDK passes on what it could not read
-                item = _from_failure(item)
+                text = item.errors(include_url=False)[0].get("input")
+                item = (_salvage(text) if isinstance(text, str | bytes) else None) or item
             if not isinstance(item, SessionMessage):
                 return item
             self._take(item)
@@ -461,9 +462,3 @@ class ObservedInbox(_ReadableStream):
 
     async def aclose(self) -> None:
         await self._inbox.aclose()
-
-
-def _from_failure(failure: ValidationError) -> SessionMessage | Exception:
-    """The message in a text that was not read: the failure carries it."""
-    text = failure.errors(include_url=False)[0].get("input")
-    return (_salvage(text) if isinstance(text, str | bytes) else None) or failure

@@ -163,10 +163,11 @@ class Probe:
 
         def look() -> None:
             nonlocal timer
+            # First, whatever else there is to read: nothing is left to watch, however long the connection lasts.
+            if self.inbox is not None and self.inbox.has_answered:
+                return
             if self.inbox is None or not self._failure.has_read_input():
                 self._read_at = None
-            elif self.inbox.has_answered:
-                return
             elif self._read_at is None:
                 self._read_at = loop.time()
             elif loop.time() - self._read_at >= _MUTE:

@@ -58,7 +58,7 @@ from .streams import (
 LONGEST_BODY = 1 << 16
 """So many bytes of a refusal are read."""
 _LONGEST = 280
-_GROUP_BAR = re.compile(r" *\| ?")
+_GROUP_BAR = re.compile(r"\A *\| ?")
 _GROUP_RULE = re.compile(r" *\+[-+ 0-9.]*\Z")
 _HEADINGS = ("Traceback (most recent call last):", "+ Exception Group Traceback (most recent call last):")
 _NODE_VERSION = re.compile(r"Node\.js v[0-9.]+\Z")
@@ -95,7 +95,8 @@ def stderr_summary(text: str) -> str:
 
 
 def _relevant_lines(text: str) -> Iterator[str]:
-    lines = [_without_bar(line) for line in text.splitlines() if not _GROUP_RULE.match(line)]
+    # Within a group of exceptions each line begins with a bar.
+    lines = [_GROUP_BAR.sub("", line, count=1) for line in text.splitlines() if not _GROUP_RULE.match(line)]
     frames = ('File "', "at ")
     has_frames = any(line[:1].isspace() and line.lstrip().startswith(frames) for line in lines)
     for line in lines:
@@ -103,11 +104,6 @@ def _relevant_lines(text: str) -> Iterator[str]:
         is_frame = has_frames and (line[:1].isspace() or plain in _HEADINGS)
         if len(plain) > 1 and not is_frame and not _NODE_VERSION.match(plain):
             yield plain
-
-
-def _without_bar(line: str) -> str:
-    bar = _GROUP_BAR.match(line)
-    return line[bar.end() :] if bar else line
 
 
 def status_reason(status: int, headers: Mapping[str, str], body: bytes) -> str:

@@ -219,13 +219,13 @@ def _describe_gap(found: re.Match[str]) -> str:
     return f" [{len(found[0])} spaces] "
 
 
-def gaps(text: str, lines: int = 20, spaces: int = 100) -> Iterator[str]:
+def gaps(text: str) -> Iterator[str]:
     """Describes each place where so many empty lines or spaces are in a row that what follows may be out of sight."""
     for found in _GAP.finditer(text):
         empty = found[0].count("\n") - 1
-        if empty >= lines:
+        if empty >= 20:
             yield f"{empty} empty lines in a row"
-        elif max(map(len, found[0].split("\n"))) >= spaces:
+        elif max(map(len, found[0].split("\n"))) >= 100:
             yield f"{len(found[0])} spaces in a row"
 
 

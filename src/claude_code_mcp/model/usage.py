@@ -134,14 +134,11 @@ def impossible_amount(result: Mapping[str, Any]) -> str | None:
 def _amounts(result: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     for name in _AMOUNTS:
         yield name, result.get(name)
-    tables = [(name, table) for name in _BY_MODEL for table in _tables(result.get(name))]
+    by_model = [(name, result.get(name)) for name in _BY_MODEL]
+    tables = [(name, table) for name, models in by_model if isinstance(models, Mapping) for table in models.values()]
     for name, table in [*tables, ("usage", result.get("usage"))]:
         if isinstance(table, Mapping):
             yield from ((f"{name}.{key}", value) for key, value in table.items())
-
-
-def _tables(by_model: object) -> list[object]:
-    return list(by_model.values()) if isinstance(by_model, Mapping) else []
 
 
 def _is_possible(value: object) -> bool:

@@ -15,8 +15,7 @@ from ..errors import InvalidArgument
 from ..model.network import CERTIFICATES, PORT, SOCKET, STARTER, Audit, NetworkRules
 
 if TYPE_CHECKING:
-    from .interception import RunAuthority
-    from .way_out import WayOut
+    from .way_out import RunAuthority, WayOut
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CERTIFICATE_VARIABLES = (

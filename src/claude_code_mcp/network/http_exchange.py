@@ -305,15 +305,10 @@ class SecretMask:
         data = self.text(self._held + data)
         # Not a fixed number of bytes: text that cannot be the secret
         # reaches the client without delay, as a stream needs.
-        keep = self._beginning_at_the_end(data)
+        longest = min(len(self._secret) - 1, len(data))
+        keep = next((length for length in range(longest, 0, -1) if data.endswith(self._secret[:length])), 0)
         self._held = data[len(data) - keep :]
         return data[: len(data) - keep]
-
-    def _beginning_at_the_end(self, data: bytes) -> int:
-        for length in range(min(len(self._secret) - 1, len(data)), 0, -1):
-            if data.endswith(self._secret[:length]):
-                return length
-        return 0
 
     def end(self) -> bytes:
         held, self._held = self._held, b""

@@ -59,7 +59,6 @@ from .http_exchange import (
     readable_target,
     same_host,
 )
-from .interception import RunAuthority
 
 _lookups = ThreadPoolExecutor(8, "proxy-lookup")
 _MOST_ADDRESSES = 8
@@ -183,17 +182,17 @@ class SandboxProxy:
         self,
         rules: NetworkRules,
         environment: Mapping[str, str],
-        authority: RunAuthority | None,
+        context_for: Callable[[str], Awaitable[ssl.SSLContext]] | None,
         notes: ProxyNotes,
         *,
         lookup: Lookup = look_up,
         trust: Callable[[], ssl.SSLContext] = ssl.create_default_context,
     ) -> None:
-        """`environment` has the values of credentials; `authority` is needed where there are any. `trust` makes the
-        context for connections to hosts with a credential."""
+        """`environment` has the values of credentials. Where there are any, `context_for` makes the context with
+        which a client is answered that believes it is at a host, and `trust` that for connections to the host."""
         self._rules = rules
         self._environment = environment
-        self._authority = authority
+        self._context_for = context_for
         self._notes = notes
         self._lookup = lookup
         self._trust = trust
@@ -296,8 +295,8 @@ class SandboxProxy:
     async def _intercept(
         self, client: HttpPeer, host: str, port: int, rule: HostRule, credential: CredentialRule
     ) -> None:
-        assert self._authority is not None
-        context = await self._authority.context(host)
+        assert self._context_for is not None
+        context = await self._context_for(host)
         # Both are there before the client is told that the tunnel is open: a host that cannot be reached is a refusal.
         upstream = await asyncio.to_thread(self._trust)
         upstream.set_alpn_protocols(["http/1.1"])

@@ -368,9 +368,7 @@ def _budgets(tables: Mapping[str, Any], where: str) -> dict[str, GroupBudget]:
         try:
             found[group] = GroupBudget.model_validate(entry)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            problem = "unknown entry" if first["type"] == "extra_forbidden" else first["msg"]
-            raise _error(where, ".".join(("budgets", group, *map(str, first["loc"]))), problem) from None
+            raise _fault(where, f"budgets.{group}", error) from None
     return found
 
 
@@ -452,18 +450,21 @@ def _profile(base: Profile, entry: Mapping[str, Any], name: str, where: str) -> 
             fields["resources"] = Resources.model_validate({**base.resources.model_dump(), **fields["resources"]})
         return Profile.model_validate({**inherited, **fields})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        table = [error.title.lower()] if error.title in ("Limits", "Resources") else []
-        path = [name, *table, *map(str, first["loc"])]
-        unknown = first["type"] == "extra_forbidden"
-        problem = "unknown entry" if unknown else first["msg"].removeprefix("Value error, ")
-        raise _error(where, ".".join(path), problem) from None
+        table = f".{error.title.lower()}" if error.title in ("Limits", "Resources") else ""
+        raise _fault(where, name + table, error) from None
 
 
 def _named(name: object, profiles: Mapping[str, Profile], where: str) -> Profile:
     if not isinstance(name, str) or name not in profiles:
         raise InvalidArgument(f"{where}: there is no profile {name!r}; there is {', '.join(sorted(profiles))}.")
     return profiles[name]
+
+
+def _fault(where: str, table: str, error: ValidationError) -> InvalidArgument:
+    first = error.errors(include_url=False)[0]
+    unknown = first["type"] == "extra_forbidden"
+    problem = "unknown entry" if unknown else first["msg"].removeprefix("Value error, ")
+    return _error(where, ".".join((table, *map(str, first["loc"]))), problem)
 
 
 def _error(where: str, entry: str, problem: str) -> InvalidArgument:

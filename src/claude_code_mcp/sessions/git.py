@@ -32,8 +32,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import InvalidArgument, ProcessFailed
-from ..git_pointer import GIT_FILE, named_in
 from ..model.options import SessionOptions
+from ..private_files import GIT_FILE, named_in
 from ..processes.bubblewrap import Isolated
 from ..processes.child import ChildProcess, Exit
 from ..processes.environment import build_environment

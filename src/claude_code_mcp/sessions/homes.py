@@ -41,7 +41,7 @@ from .home_sandbox import HomeSandbox, ListedPaths
 from .protected_paths import ProtectedPath, ProtectedPaths, protected_paths
 
 if TYPE_CHECKING:
-    from ..network.interception import RunAuthority
+    from ..network.way_out import RunAuthority
 
 
 def own_directory() -> str:
@@ -354,7 +354,7 @@ class Homes:
     @cached_property
     def _authority(self) -> "RunAuthority":
         """Made for the first that has a credential, for all of this run."""
-        from ..network.interception import RunAuthority  # noqa: PLC0415 - cryptography takes a while to load
+        from ..network.way_out import RunAuthority  # noqa: PLC0415 - cryptography takes a while to load
 
         return RunAuthority()
 

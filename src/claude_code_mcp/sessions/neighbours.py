@@ -2,8 +2,9 @@
 
 A server keeps the process of a session for a while after a turn, so that the next message costs little. When another
 server is sent a message for that session, it asks for it through the database (`make_way`); the one that has it parks
-the process if it does nothing, or says that it is at work. Both sides notice by the change of the database's log file,
-which the system reports: nothing is polled while nothing happens.
+the process if it does nothing, or says that it is at work. The one that has it notices by a change of its own file in
+`servers`, the other by changes of the database's log file, which the system reports: nothing is polled while nothing
+happens, and what a server writes itself does not wake it.
 """
 
 import asyncio
@@ -14,12 +15,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from ..errors import SessionBusy
+from ..errors import SessionBusy, StateUnavailable
 from ..model.events import Event, QuestionOpened, QuestionSettled
 from ..state.database import Database
 from ..state.session_holders import Holder, Leases, SessionHolders
 from ..state.session_records import SessionRecords
-from ..store.following import FileFollower
+from ..store.watched_files import FileFollower
 from .background import StartTask
 
 log = logging.getLogger(__name__)
@@ -87,10 +88,15 @@ class Neighbours:
 
     async def serve_requests(self, give_way: Callable[[str], bool]) -> None:
         """Lets others have the sessions that they want; `give_way` parks one, or says that it is at work. Endless."""
-        async with self._follower.follow(f"{self._database.path}-wal") as database:
+        try:
+            file = await asyncio.to_thread(self._holders.requests_file)
+        except (OSError, StateUnavailable) as error:
+            log.warning("other servers cannot ask for sessions of this one: %s", error)
+            return
+        async with self._follower.follow(str(file)) as requests:
             while True:
-                await database.changed()
-                # The next change is another chance, and who wants the session does not wait for ever.
+                await requests.changed()
+                # The next request is another chance, and who wants the session does not wait for ever.
                 with suppress(OSError):
                     for session_id in await asyncio.to_thread(self._holders.wanted):
                         if not give_way(session_id):

@@ -36,11 +36,11 @@ from ..store.conversation import (
     subagents,
 )
 from ..store.cost_table import CostLedger, CostQuery, Costs, Grouping
-from ..store.following import FileFollower
 from ..store.index import File, look_at
 from ..store.transcript_export import Detail, markdown, page, read_page, without_secrets
 from ..store.transcript_reader import ConversationPage, Extent, grown_lines, read_page_before, whole_item
 from ..store.transcripts import ProjectFolders, SessionFiles, unreadable_refused
+from ..store.watched_files import FileFollower
 from .background import DiskThreads
 
 ExportFormat = Literal["markdown", "html"]

@@ -13,26 +13,34 @@ What goes wrong is never taken for an absence. A file that cannot be opened, is 
 where files cannot be locked raises StateUnavailable, and nothing of it is changed. A transaction that cannot be done
 raises StateFault, an OSError, and leaves everything as it was.
 
+A `restore` that is killed half way is undone by whoever opens the state next. The directory is exchanged in two steps,
+and between them there is none. Before the first, a note beside it says where what was there goes; a restore that still
+runs holds a lock, and the state is refused meanwhile. After the second step the restored state counts, note or not.
+
 All methods block on the disk: call them from a thread. Any number of threads may.
 """
 
 import contextlib
 import errno
+import json
+import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import __version__
 from ..errors import StateUnavailable
-from ..private_files import open_private, private_directory
-from .interrupted_restore import undo_interrupted_restore
+from ..private_files import FILE, open_private, private_directory, replace_file
 
 if TYPE_CHECKING:
     import sqlite3
 
+
+log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x43434D53
 """Stands in the file's header, so that a database of another program is recognised."""
@@ -257,6 +265,18 @@ class Database:
                 if durable:
                     connection.execute("PRAGMA synchronous = NORMAL")
 
+    def row(self, query: str, *values: Any) -> Any:
+        """The first row of a query; None if there is none. Raises StateFault."""
+        return self.read(lambda db: db.execute(query, values).fetchone())
+
+    def rows(self, query: str, *values: Any) -> list[Any]:
+        """All rows of a query. Raises StateFault."""
+        return self.read(lambda db: db.execute(query, values).fetchall())
+
+    def execute(self, statement: str, *values: Any, durable: bool = False) -> int:
+        """Does one statement as a transaction; returns how many rows it has changed. Raises StateFault."""
+        return self.write(lambda db: db.execute(statement, values).rowcount, durable=durable)
+
     def make_durable(self) -> None:
         """Waits until everything that was committed so far would survive a failure of the machine."""
         # A commit in SQLite's FULL mode syncs the whole log, with all commits before it. One that changes nothing would
@@ -463,6 +483,17 @@ def _statements(step: str) -> Iterator[str]:
             statement = ""
 
 
+def drop_oldest(
+    db: "sqlite3.Connection", table: str, key: str, age: str, owner_column: str, owner: str, most: int
+) -> None:
+    """Leaves at most so many rows of an owner, the newest; within a transaction. All names are ours."""
+    db.execute(
+        f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} WHERE {owner_column} = ?"  # noqa: S608
+        f" ORDER BY {age} DESC LIMIT -1 OFFSET ?)",
+        (owner, most),
+    )
+
+
 def _end(connection: "sqlite3.Connection", statement: str) -> None:
     """Ends a transaction. SQLite may have ended it already, on a full disk for one."""
     if connection.in_transaction:
@@ -502,3 +533,58 @@ def _faults(path: Path) -> Iterator[None]:
         code = errno.ENOSPC if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL else errno.EIO
         text = os.strerror(code) if code == errno.ENOSPC else str(error)
         raise StateFault(code, text, str(path)) from error
+
+
+# -- interrupted restores ----------------------------------------------------------------------------------------------
+
+
+def _note_of(state_dir: Path) -> Path:
+    return state_dir.with_name(f".{state_dir.name}.restoring")
+
+
+@contextlib.contextmanager
+def exchanging(state_dir: Path, made: Path, aside: Path | None) -> Iterator[None]:
+    """Within this context a state directory is moved `aside` and the one that was `made` put in its place; a process
+    that is killed within has the next one put back what was there."""
+    from filelock import FileLock  # noqa: PLC0415 - takes a while, and hardly anybody needs it
+
+    note = _note_of(state_dir)
+    with FileLock(f"{note}.lock", mode=FILE):
+        text = json.dumps({"made": str(made), "aside": str(aside) if aside is not None else None})
+        # On the disk before the first step: without it nobody would know what the directories are.
+        replace_file(note, text.encode())
+        yield
+        note.unlink()
+
+
+def undo_interrupted_restore(state_dir: Path) -> None:
+    """Puts back what a killed restore has moved aside, and removes what it had made. StateUnavailable while one runs.
+    Costs a look at one file where there was none."""
+    note = _note_of(state_dir)
+    if not note.exists():
+        return
+    from filelock import FileLock, Timeout  # noqa: PLC0415
+
+    try:
+        with FileLock(f"{note}.lock", mode=FILE, timeout=0):
+            # Another process may have done it before this one had the lock.
+            if note.exists():
+                _undo(state_dir, json.loads(note.read_bytes()))
+                note.unlink()
+    except Timeout:
+        raise StateUnavailable(f"The state in {state_dir} is being restored at this moment.") from None
+    except ValueError:
+        raise StateUnavailable(
+            f"A restore of {state_dir} was ended half way, and {note} does not say any more what it had moved. Look "
+            f"for {state_dir}.before-…, move the newest one back, and remove {note}."
+        ) from None
+
+
+def _undo(state_dir: Path, note: dict[str, str | None]) -> None:
+    made, aside = note["made"], note["aside"]
+    if aside is not None and not state_dir.exists() and os.path.isdir(aside):
+        os.rename(aside, state_dir)
+        log.warning("a restore was ended half way: the state from before it is in %s again", state_dir)
+    if made is not None:
+        # The directory of its own that it was made in, which nobody has removed.
+        shutil.rmtree(Path(made).parent, ignore_errors=True)

@@ -42,7 +42,7 @@ class Documents:
     def read(self, key: str) -> JsonObject | None:
         """The document; None if there is none. OSError if it cannot be read."""
         query = "SELECT body FROM documents WHERE kind = ? AND key = ?"
-        row = self._database.read(lambda db: db.execute(query, (self._kind, key)).fetchone())
+        row = self._database.row(query, self._kind, key)
         return None if row is None else json.loads(row[0])
 
     def write(self, key: str, document: JsonObject) -> None:
@@ -103,7 +103,7 @@ class Deliveries:
 
     def remove(self, delivery_id: str) -> None:
         """A no-op for one that is not there. OSError if it cannot be removed: it may then be delivered again."""
-        self._database.write(lambda db: db.execute("DELETE FROM deliveries WHERE delivery_id = ?", (delivery_id,)))
+        self._database.execute("DELETE FROM deliveries WHERE delivery_id = ?", delivery_id)
 
     def take_over(self) -> list[PendingDelivery]:
         """What servers that have ended did not deliver, oldest first; it is ours from now on. Raises OSError."""
@@ -245,14 +245,14 @@ class TaskRecords:
         if not _ID.fullmatch(task_id):
             return None
         query = "SELECT body FROM tasks WHERE task_id = ? AND principal = ?"
-        row = self._database.read(lambda db: db.execute(query, (task_id, principal)).fetchone())
+        row = self._database.row(query, task_id, principal)
         record = TaskRecord.model_validate_json(row[0]) if row is not None else None
         return None if record is None or record.expires_at < time.time() else record
 
     def clean_up(self, ttl_ms: int) -> int:
         """Removes what has not been written for longer than a task is kept; returns how many tasks that were."""
         oldest = time.time() - ttl_ms / 1000
-        return self._database.write(lambda db: db.execute("DELETE FROM tasks WHERE updated_at < ?", (oldest,)).rowcount)
+        return self._database.execute("DELETE FROM tasks WHERE updated_at < ?", oldest)
 
 
 def put_task(db: "sqlite3.Connection", record: TaskRecord) -> None:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .database import Database
 from .session_holders import ServerLife
@@ -38,8 +38,7 @@ class KeyState(StrEnum):
     ACCEPTED = "accepted"
 
 
-@dataclass(frozen=True, slots=True)
-class KeyName:
+class KeyName(NamedTuple):
     """Whose key it is, and for what: `session_id` is empty for a message that begins a session."""
 
     principal: str
@@ -80,7 +79,7 @@ class MessageKeys:
         found = db.execute(
             "SELECT message_id, digest, target, accepted, server FROM message_keys"
             " WHERE principal = ? AND session_id = ? AND key = ?",
-            (name.principal, name.session_id, name.key),
+            name,
         ).fetchone()
         if found is None:
             taken = TakenKey(KeyState.NEW, str(uuid.uuid4()), digest)
@@ -92,9 +91,7 @@ class MessageKeys:
             if self._life.lives(server) and server != self._life.id:
                 return TakenKey(KeyState.PENDING, message_id, known_digest)
             taken = TakenKey(KeyState.ORPHANED, message_id, known_digest)
-        values = (
-            name.principal, name.session_id, name.key, taken.message_id, taken.digest, "", 0, self._life.id, now,
-        )  # fmt: skip
+        values = (*name, taken.message_id, taken.digest, "", 0, self._life.id, now)
         db.execute("INSERT OR REPLACE INTO message_keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
         db.execute(
             "DELETE FROM message_keys WHERE principal = ? AND at < ("
@@ -105,31 +102,25 @@ class MessageKeys:
 
     def accept(self, name: KeyName, target: str) -> None:
         """The message went to this session; on disk when this returns."""
-        self._database.write(
-            lambda db: db.execute(
-                "UPDATE message_keys SET accepted = 1, target = ? WHERE principal = ? AND session_id = ? AND key = ?",
-                (target, name.principal, name.session_id, name.key),
-            ),
+        self._database.execute(
+            "UPDATE message_keys SET accepted = 1, target = ? WHERE principal = ? AND session_id = ? AND key = ?",
+            target,
+            *name,
             durable=True,
         )
 
     def give_back(self, name: KeyName) -> None:
         """The message was refused: the key is free again. A no-op for one that is accepted."""
-        self._database.write(
-            lambda db: db.execute(
-                "DELETE FROM message_keys WHERE principal = ? AND session_id = ? AND key = ? AND accepted = 0",
-                (name.principal, name.session_id, name.key),
-            )
+        self._database.execute(
+            "DELETE FROM message_keys WHERE principal = ? AND session_id = ? AND key = ? AND accepted = 0",
+            *name,
         )
 
     def leave(self, name: KeyName) -> None:
         """The key is orphaned, as it was before this server took it. A no-op for one that is accepted."""
-        self._database.write(
-            lambda db: db.execute(
-                "UPDATE message_keys SET server = '' WHERE principal = ? AND session_id = ? AND key = ?"
-                " AND accepted = 0",
-                (name.principal, name.session_id, name.key),
-            )
+        self._database.execute(
+            "UPDATE message_keys SET server = '' WHERE principal = ? AND session_id = ? AND key = ? AND accepted = 0",
+            *name,
         )
 
     def close(self) -> None:

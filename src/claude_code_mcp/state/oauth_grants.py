@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .database import Database
-from .invited_people import Person
+from .database import Database, drop_oldest
+from .known_people import Person
 from .sign_ins import hash_of
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class OAuthGrants:
     def client(self, client_id: str) -> str | None:
         """The metadata of a registered client; None if it is not known, or not any more."""
         query = "SELECT metadata, registered_at, used_at FROM oauth_clients WHERE client_id = ?"
-        row = self._database.read(lambda db: db.execute(query, (client_id,)).fetchone())
+        row = self._database.row(query, client_id)
         if row is None or (row[2] is None and row[1] < self._clock() - _UNUSED_CLIENT):
             return None
         return str(row[0])
@@ -141,11 +141,7 @@ class OAuthGrants:
             if db.execute("SELECT 1 FROM people WHERE subject = ?", (consent.subject,)).fetchone() is None:
                 return None
             self._forget_expired(db)
-            db.execute(
-                "DELETE FROM oauth_grants WHERE grant_id IN (SELECT grant_id FROM oauth_grants WHERE subject = ?"
-                " ORDER BY granted_at DESC LIMIT -1 OFFSET ?)",
-                (consent.subject, _MOST_OF_ONE - 1),
-            )
+            drop_oldest(db, "oauth_grants", "grant_id", "granted_at", "subject", consent.subject, _MOST_OF_ONE - 1)
             scopes = json.dumps(consent.scopes)
             values = (grant_id, consent.subject, consent.client_id, scopes, consent.resource, now)
             db.execute("INSERT INTO oauth_grants VALUES (?, ?, ?, ?, ?, ?)", values)
@@ -163,7 +159,7 @@ class OAuthGrants:
             f"SELECT {_GRANT}, redirect_uri, redirect_given, challenge, expires_at FROM oauth_codes"  # noqa: S608
             " JOIN oauth_grants USING (grant_id) JOIN people USING (subject) WHERE hash = ?"
         )
-        row = self._database.read(lambda db: db.execute(query, (hash_of(code),)).fetchone())
+        row = self._database.row(query, hash_of(code))
         return None if row is None else StoredCode(_granted(row), row[7], bool(row[8]), row[9], row[10])
 
     def redeem(self, code: str) -> NewTokens | Reused | None:
@@ -205,8 +201,7 @@ class OAuthGrants:
             " JOIN oauth_grants USING (grant_id) JOIN people USING (subject)"
             " WHERE hash = ? AND kind = ? AND expires_at > ?"
         )
-        values = (hash_of(token), kind, self._clock())
-        row = self._database.read(lambda db: db.execute(query, values).fetchone())
+        row = self._database.row(query, hash_of(token), kind, self._clock())
         return None if row is None else StoredToken(_granted(row), tuple(json.loads(row[7])), row[8])
 
     def rotate(self, refresh: str, scopes: Sequence[str]) -> NewTokens | Reused | None:
@@ -243,8 +238,7 @@ class OAuthGrants:
 
     def end(self, grant_id: str) -> None:
         """Ends a grant with its codes and tokens."""
-        statement = "DELETE FROM oauth_grants WHERE grant_id = ?"
-        self._database.write(lambda db: db.execute(statement, (grant_id,)), durable=True)
+        self._database.execute("DELETE FROM oauth_grants WHERE grant_id = ?", grant_id, durable=True)
 
     def _forget_expired(self, db: "sqlite3.Connection") -> None:
         now = self._clock()

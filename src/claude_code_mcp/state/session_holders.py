@@ -48,6 +48,8 @@ class ServerLife:
     def __init__(self, state_dir: Path) -> None:
         self.id = uuid.uuid4().hex[:16]
         self._directory = state_dir / "servers"
+        self.file = self._file(self.id)
+        """Exists while the server lives, and is touched by others who want something of it."""
         self._lock: FileLock | None = None
         self._beginning = threading.Lock()
         self._ended = False
@@ -64,7 +66,7 @@ class ServerLife:
                 raise OSError("the server has stopped")
             if self._lock is None:
                 private_directory(self._directory)
-                lock = self._file_lock(self.id)
+                lock = _lock_on(self.file)
                 lock.acquire()
                 self._lock = lock
 
@@ -74,10 +76,10 @@ class ServerLife:
             return True
         if not _ID.fullmatch(server):
             return False
-        path = self._directory / f"{server}{_SUFFIX}"
+        path = self._file(server)
         if not path.exists():
             return False
-        lock = self._file_lock(server)
+        lock = _lock_on(path)
         try:
             lock.acquire()
         except OSError:  # a lock that somebody holds is one too
@@ -96,13 +98,22 @@ class ServerLife:
         if lock is not None:
             with contextlib.suppress(OSError):
                 # While the lock is held: after its release another server, in `lives`, may have it.
-                (self._directory / f"{self.id}{_SUFFIX}").unlink()
+                self.file.unlink()
             lock.release()
 
-    def _file_lock(self, server: str) -> "FileLock":
-        from filelock import FileLock  # noqa: PLC0415 - takes a while, and a first call needs none
+    def wake(self, server: str) -> None:
+        """Has another server look at what is wanted of it. Harmless if it is gone."""
+        with contextlib.suppress(OSError):
+            os.utime(self._file(server))
 
-        return FileLock(self._directory / f"{server}{_SUFFIX}", timeout=0, mode=FILE, thread_local=False)
+    def _file(self, server: str) -> Path:
+        return self._directory / f"{server}{_SUFFIX}"
+
+
+def _lock_on(path: Path) -> "FileLock":
+    from filelock import FileLock  # noqa: PLC0415 - takes a while, and a first call needs none
+
+    return FileLock(path, timeout=0, mode=FILE, thread_local=False)
 
 
 # -- session holders --------------------------------------------------------------------------------------------------
@@ -119,6 +130,8 @@ class Holder:
     """Who it is, in the words of a message to a person."""
     refuses: bool
     """Whether it was asked for the session and is at work on it."""
+    server: str
+    """Its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +156,12 @@ class SessionHolders:
         """This server has a process of the session; `token` is new for each."""
         # Before the row is there: one of a server that does not seem to live counts for nothing.
         self._life.begin()
-        values = (session_id, self._life.id, token, self._description)
         statement = "INSERT OR REPLACE INTO holders VALUES (?, ?, ?, ?, 0)"
-        self._database.write(lambda db: db.execute(statement, values))
+        self._database.execute(statement, session_id, self._life.id, token, self._description)
 
     def withdraw(self, token: str) -> None:
         """The process is gone. Harmless if another one was announced since."""
-        self._database.write(lambda db: db.execute("DELETE FROM holders WHERE token = ?", (token,)))
+        self._database.execute("DELETE FROM holders WHERE token = ?", token)
 
     def want(self, session_id: str) -> Holder | None:
         """Asks the server that has the session to let go of it. None if no server that lives has announced it."""
@@ -160,7 +172,17 @@ class SessionHolders:
                 db.execute("UPDATE holders SET wanted = ? WHERE session_id = ?", (_WANTED, session_id))
             return holder
 
-        return self._database.write(change)
+        holder = self._database.write(change)
+        if holder is not None:
+            self._life.wake(holder.server)  # after the commit: whoever is woken must find what is wanted
+        return holder
+
+    def requests_file(self) -> Path:
+        """The file that changes when somebody wants a session of this server; its directory is there. Every write to
+        the database itself would wake whoever follows that, the server's own first of all."""
+        self._database.open()  # first: a restore that is under way puts another directory in the place of this one
+        private_directory(self._life.file.parent)
+        return self._life.file
 
     def holder(self, session_id: str) -> Holder | None:
         """The living server that has the session; None if that is this one, or if none has announced it."""
@@ -171,36 +193,34 @@ class SessionHolders:
         row = db.execute(query, (session_id,)).fetchone()
         if row is None or row[0] == self._life.id or not self._life.lives(row[0]):
             return None
-        return Holder(row[1], row[2] == _REFUSED)
+        return Holder(row[1], row[2] == _REFUSED, row[0])
 
     def wanted(self) -> list[str]:
         """The sessions of this server that others want."""
         query = "SELECT session_id FROM holders WHERE server = ? AND wanted = ?"
-        rows = self._database.read(lambda db: db.execute(query, (self._life.id, _WANTED)).fetchall())
+        rows = self._database.rows(query, self._life.id, _WANTED)
         return [session_id for (session_id,) in rows]
 
     def refuse(self, session_id: str) -> None:
         """Tells who wants the session that this server is at work on it."""
         statement = "UPDATE holders SET wanted = ? WHERE session_id = ? AND server = ?"
-        self._database.write(lambda db: db.execute(statement, (_REFUSED, session_id, self._life.id)))
+        self._database.execute(statement, _REFUSED, session_id, self._life.id)
 
     # -- questions --------------------------------------------------------------------------------------------
 
     def question_opened(self, session_id: str, question_id: str, line: str, asked_at: float) -> None:
         """A question of the session is open in this server."""
         self._life.begin()
-        values = (question_id, session_id, self._life.id, line, asked_at)
-        self._database.write(
-            lambda db: db.execute("INSERT OR REPLACE INTO open_questions VALUES (?, ?, ?, ?, ?)", values)
-        )
+        statement = "INSERT OR REPLACE INTO open_questions VALUES (?, ?, ?, ?, ?)"
+        self._database.execute(statement, question_id, session_id, self._life.id, line, asked_at)
 
     def question_closed(self, question_id: str) -> None:
-        self._database.write(lambda db: db.execute("DELETE FROM open_questions WHERE question_id = ?", (question_id,)))
+        self._database.execute("DELETE FROM open_questions WHERE question_id = ?", question_id)
 
     def questions_elsewhere(self, session_id: str) -> list[QuestionElsewhere]:
         """The questions of a session that are open in other servers that live, oldest first."""
         query = "SELECT server, question_id, line, asked_at FROM open_questions WHERE session_id = ? ORDER BY asked_at"
-        rows = self._database.read(lambda db: db.execute(query, (session_id,)).fetchall())
+        rows = self._database.rows(query, session_id)
         return [
             QuestionElsewhere(question_id, line, asked_at)
             for server, question_id, line, asked_at in rows
@@ -299,9 +319,7 @@ class Lease:
 
     def add(self, path: Path) -> None:
         """Locks one more file; TimeoutError if somebody else has."""
-        from filelock import FileLock  # noqa: PLC0415 - takes a while, and a first call needs none
-
-        lock = FileLock(path, timeout=0, mode=FILE, thread_local=False)
+        lock = _lock_on(path)
         lock.acquire()
         self._locks.append(lock)
 

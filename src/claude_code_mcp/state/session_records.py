@@ -106,8 +106,8 @@ class Summary:
 
 def owners_below(database: Database, config_dir: str) -> frozenset[str]:
     """Who has sessions that are kept below a Claude Code directory. Blocks on the disk; raises OSError."""
-    query, values = "SELECT DISTINCT principal FROM sessions WHERE config_dir = ?", (_storable_path(config_dir),)
-    return frozenset(name for (name,) in database.read(lambda db: db.execute(query, values).fetchall()))
+    query = "SELECT DISTINCT principal FROM sessions WHERE config_dir = ?"
+    return frozenset(name for (name,) in database.rows(query, _storable_path(config_dir)))
 
 
 class SessionRecords:
@@ -129,7 +129,7 @@ class SessionRecords:
         session_id = _checked_id(session_id)
         query = "SELECT body, checksum FROM sessions WHERE session_id = ?"
         try:
-            row = self._database.read(lambda db: db.execute(query, (session_id,)).fetchone())
+            row = self._database.row(query, session_id)
             return None if row is None else decode_record(session_id, *row)
         except (StateFault, ValueError, RecursionError) as error:
             raise _unreadable(session_id, _reason(error)) from None
@@ -182,7 +182,7 @@ class SessionRecords:
         """Whether anything is recorded under this id, or was before it moved. True if it cannot be determined."""
         query = "SELECT 1 FROM sessions WHERE session_id = ? UNION SELECT 1 FROM moved_ids WHERE ? IN (old_id, new_id)"
         try:
-            return self._database.read(lambda db: db.execute(query, (session_id, session_id)).fetchone()) is not None
+            return self._database.row(query, session_id, session_id) is not None
         except StateFault:
             return True
 
@@ -213,17 +213,12 @@ class SessionRecords:
         """Removes records of this configuration directory that nobody has written for `grace` seconds and whose
         transcript is gone; returns how many. Looks at a bounded number each time and goes on from there the next time.
         """
-        query = (
-            "SELECT session_id FROM sessions WHERE config_dir = ? AND session_id > ? AND written_at < ?"
-            " ORDER BY session_id LIMIT ?"
-        )
-        values = (self.config_dir, self._checked, time.time() - grace, _CHECKED_AT_ONCE)
-        old = [session_id for (session_id,) in self._database.read(lambda db: db.execute(query, values).fetchall())]
-        self._checked = old[-1] if len(old) == _CHECKED_AT_ONCE else ""
+        before = time.time() - grace
+        old, self._checked = _old_ids(self._database, "sessions", "session_id", self.config_dir, self._checked, before)
         # Outside of the transaction, since it looks at files; a record that is written meanwhile is kept by its time.
         gone = [session_id for session_id in old if not has_transcript(session_id)]
         if gone:
-            self._database.write(lambda db: _remove_records(db, gone, values[2]))
+            self._database.write(lambda db: _remove_records(db, gone, before))
         return len(gone)
 
 
@@ -245,7 +240,7 @@ class MovedIds:
 
     def all(self) -> dict[str, str]:
         """Every id that moved, and the id that it leads to."""
-        steps = dict(self._database.read(lambda db: db.execute("SELECT old_id, new_id FROM moved_ids").fetchall()))
+        steps = dict(self._database.rows("SELECT old_id, new_id FROM moved_ids"))
         return {old: _follow(steps.get, old) for old in steps}
 
     def clean_up(self, has_transcript: Callable[[str], bool], grace: float) -> int:
@@ -254,17 +249,25 @@ class MovedIds:
         One whose old transcript is still there stays: without it the old id would mean the conversation from before
         it was cleared. Looks at a bounded number each time and goes on from there the next time.
         """
-        query = (
-            "SELECT old_id FROM moved_ids WHERE config_dir = ? AND old_id > ? AND written_at < ?"
-            " ORDER BY old_id LIMIT ?"
-        )
-        values = (self._config_dir, self._checked, time.time() - grace, _CHECKED_AT_ONCE)
-        old = [old_id for (old_id,) in self._database.read(lambda db: db.execute(query, values).fetchall())]
-        self._checked = old[-1] if len(old) == _CHECKED_AT_ONCE else ""
+        before = time.time() - grace
+        old, self._checked = _old_ids(self._database, "moved_ids", "old_id", self._config_dir, self._checked, before)
         gone = [(each,) for each in old if not has_transcript(each) and not has_transcript(self.resolve(each))]
         if gone:
             self._database.write(lambda db: db.executemany("DELETE FROM moved_ids WHERE old_id = ?", gone))
         return len(gone)
+
+
+def _old_ids(
+    database: Database, table: str, key: str, config_dir: str, checked: str, before: float
+) -> tuple[list[str], str]:
+    """Some ids behind the one that was checked last that were last written before a moment, and the one to go on
+    behind the next time; that is empty when all were looked at. All names are ours."""
+    query = (
+        f"SELECT {key} FROM {table} WHERE config_dir = ? AND {key} > ? AND written_at < ?"  # noqa: S608
+        f" ORDER BY {key} LIMIT ?"
+    )
+    old = [found for (found,) in database.rows(query, config_dir, checked, before, _CHECKED_AT_ONCE)]
+    return old, old[-1] if len(old) == _CHECKED_AT_ONCE else ""
 
 
 # -- rows -----------------------------------------------------------------------------------------------------
@@ -400,12 +403,9 @@ def _checksum(session_id: str, body: str) -> bytes:
 
 
 def _storable_path(path: str) -> str:
-    return _storable(os.path.realpath(path))
-
-
-def _storable(text: str) -> str:
-    """A name of a directory, which need not be UTF-8, as text that every database takes; the same for the same name."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    """The name of a directory, which need not be UTF-8, as text that every database takes; the same for the same
+    name."""
+    return os.path.realpath(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _reason(error: Exception) -> str:

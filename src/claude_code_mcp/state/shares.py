@@ -6,7 +6,7 @@ is a row. What is in memory follows the database: this server's own changes at o
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -46,9 +46,8 @@ class Shares:
     """The shares in one state directory. `of`, `with_any` and `found` use memory only; the others block on the disk and
     raise OSError. All are thread-safe."""
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._clock = clock
         self._lock = threading.Lock()
         self._change = -1
         self._by_session: Mapping[str, Mapping[str, Share]] = {}
@@ -78,7 +77,7 @@ class Shares:
             (others,) = db.execute(query, (session_id, grantee)).fetchone()
             if others >= _MOST_OF_ONE:
                 return False
-            values = (session_id, grantee, access, owner, self._clock())
+            values = (session_id, grantee, access, owner, time.time())
             db.execute("INSERT OR REPLACE INTO shares VALUES (?, ?, ?, ?, ?)", values)
             _note_change(db)
             return True

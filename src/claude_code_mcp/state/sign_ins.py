@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .database import Database
+from .database import Database, drop_oldest
 
 if TYPE_CHECKING:
     import sqlite3
@@ -80,7 +80,7 @@ class SignIns:
 
         def change(db: "sqlite3.Connection") -> None:
             db.execute("DELETE FROM tickets WHERE expires_at <= ?", (now,))
-            _drop_oldest(db, "tickets", "hash", "expires_at", identity.principal, self._most - 1)
+            drop_oldest(db, "tickets", "hash", "expires_at", "principal", identity.principal, self._most - 1)
             values = (hash_of(ticket), identity.principal, identity.credential, expires_at)
             db.execute("INSERT INTO tickets VALUES (?, ?, ?, ?)", values)
 
@@ -90,7 +90,7 @@ class SignIns:
     def look_at_ticket(self, ticket: str) -> Identity | None:
         """The identity that a usable ticket is for, without using it up; None if it cannot be used."""
         query = "SELECT principal, credential FROM tickets WHERE hash = ? AND expires_at > ?"
-        row = self._database.read(lambda db: db.execute(query, (hash_of(ticket), self._clock())).fetchone())
+        row = self._database.row(query, hash_of(ticket), self._clock())
         return None if row is None else Identity(*row)
 
     def use_ticket(self, ticket: str) -> Identity | None:
@@ -109,7 +109,7 @@ class SignIns:
         sign_in = SignIn(hash_of(cookie), identity, device[:_LONGEST_DEVICE], now, now)
 
         def change(db: "sqlite3.Connection") -> None:
-            _drop_oldest(db, "sign_ins", "id", "used_at", identity.principal, self._most - 1)
+            drop_oldest(db, "sign_ins", "id", "used_at", "principal", identity.principal, self._most - 1)
             put_sign_in(db, sign_in, hash_of(csrf))
 
         self._database.write(change, durable=True)
@@ -118,7 +118,7 @@ class SignIns:
     def find(self, cookie: str, csrf: str) -> SignIn | None:
         """The sign-in with these two secrets, whose use is noted; None if there is none, or it has expired."""
         query = f"SELECT {_COLUMNS}, csrf_hash FROM sign_ins WHERE id = ?"  # noqa: S608 - no value
-        row = self._database.read(lambda db: db.execute(query, (hash_of(cookie),)).fetchone())
+        row = self._database.row(query, hash_of(cookie))
         # The first secret is looked up by its hash, which says
         # nothing about it; the second is compared in constant time.
         if row is None or not hmac.compare_digest(row[-1], hash_of(csrf)):
@@ -128,20 +128,17 @@ class SignIns:
             return None
         # Not at every request: each note is a transaction, and those of all servers of the user take turns.
         if now - found.used_at > _USE_NOTED:
-            values = (now, found.id)
-            self._database.write(lambda db: db.execute("UPDATE sign_ins SET used_at = ? WHERE id = ?", values))
+            self._database.execute("UPDATE sign_ins SET used_at = ? WHERE id = ?", now, found.id)
         return found
 
     def stands(self, sign_in_id: str) -> bool:
         """Whether a sign-in that was found before still is there."""
-        query = "SELECT 1 FROM sign_ins WHERE id = ?"
-        return self._database.read(lambda db: db.execute(query, (sign_in_id,)).fetchone()) is not None
+        return self._database.row("SELECT 1 FROM sign_ins WHERE id = ?", sign_in_id) is not None
 
     def any(self, principal: str | None = None) -> bool:
         """Whether anybody, or this principal, is signed in on some device."""
         query = "SELECT 1 FROM sign_ins WHERE used_at > ? AND (? IS NULL OR principal = ?)"
-        values = (self._clock() - SIGN_IN_SECONDS, principal, principal)
-        return self._database.read(lambda db: db.execute(query, values).fetchone()) is not None
+        return self._database.row(query, self._clock() - SIGN_IN_SECONDS, principal, principal) is not None
 
     def of(self, principal: str) -> list[SignIn]:
         """All sign-ins of a principal, the last used first; expired ones are removed."""
@@ -155,8 +152,8 @@ class SignIns:
 
     def end(self, sign_in_id: str, principal: str) -> bool:
         """Ends a sign-in of this principal; whether there was one."""
-        statement, values = "DELETE FROM sign_ins WHERE id = ? AND principal = ?", (sign_in_id, principal)
-        return self._database.write(lambda db: db.execute(statement, values).rowcount, durable=True) > 0
+        statement = "DELETE FROM sign_ins WHERE id = ? AND principal = ?"
+        return self._database.execute(statement, sign_in_id, principal, durable=True) > 0
 
     def end_all(self, principal: str | None) -> int:
         """Ends all sign-ins and tickets of a principal, or of everybody; how many sign-ins there were."""
@@ -181,15 +178,6 @@ def put_sign_in(db: "sqlite3.Connection", sign_in: SignIn, csrf_hash: str) -> No
         sign_in.used_at,
     )  # fmt: skip
     db.execute("INSERT OR REPLACE INTO sign_ins VALUES (?, ?, ?, ?, ?, ?, ?)", values)
-
-
-def _drop_oldest(db: "sqlite3.Connection", table: str, key: str, age: str, principal: str, most: int) -> None:
-    """Leaves at most so many rows of a principal, the newest."""
-    db.execute(
-        f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} WHERE principal = ?"  # noqa: S608 - our own names
-        f" ORDER BY {age} DESC LIMIT -1 OFFSET ?)",
-        (principal, most),
-    )
 
 
 def _sign_in(row: Any) -> SignIn:

@@ -290,7 +290,7 @@ class Spending:
             f"SELECT substr(day, 1, 7), principal, sum(usd), {name} FROM {table}"  # noqa: S608 - our own names
             " GROUP BY 1, 2, 4 ORDER BY 1 DESC, 4, 2"
         )
-        return [SpentLine(*row) for row in self._database.read(lambda db: db.execute(query).fetchall())]
+        return [SpentLine(*row) for row in self._database.rows(query)]
 
 
 def _day_of(moment: float) -> str:

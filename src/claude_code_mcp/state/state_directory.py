@@ -109,7 +109,7 @@ def _read_all(db: "sqlite3.Connection", aside: Path) -> int:
     count = 0
     for name, read in _READERS.items():
         for directory in sorted(aside.glob(f"{name}*")):  # with those that were moved later
-            count += read(db, directory)
+            count += sum(1 for _ in read(db, directory))
     # In the transaction of the import itself: it is noted as done exactly if it is there.
     db.execute("INSERT INTO facts VALUES (?, ?)", (_DONE, str(count)))
     return count
@@ -118,9 +118,8 @@ def _read_all(db: "sqlite3.Connection", aside: Path) -> int:
 # -- one kind each --------------------------------------------------------------------------------------------
 
 
-def _sessions(db: "sqlite3.Connection", directory: Path) -> int:
+def _sessions(db: "sqlite3.Connection", directory: Path) -> Iterator[Path]:
     """`sessions/<configuration directory>/<id>.json`: lines, each a record, of which the last whole one counts."""
-    count = 0
     for path in sorted(directory.glob("*/*.json")):
         if not is_session_id(path.stem):
             continue
@@ -133,8 +132,7 @@ def _sessions(db: "sqlite3.Connection", directory: Path) -> int:
             row = unreadable_row(session_id, path.parent.name, written_at)
         if row.session_id == session_id:
             _put_stricter(db, row)
-            count += 1
-    return count
+            yield path
 
 
 def _put_stricter(db: "sqlite3.Connection", row: Any) -> None:
@@ -149,22 +147,20 @@ def _put_stricter(db: "sqlite3.Connection", row: Any) -> None:
     put_record(db, row)
 
 
-def _moved_ids(db: "sqlite3.Connection", directory: Path) -> int:
+def _moved_ids(db: "sqlite3.Connection", directory: Path) -> Iterator[Path]:
     """`moved/<configuration directory>/<old id>` and, before that, `moved/<old id>`: the new id."""
-    count = 0
     for path in sorted([*directory.glob("*"), *directory.glob("*/*")]):
         if is_session_id(path.name) and path.is_file():
             new = _content(path).decode("ascii", "replace")
             if is_session_id(new):
                 point_id(db, path.name, new, path.parent.name, path.stat().st_mtime)
-                count += 1
-    return count
+                yield path
 
 
-def _marks(db: "sqlite3.Connection", directory: Path) -> int:
+def _marks(db: "sqlite3.Connection", directory: Path) -> Iterator[Path]:
     """`marks/<configuration directory>.json`: lists of ids by mark. One that is damaged is left out as a whole: marks
     limit nothing, and the file stays where it was moved."""
-    count, form = 0, TypeAdapter(dict[str, list[str]])
+    form = TypeAdapter(dict[str, list[str]])
     for path in sorted(directory.glob("*.json")):
         try:
             marks = form.validate_json(_content(path))
@@ -174,13 +170,11 @@ def _marks(db: "sqlite3.Connection", directory: Path) -> int:
         for mark, ids in marks.items():
             for session_id in filter(is_session_id, ids):
                 put_mark(db, session_id, mark, True)
-                count += 1
-    return count
+                yield path
 
 
-def _spending(db: "sqlite3.Connection", directory: Path) -> int:
+def _spending(db: "sqlite3.Connection", directory: Path) -> Iterator[Path]:
     """`spending/<day>.jsonl`: a line for each amount. Reservations end with the servers that made them."""
-    count = 0
     for path in sorted(directory.glob("????-??-??.jsonl")):
         for line in _content(path).splitlines():
             try:
@@ -194,70 +188,59 @@ def _spending(db: "sqlite3.Connection", directory: Path) -> int:
                     " ON CONFLICT (day, principal, session_id) DO UPDATE SET usd = usd + excluded.usd",
                     values,
                 )
-                count += 1
-    return count
+                yield path
 
 
-def _tasks(db: "sqlite3.Connection", directory: Path) -> int:
+def _tasks(db: "sqlite3.Connection", directory: Path) -> Iterator[Path]:
     """`tasks/<id>.json`."""
-    count = 0
     for path in sorted(directory.glob("*.json")):
         with contextlib.suppress(ValidationError):
             put_task(db, TaskRecord.model_validate(_json(path)))
-            count += 1
-    return count
+            yield path
 
 
-def _tickets(db: "sqlite3.Connection", directory: Path) -> int:
+def _tickets(db: "sqlite3.Connection", directory: Path) -> Iterator[Path]:
     """`web/tickets/<hash>`; they live for minutes."""
-    count = 0
     for path, fields in _objects(directory):
         with contextlib.suppress(KeyError, ValueError, TypeError):
             values = (path.name, str(fields["principal"]), str(fields["credential"]), float(fields["expires_at"]))
             db.execute("INSERT OR REPLACE INTO tickets VALUES (?, ?, ?, ?)", values)
-            count += 1
-    return count
+            yield path
 
 
-def _sign_ins(db: "sqlite3.Connection", directory: Path) -> int:
+def _sign_ins(db: "sqlite3.Connection", directory: Path) -> Iterator[Path]:
     """`web/sign-ins/<hash>`, last used when the file was last touched."""
-    count = 0
     for path, fields in _objects(directory):
         with contextlib.suppress(KeyError, ValueError, TypeError):
             identity = Identity(str(fields["principal"]), str(fields["credential"]))
             created_at, used_at = float(fields["created_at"]), path.stat().st_mtime
             sign_in = SignIn(path.name, identity, str(fields.get("device", "")), created_at, used_at)
             put_sign_in(db, sign_in, str(fields["csrf"]))
-            count += 1
-    return count
+            yield path
 
 
-def _push(db: "sqlite3.Connection", directory: Path) -> int:
+def _push(db: "sqlite3.Connection", directory: Path) -> Iterator[Path]:
     """`web/push/<hash>.json`, the preferences of a principal, and `web/push/waiting/<server>/<delivery>`."""
-    count = 0
-    for _, fields in _objects(directory):
+    for path, fields in _objects(directory):
         if isinstance(fields.get("principal"), str):
             _put_document(db, "push", fields["principal"], fields)
-            count += 1
+            yield path
     for path, fields in (found for folder in directory.glob("waiting/*/") for found in _objects(folder)):
         with contextlib.suppress(KeyError, ValueError, TypeError):
             notice = fields["notice"]
             values = str(fields["principal"]), str(fields["receiver_id"]), float(notice["at"])
             put_delivery(db, _GONE_SERVER, PendingDelivery(path.name, *values, notice=dict(notice)))
-            count += 1
-    return count
+            yield path
 
 
-def _servers(db: "sqlite3.Connection", directory: Path) -> int:
+def _servers(db: "sqlite3.Connection", directory: Path) -> Iterator[Path]:
     """`mcp/servers/<fingerprint>.json`: what an MCP server has shown of itself."""
-    count = 0
     for path, fields in _objects(directory):
         _put_document(db, "server", path.stem, fields)
-        count += 1
-    return count
+        yield path
 
 
-_READERS: dict[str, Callable[["sqlite3.Connection", Path], int]] = {
+_READERS: dict[str, Callable[["sqlite3.Connection", Path], Iterator[Path]]] = {
     "sessions": _sessions,
     "moved": _moved_ids,
     "marks": _marks,
@@ -268,6 +251,7 @@ _READERS: dict[str, Callable[["sqlite3.Connection", Path], int]] = {
     "web/push": _push,
     "mcp/servers": _servers,
 }
+"""What takes each directory over; yields the file of every entry as it is written."""
 
 
 def _put_document(db: "sqlite3.Connection", kind: str, key: str, fields: dict[str, Any]) -> None:

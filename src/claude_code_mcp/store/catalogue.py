@@ -359,10 +359,8 @@ class Catalogue:
         # Two threads may read the same file and find the same.
         summary = load(self.index.known((file,)).get(file.path, ""))
         if summary is None:
-            try:
-                summary = self._read(file)
-            except OSError as error:
-                self._note_unread(file.path, error)
+            summary = self._fresh(file)
+            if summary is None:
                 return load(self.index.earlier((file,)).get(file.path, (0, ""))[1])
             self.index.note([_row(file, summary)])
         self._unread.pop(file.path, None)

@@ -12,9 +12,10 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
-from ..beneath import DirectoryItem, entries_at, is_absence
+from ..beneath import entries_at, is_absence, unless_absent
 from ..model.text import clip_line
 from .transcript_lines import (
     LONGEST_LINE,
@@ -24,9 +25,11 @@ from .transcript_lines import (
     id_of,
     interrupted_by,
     lines_from,
+    message_blocks,
     moment_of,
     open_regular,
     parse,
+    shown_text,
     steers_terminal,
     typed,
     unwrapped,
@@ -110,9 +113,9 @@ class ConversationTurn:
     message_id: str | None = None
     model: str | None = None
     images: int = 0
+    """How many went with the prompt."""
     documents: int = 0
     """PDF documents that went with the prompt."""
-    """How many went with the prompt."""
     items: list[Item] = field(default_factory=list)
 
 
@@ -121,12 +124,7 @@ class ConversationTurn:
 
 def read_outline(path: str, *, of_subagent: bool = False) -> Outline:
     """The outline of the transcript at a path; an empty one if there is none, OSError if it cannot be read."""
-    try:
-        return outline(lines_from(path), of_subagent=of_subagent)
-    except OSError as error:
-        if not is_absence(error):
-            raise
-        return Outline()
+    return unless_absent(lambda: outline(lines_from(path), of_subagent=of_subagent)) or Outline()
 
 
 def outline(lines: Iterable[tuple[bytes, int]], *, of_subagent: bool = False) -> Outline:
@@ -150,7 +148,7 @@ def outline(lines: Iterable[tuple[bytes, int]], *, of_subagent: bool = False) ->
 
 def _node(line: Mapping[str, Any], place: LineRange) -> _Node:
     parent = line.get("parentUuid") or line.get("logicalParentUuid")
-    blocks = _blocks(line)
+    blocks = message_blocks(line)
     return _Node(
         place,
         parent if isinstance(parent, str) else None,
@@ -222,14 +220,6 @@ def _turns(places: Iterable[tuple[_Node, int]]) -> Iterator[tuple[LineRange, ...
         yield tuple(sorted(by_turn[turn]))
 
 
-def _blocks(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    message = line.get("message")
-    content = message.get("content") if isinstance(message, Mapping) else None
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    return [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
-
-
 # -- one turn -----------------------------------------------------------------------------------------------------
 
 
@@ -242,7 +232,7 @@ def read_prompt_images(path: str, places: Iterable[LineRange]) -> list[str]:
     """The images that went with the prompt of the turn whose lines lie there, as base64; none without a prompt."""
     for line in _read_lines(path, places):
         if typed(line, of_subagent=bool(line.get("isSidechain"))) is not None:
-            blocks = (block.get("source") for block in _blocks(line) if block.get("type") == "image")
+            blocks = (block.get("source") for block in message_blocks(line) if block.get("type") == "image")
             return [str(source.get("data", "")) for source in blocks if isinstance(source, Mapping)]
     return []
 
@@ -278,7 +268,10 @@ def turn_of(lines: Iterable[Mapping[str, Any]]) -> ConversationTurn:
             case "attachment":
                 _add_message(turn, line)
     for line in waiting:  # at the end, since a result may lie before its call where several ran at once
-        _add_results(line, calls)
+        for block in message_blocks(line):
+            item = calls.get(str(block.get("tool_use_id"))) if block.get("type") == "tool_result" else None
+            if item is not None:
+                _set_result(item, block, line.get("toolUseResult"))
     return turn
 
 
@@ -286,7 +279,7 @@ def _add_answer(turn: ConversationTurn, line: Mapping[str, Any], calls: dict[str
     message = line.get("message")
     model = message.get("model") if isinstance(message, Mapping) else None
     turn.model = _name(model) if isinstance(model, str) and not model.startswith("<") else turn.model
-    for number, block in enumerate(_blocks(line)):
+    for number, block in enumerate(message_blocks(line)):
         item_id = _item_id(line, number)
         match block.get("type"):
             case "text" if str(block.get("text", "")).strip():
@@ -318,45 +311,31 @@ def _add_user_line(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
     if prompt is not None and turn.prompt is None and not turn.items:
         turn.prompt = prompt
         turn.message_id = id_of(line.get("uuid"))
-        turn.images = sum(block.get("type") == "image" for block in _blocks(line))
-        turn.documents = sum(block.get("type") == "document" for block in _blocks(line))
+        turn.images = sum(block.get("type") == "image" for block in message_blocks(line))
+        turn.documents = sum(block.get("type") == "document" for block in message_blocks(line))
     elif prompt is not None:
         turn.items.append(Item("message", prompt, id=_item_id(line)))
     elif interrupted_by(line):
         turn.items.append(Item("note", _INTERRUPTED_NOTE, id=_item_id(line)))
     elif line.get("isCompactSummary"):
-        summary = "\n".join(str(block.get("text", "")) for block in _blocks(line))
+        summary = "\n".join(str(block.get("text", "")) for block in message_blocks(line))
         turn.items.append(Item("thinking", clean(summary), id=_item_id(line)))
 
 
 def _add_message(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
     """A message that was sent while the turn ran."""
     attachment = line.get("attachment")
-    if isinstance(attachment, Mapping) and attachment.get("type") == "queued_command":
-        prompt = attachment.get("prompt")
-        text = prompt if isinstance(prompt, str) else "\n".join(_texts(prompt))
-        if (message := unwrapped(text)) is not None:
-            # While it happens it has the id with which it was sent.
-            sent = id_of(attachment.get("source_uuid"))
-            turn.items.append(Item("message", message, id=_item_id(line) if sent is None else f"{sent}:0"))
-
-
-def _texts(content: object) -> Iterator[str]:
-    for block in content if isinstance(content, list) else ():
-        if isinstance(block, Mapping):
-            yield str(block.get("text") or f"[{block.get('type')}]")
-
-
-def _add_results(line: Mapping[str, Any], calls: Mapping[str, Item]) -> None:
-    for block in _blocks(line):
-        item = calls.get(str(block.get("tool_use_id"))) if block.get("type") == "tool_result" else None
-        if item is not None:
-            _set_result(item, block, line.get("toolUseResult"))
+    if not isinstance(attachment, Mapping) or attachment.get("type") != "queued_command":
+        return
+    message = unwrapped(shown_text(attachment.get("prompt")))
+    if message is not None:
+        # While it happens it has the id with which it was sent.
+        sent = id_of(attachment.get("source_uuid"))
+        turn.items.append(Item("message", message, id=_item_id(line) if sent is None else f"{sent}:0"))
 
 
 def _set_result(item: Item, block: Mapping[str, Any], details: object) -> None:
-    content = block.get("content")
-    text = content if isinstance(content, str) else "\n".join(_texts(content))
+    text = shown_text(block.get("content"))
     item.result = clean(without_sequences(text))
     item.output = without_surrogates(text) if steers_terminal(text) else ""
     item.status = "error" if block.get("is_error") else "ok"
@@ -373,7 +352,7 @@ def frame_items(frame: Mapping[str, Any]) -> list[Item]:
         turn = ConversationTurn()
         _add_answer(turn, frame, {})
         return turn.items
-    results = [block for block in _blocks(frame) if block.get("type") == "tool_result"]
+    results = [block for block in message_blocks(frame) if block.get("type") == "tool_result"]
     items = []
     for block in results if frame.get("type") == "user" else ():
         item = Item("tool", id=_call_id(block.get("tool_use_id")))
@@ -409,7 +388,7 @@ def subagents(path: str) -> dict[str, str]:
     found: list[tuple[float, str, str]] = []
     folders = [(os.path.join(os.path.splitext(path)[0], _SUBAGENTS), 0)]
     for folder, depth in folders:  # it grows while it is walked
-        for entry in _entries_of(folder):
+        for entry in unless_absent(partial(entries_at, folder)) or ():
             inside, mode = os.path.join(folder, entry.name), entry.status.st_mode
             if stat.S_ISDIR(mode) and depth < _DEEPEST and len(folders) < _MOST_FOLDERS:
                 folders.append((inside, depth + 1))
@@ -418,12 +397,3 @@ def subagents(path: str) -> dict[str, str]:
             if stat.S_ISREG(mode) and named and is_agent_id(agent):
                 found.append((entry.status.st_mtime, agent, inside))
     return {agent: file for _, agent, file in sorted(found)}
-
-
-def _entries_of(folder: str) -> list[DirectoryItem]:
-    try:
-        return entries_at(folder)
-    except OSError as error:
-        if not is_absence(error):
-            raise
-        return []

@@ -338,18 +338,14 @@ class _Inputs(NamedTuple):
         for old, new in self.moved.items():
             if old in self.files:
                 former[new].append(self.files[old])
-        return {
-            name: _Source(self.files.get(name), self.records.get(name), tuple(former.get(name, ())))
-            for name in names
-            if (name in self.files or self._is_recorded_here(name)) and not _is_binding(self._successor(name))
-        }
-
-    def _is_recorded_here(self, name: str) -> bool:
-        record = self.records.get(name)
-        return record is not None and bool(record.usage) and record.config_dir == self.config_dir
-
-    def _successor(self, name: str) -> Summary | None:
-        return self.records.get(self.moved[name]) if self.moved.get(name, name) != name else None
+        found = {}
+        for name in names:
+            record, successor = self.records.get(name), self.moved.get(name, name)
+            recorded_here = record is not None and bool(record.usage) and record.config_dir == self.config_dir
+            is_part = successor != name and _is_binding(self.records.get(successor))
+            if (name in self.files or recorded_here) and not is_part:
+                found[name] = _Source(self.files.get(name), record, tuple(former.get(name, ())))
+        return found
 
 
 def _is_binding(record: Summary | None) -> bool:

@@ -22,28 +22,20 @@ import errno
 import logging
 import os
 import stat
-import struct
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ..beneath import entries_at, folders_at, is_absence, stat_at
+from ..beneath import entries_at, folders_at, is_absence, stat_at, unless_absent
 from ..private_files import open_private, private_directory
+from .watched_files import DirectoryWatch
 
 if TYPE_CHECKING:
     import sqlite3
 
 
-_EVENT = struct.Struct("iIII")
-_BUFFER = 1 << 16
-_MOST_READS = 64
-"""So many buffers of changes are taken at most; a scan is quicker than more of them."""
-_MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
-_DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _ONLY_DIRECTORIES = 0x400, 0x800, 0x4000, 0x8000, 0x1000000
-_CHANGES = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
 _RESCAN_AFTER = 60.0
 
 
@@ -59,32 +51,20 @@ def look_at(path: str) -> File | None:
     """The file at a path. None for what is missing, is no regular file, or lies behind a link anywhere on the way;
     OSError if it cannot be determined."""
     try:
-        status = stat_at(path)
-    except OSError as error:
-        if not is_absence(error):
-            raise
-        return None
+        status = unless_absent(lambda: stat_at(path))
     except ValueError:  # no file can have such a name
         return None
-    return _file(path, status)
-
-
-def _file(path: str, status: os.stat_result) -> File | None:
-    return File(path, status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else None
+    if status is None or not stat.S_ISREG(status.st_mode):
+        return None
+    return File(path, status.st_mtime_ns, status.st_size)
 
 
 def list_files(directory: str, wanted: Callable[[str], bool]) -> list[File]:
     """The files in a directory with a name that is wanted, links left out; nothing if there is no such directory.
     OSError if it cannot be read."""
-    try:
-        entries = entries_at(directory, wanted)
-    except OSError as error:
-        if not is_absence(error):
-            raise
-        return []
     return [
         File(f"{directory}{os.sep}{name}", status.st_mtime_ns, status.st_size)
-        for name, status in entries
+        for name, status in unless_absent(lambda: entries_at(directory, wanted)) or ()
         if stat.S_ISREG(status.st_mode)
     ]
 
@@ -92,12 +72,7 @@ def list_files(directory: str, wanted: Callable[[str], bool]) -> list[File]:
 def list_folders(directory: str, *, linked: bool = False) -> list[str]:
     """The paths of the directories in a directory; nothing if there is no such directory. With `linked`, links to
     directories too, as where they lead to. OSError if it cannot be read."""
-    try:
-        names, links = folders_at(directory)
-    except OSError as error:
-        if not is_absence(error):
-            raise
-        return []
+    names, links = unless_absent(lambda: folders_at(directory)) or ([], [])
     folders = [os.path.join(directory, name) for name in names]
     if linked and links:
         leads = dict.fromkeys(os.path.realpath(os.path.join(directory, link)) for link in links)
@@ -111,82 +86,6 @@ def _may_be_directory(path: str) -> bool:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
         return not is_absence(error)
-
-
-class DirectoryWatch:
-    """The kernel's notes on changes in directories, not below them. Linux only; OSError where there is no room."""
-
-    def __init__(self) -> None:
-        if sys.platform != "linux":
-            raise OSError(errno.ENOSYS, "inotify is not available")
-        import ctypes  # noqa: PLC0415 - not before something is watched
-
-        self._libc, self._errno = ctypes.CDLL(None, use_errno=True), ctypes.get_errno
-        self._descriptor = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-        self._directories: dict[int, str] = {}
-
-    def _checked(self, result: int) -> int:
-        if result < 0:
-            code = self._errno()
-            raise OSError(code, os.strerror(code))
-        return result
-
-    def fileno(self) -> int:
-        """Readable while there are notes."""
-        return self._descriptor
-
-    def add(self, directory: str) -> None:
-        """From now on changes in the directory are noted. OSError if that cannot be done, or it is none."""
-        name = os.fsencode(directory)
-        number = self._checked(self._libc.inotify_add_watch(self._descriptor, name, _CHANGES | _ONLY_DIRECTORIES))
-        self._directories[number] = directory
-
-    def remove(self, directory: str) -> None:
-        """Its changes are noted no more; harmless for one that is not watched."""
-        for number, watched in [*self._directories.items()]:
-            if watched == directory:
-                self._libc.inotify_rm_watch(self._descriptor, number)
-                del self._directories[number]
-
-    def take(self) -> set[tuple[str, str]] | None:
-        """The notes so far, as directory and name (`""`: the directory itself); None if some were lost."""
-        changed: set[tuple[str, str]] = set()
-        for _ in range(_MOST_READS):
-            try:
-                notes = os.read(self._descriptor, _BUFFER)
-            except BlockingIOError:
-                return changed
-            except OSError:
-                return None
-            for number, mask, name in _notes(notes):
-                # Which ones were lost is not known: only a scan can tell what has changed.
-                if mask & _OVERFLOW:
-                    return None
-                directory = self._directories.get(number)
-                if directory is not None:
-                    changed.add((directory, name))
-                if mask & _IGNORED:
-                    # The kernel has given up the watch, and will not use the number again.
-                    self._directories.pop(number, None)
-        return None
-
-    def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):
-            self.close()
-
-
-def _notes(notes: bytes) -> Iterator[tuple[int, int, str]]:
-    at = 0
-    while at < len(notes):
-        number, mask, _, length = _EVENT.unpack_from(notes, at)
-        at += _EVENT.size
-        yield number, mask, os.fsdecode(notes[at : at + length].rstrip(b"\0"))
-        at += length
 
 
 class FileTable:

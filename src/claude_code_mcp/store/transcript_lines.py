@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
-from ..beneath import is_absence, open_at
+from ..beneath import open_at, unless_absent
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)|[ -/]{0,8}[0-~])")
@@ -92,12 +92,10 @@ def ends_of(path: str, head: int, tail: int) -> tuple[bytes, bytes]:
 def last_lines(path: str, at_most: int) -> tuple[list[bytes], bool]:
     """The lines in the last bytes of a file, and whether something before them was left out; none if there is no such
     file. OSError if it cannot be read."""
-    try:
-        first, rest = ends_of(path, 0, at_most)
-    except OSError as error:
-        if not is_absence(error):
-            raise
+    ends = unless_absent(lambda: ends_of(path, 0, at_most))
+    if ends is None:
         return [], False
+    first, rest = ends
     if not rest:
         return first.split(b"\n"), False
     # Without the first one, which was most likely cut in the middle.
@@ -278,24 +276,39 @@ def in_folder(directory: str, folder: str) -> bool:
 def typed(line: Mapping[str, Any], *, of_subagent: bool = False) -> str | None:
     """What a person typed in a line of a transcript; None if the line is not a prompt of theirs. With `of_subagent`,
     what the model told a subagent."""
-    message = line.get("message")
-    if line.get("type") != "user" or not isinstance(message, Mapping) or any(line.get(key) for key in _NOT_TYPED):
+    if line.get("type") != "user" or any(line.get(key) for key in _NOT_TYPED):
         return None
     if bool(line.get("isSidechain")) is not of_subagent:
         return None
-    return unwrapped(_text_of(message.get("content")))
+    return unwrapped(_text_of(message_blocks(line)))
 
 
 def interrupted_by(line: Mapping[str, Any]) -> bool:
     """Whether a line says that the person has ended the turn."""
+    return _text_of(message_blocks(line)).startswith(_INTERRUPTED)
+
+
+def blocks_of(content: object) -> list[Mapping[str, Any]]:
+    """The blocks of what was said; a text without blocks is one."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+
+
+def message_blocks(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The blocks of the message in a line; none if there is none."""
     message = line.get("message")
-    return isinstance(message, Mapping) and _text_of(message.get("content")).startswith(_INTERRUPTED)
+    return blocks_of(message.get("content")) if isinstance(message, Mapping) else []
 
 
-def _text_of(content: Any) -> str:
+def shown_text(content: object, separator: str = "\n") -> str:
+    """What a tool returned, or was sent while a turn ran, as text; the kind of each block that has none."""
     if isinstance(content, str):
         return content
-    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    return separator.join(str(block.get("text") or f"[{block.get('type')}]") for block in blocks_of(content))
+
+
+def _text_of(blocks: list[Mapping[str, Any]]) -> str:
     texts = [block["text"] for block in blocks if isinstance(block.get("text"), str)]
     kinds = [block.get("type") for block in blocks]
     return "\n".join(texts) or next((f"[{kind}]" for kind in ("image", "document") if kind in kinds), "")

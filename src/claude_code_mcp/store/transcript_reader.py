@@ -23,7 +23,7 @@ from ..beneath import open_at
 from ..model.text import clip_line, cut, cut_data
 from .conversation import ConversationTurn, Item, Outline, read_turn
 from .transcript_export import arguments, facts_without_secrets, item_without_secrets
-from .transcript_lines import clean, id_of, last_lines, lines_from, moment_of, parse, typed
+from .transcript_lines import clean, id_of, last_lines, lines_from, message_blocks, moment_of, parse, shown_text, typed
 from .transcripts import read_lines, unreadable_refused
 
 _READABLE_BYTES = 1 << 24
@@ -68,13 +68,8 @@ def _line_of_transcript(line: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"> {part}" for part in prompt.splitlines())
     if line.get("subtype") == "compact_boundary":
         yield "[the conversation so far was summarized]"
-    message = line.get("message")
-    content = message.get("content") if isinstance(message, Mapping) else None
-    if isinstance(content, str) and line.get("type") == "assistant":
-        yield from clean(content).splitlines()
-    for block in content if isinstance(content, list) else []:
-        if isinstance(block, Mapping):
-            yield from _block(block, by_assistant=line.get("type") == "assistant")
+    for block in message_blocks(line):
+        yield from _block(block, by_assistant=line.get("type") == "assistant")
 
 
 def _block(block: Mapping[str, Any], *, by_assistant: bool) -> Iterator[str]:
@@ -84,18 +79,11 @@ def _block(block: Mapping[str, Any], *, by_assistant: bool) -> Iterator[str]:
         case "tool_use":
             yield _clipped(f"[{block.get('name', 'tool')}] {arguments(block.get('input'))}")
         case "tool_result":
-            yield _clipped(f"[{'error' if block.get('is_error') else 'ok'}] {_result(block.get('content'))}")
+            yield _clipped(f"[{'error' if block.get('is_error') else 'ok'}] {shown_text(block.get('content'), ' ')}")
 
 
 def _clipped(text: str) -> str:
     return clip_line(clean(text), _LONGEST_LINE)
-
-
-def _result(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
-    return " ".join(str(block.get("text") or f"[{block.get('type')}]") for block in blocks)
 
 
 def first_mention(path: str, text: str) -> str | None:
@@ -106,7 +94,11 @@ def first_mention(path: str, text: str) -> str | None:
     raw = needle.encode("utf-8", "replace")
     for line, _ in lines_from(path):
         # Most lines are ruled out as bytes; what is left is looked at as it would be read.
-        if raw in line.lower() if needle.isascii() else _may_contain(line, needle):
+        if needle.isascii():
+            may_contain = raw in line.lower()
+        else:  # letters beyond ASCII may also be written as escapes
+            may_contain = b"\\u" in line or needle in line.decode("utf-8", "replace").casefold()
+        if may_contain:
             parsed = parse(line)
             piece = _piece_with(parsed, text) if parsed is not None and _is_message(parsed) else None
             if piece is not None:
@@ -114,13 +106,8 @@ def first_mention(path: str, text: str) -> str | None:
     return None
 
 
-def _may_contain(line: bytes, needle: str) -> bool:
-    """Letters beyond ASCII may also be written as escapes."""
-    return b"\\u" in line or needle in line.decode("utf-8", "replace").casefold()
-
-
 def _piece_with(line: Mapping[str, Any], text: str) -> str | None:
-    for text_of_block in _texts_of(line["message"].get("content")):
+    for text_of_block in _texts_of(line):
         at = text_of_block.casefold().find(text)
         if at >= 0:
             start = max(0, at - _LONGEST_LINE // 3)
@@ -128,18 +115,15 @@ def _piece_with(line: Mapping[str, Any], text: str) -> str | None:
     return None
 
 
-def _texts_of(content: Any) -> Iterator[str]:
+def _texts_of(line: Mapping[str, Any]) -> Iterator[str]:
     """The texts of a message: said, given to a tool, or returned by one."""
-    if isinstance(content, str):
-        yield content
-    for block in content if isinstance(content, list) else ():
-        if isinstance(block, Mapping):
-            if isinstance(block.get("text"), str):
-                yield block["text"]
-            if block.get("type") == "tool_use":
-                yield f"[{block.get('name')}] {arguments(block.get('input'))}"
-            if block.get("type") == "tool_result":
-                yield _result(block.get("content"))
+    for block in message_blocks(line):
+        if isinstance(block.get("text"), str):
+            yield block["text"]
+        if block.get("type") == "tool_use":
+            yield f"[{block.get('name')}] {arguments(block.get('input'))}"
+        if block.get("type") == "tool_result":
+            yield shown_text(block.get("content"), " ")
 
 
 # -- for a session that is resumed ------------------------------------------------------------------------------
@@ -161,10 +145,7 @@ class Recent:
         last = self.messages[-1] if self.messages else {}
         if last.get("type") != "assistant":
             return None
-        content = last["message"].get("content")
-        if isinstance(content, str):
-            return content
-        blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+        blocks = message_blocks(last)
         if not blocks or blocks[-1].get("type") != "text":
             return None
         return str(blocks[-1].get("text", ""))

@@ -132,7 +132,11 @@ class TranscriptSummary:
             case "tag":
                 self.tag = _title(line.get("tag"))
             case "summary":
-                self._take_summary(line)
+                # Old versions wrote summaries of other conversations too; ours is one whose last message is in this
+                # file.
+                title, leaf = _title(line.get("summary")), id_of(line.get("leafUuid"))
+                if title and leaf is not None and len(self.others) < _MOST_SUMMARIES:
+                    self.others[leaf] = title
             case "queue-operation":
                 self.begun = self.begun or moment_of(line.get("timestamp"))
             case "relocated":
@@ -141,12 +145,6 @@ class TranscriptSummary:
                 self._take_costs(line)
             case "user" | "assistant":
                 self._take_message(line)
-
-    def _take_summary(self, line: Mapping[str, Any]) -> None:
-        """Old versions wrote summaries of other conversations too; ours is one whose last message is in this file."""
-        title, leaf = _title(line.get("summary")), id_of(line.get("leafUuid"))
-        if title and leaf is not None and len(self.others) < _MOST_SUMMARIES:
-            self.others[leaf] = title
 
     def _take_message(self, line: dict[str, Any]) -> None:
         if self.sidechain is None and isinstance(line.get("isSidechain"), bool):
@@ -293,9 +291,14 @@ def summarize(path: str, size: int, before: TranscriptSummary | None = None) -> 
     """The summary of a transcript of this size; `before` is what was known of a shorter version, and is taken up.
     OSError if it cannot be read: what was found up to there is not a summary of it."""
     if size > _WHOLE_UP_TO:
-        return _summary_of_ends(path)
+        first, last = ends_of(path, _END, _END)
+        summary = TranscriptSummary(_folder_of_file(path), whole=False)
+        summary.feed(first.split(b"\n")[:-1])
+        summary.feed(last.split(b"\n")[1:])
+        return summary
     # The size alone does not show that a transcript was written anew and has become longer since.
-    summary = before if before is not None and _goes_on(path, before) else TranscriptSummary(_folder_of_file(path))
+    goes_on = before is not None and before.whole and before.before_offset == _checksum(path, before.offset)
+    summary = before if before is not None and goes_on else TranscriptSummary(_folder_of_file(path))
     for line, offset in lines_from(path, summary.offset):
         summary.feed((line,))
         summary.offset = offset
@@ -304,24 +307,12 @@ def summarize(path: str, size: int, before: TranscriptSummary | None = None) -> 
     return summary
 
 
-def _goes_on(path: str, before: TranscriptSummary) -> bool:
-    return before.whole and before.before_offset == _checksum(path, before.offset)
-
-
 def _checksum(path: str, offset: int) -> int:
     """Of the last bytes before an offset."""
     start = max(0, offset - _CHECKED)
     with open_regular(path) as file:
         file.seek(start)
         return zlib.crc32(file.read(offset - start))
-
-
-def _summary_of_ends(path: str) -> TranscriptSummary:
-    first, last = ends_of(path, _END, _END)
-    summary = TranscriptSummary(_folder_of_file(path), whole=False)
-    summary.feed(first.split(b"\n")[:-1])
-    summary.feed(last.split(b"\n")[1:])
-    return summary
 
 
 def _folder_of_file(path: str) -> str:

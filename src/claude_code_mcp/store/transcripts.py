@@ -407,7 +407,10 @@ class SessionFiles:
         for path in sorted(files, reverse=True):
             place = os.path.join(transcript, path) if path else transcript
             if path:
-                _make_directories(folder, os.path.dirname(place))
+                # One by one: a link among them refuses (OSError).
+                inside = os.path.relpath(os.path.dirname(place), folder).split(os.sep)
+                for part in itertools.accumulate(inside, os.path.join):
+                    make_directory_at(os.path.join(folder, part))
             lines = [dict(entry) for entry in files[path]]
             described = [line for line in lines if line.get("type") == _AGENT_METADATA]
             if path and described:
@@ -444,12 +447,6 @@ class SessionFiles:
         return path
 
 
-def _make_directories(root: str, path: str) -> None:
-    """Makes the directories below a root that are missing; a link among them refuses (OSError)."""
-    for part in itertools.accumulate(os.path.relpath(path, root).split(os.sep), os.path.join):
-        make_directory_at(os.path.join(root, part))
-
-
 def _append(path: str, line: dict[str, str]) -> None:
     """In one write, behind a line break if the last line was never finished."""
     descriptor = open_at(path, os.O_RDWR | os.O_APPEND)
@@ -463,7 +460,7 @@ def _append(path: str, line: dict[str, str]) -> None:
         os.close(descriptor)
 
 
-def _line(line: dict[str, Any] | dict[str, str]) -> bytes:
+def _line(line: Mapping[str, Any]) -> bytes:
     return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
 
 
@@ -471,15 +468,14 @@ def _copied_lines(source: str, new_id: str) -> Iterator[bytes]:
     for raw, _ in lines_from(source):
         line = parse(raw)
         if line is not None and line.get("type") not in _NOT_COPIED:
-            yield _line(_copied(line, new_id)) if "sessionId" in line else raw + b"\n"
-
-
-def _copied(line: dict[str, Any], new_id: str) -> dict[str, Any]:
-    """Messages say where they come from, so that their costs are not counted again."""
-    copied = {**line, "sessionId": new_id}
-    if "uuid" in line:
-        copied["forkedFrom"] = {"sessionId": line["sessionId"], "messageUuid": line["uuid"]}
-    return copied
+            if "sessionId" not in line:
+                yield raw + b"\n"
+                continue
+            copied = {**line, "sessionId": new_id}
+            if "uuid" in line:
+                # Messages say where they come from, so that their costs are not counted again.
+                copied["forkedFrom"] = {"sessionId": line["sessionId"], "messageUuid": line["uuid"]}
+            yield _line(copied)
 
 
 def _write(path: str, content: Iterable[bytes]) -> None:

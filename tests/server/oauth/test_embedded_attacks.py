@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.invited_people import InvitedPeople
+from claude_code_mcp.state.known_people import InvitedPeople
 from claude_code_mcp.state.oauth_grants import Consent, NewTokens, OAuthGrants, Reused
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.web.authorization.clients import ClientDocuments, client_from, redirect_origin

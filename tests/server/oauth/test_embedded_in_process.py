@@ -16,8 +16,7 @@ from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.service import Service
-from claude_code_mcp.state.invited_people import InvitedPeople
-from claude_code_mcp.state.person_names import PersonNames
+from claude_code_mcp.state.known_people import InvitedPeople, PersonNames
 from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.web.authorization.authorization_server import AuthorizationServer
 from claude_code_mcp.web.authorization.clients import ClientDocuments

@@ -21,7 +21,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import httpx2
@@ -467,11 +467,16 @@ async def discover(issuer: str, send: Send) -> OAuthMetadata:
     raise OAuthFlowError(f"{issuer} has no metadata of an authorization server")
 
 
-def error_of(response: httpx2.Response) -> str | None:
-    """The error code in the answer of a token endpoint, whose body was read."""
+def body_of(response: httpx2.Response) -> dict[str, Any]:
+    """The object in an answer whose body was read; empty if there is none."""
     try:
         body = response.json()
     except ValueError:
-        return None
-    error = body.get("error") if isinstance(body, dict) else None
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def error_of(response: httpx2.Response) -> str | None:
+    """The error code in the answer of a token endpoint, whose body was read."""
+    error = body_of(response).get("error")
     return error if isinstance(error, str) else None

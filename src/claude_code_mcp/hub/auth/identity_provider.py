@@ -29,7 +29,7 @@ from mcp.shared.auth_utils import resource_url_from_server_url
 from pydantic import BaseModel, ValidationError
 
 from ..config_entry import OAuthConfig, TlsConfig
-from .credentials import CredentialStorage, NeedsAuth, ShowAddress, Vault, discover, error_of
+from .credentials import CredentialStorage, NeedsAuth, ShowAddress, Vault, body_of, discover, error_of
 from .oauth_providers import Renewals, SilentOAuth, check_passing
 from .sign_in import listen
 
@@ -81,7 +81,7 @@ class IdentityProvider:
         return self._assertion_in(answer)
 
     def _assertion_in(self, answer: httpx2.Response) -> str:
-        body = _body(answer)
+        body = body_of(answer)
         if answer.status_code != 200:
             reason = error_of(answer) or f"HTTP {answer.status_code}"
             if reason in ("invalid_grant", "invalid_token") and self.id_token_file is None:
@@ -205,19 +205,11 @@ async def _send(request: httpx2.Request) -> httpx2.Response:
 
 
 def _signed_in(answer: httpx2.Response, refresh_token: str | None) -> _SignedIn | None:
-    body = _body(answer)
+    body = body_of(answer)
     if answer.status_code != 200 or not isinstance(body.get("id_token"), str):
         return None
     renewed = body.get("refresh_token")
     return _SignedIn(id_token=body["id_token"], refresh_token=renewed if isinstance(renewed, str) else refresh_token)
-
-
-def _body(answer: httpx2.Response) -> dict[str, Any]:
-    try:
-        body = answer.json()
-    except ValueError:
-        return {}
-    return body if isinstance(body, dict) else {}
 
 
 def _claims(id_token: str) -> dict[str, Any]:

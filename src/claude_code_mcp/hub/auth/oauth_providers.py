@@ -281,7 +281,9 @@ class InteractiveOAuth(StoredOAuth):
         """Whether the stored registration is one to use again: not one for less than is wanted now, nor one in place of
         our document where that is taken, nor a document that is ours no more."""
         client, document = stored.client, self.context.client_metadata_url
-        if client is None or not _covers(client, scope):
+        if client is None:
+            return False
+        if client.scope is not None and not set((scope or "").split()) <= set(client.scope.split()):
             return False
         if client.client_id == document:
             return True
@@ -318,7 +320,8 @@ class InteractiveOAuth(StoredOAuth):
         try:
             sent = await anext(flow)
             while True:
-                if self._configured is not None and _asks_for_metadata(sent):
+                asks_for_metadata = sent.method == "GET" and any(path in sent.url.path for path in _METADATA_PATHS)
+                if self._configured is not None and asks_for_metadata:
                     received = httpx2.Response(200, content=answer, request=sent)
                 else:
                     received = yield sent
@@ -347,11 +350,3 @@ class InteractiveOAuth(StoredOAuth):
             authorization_server=context.auth_server_url,
             wanted_scope=None,
         )
-
-
-def _asks_for_metadata(request: httpx2.Request) -> bool:
-    return request.method == "GET" and any(path in request.url.path for path in _METADATA_PATHS)
-
-
-def _covers(client: OAuthClientInformationFull, scope: str | None) -> bool:
-    return client.scope is None or set((scope or "").split()) <= set(client.scope.split())

@@ -31,9 +31,9 @@ from mcp.server.auth.provider import AccessToken, TokenVerifier
 from ...config import Settings
 from ...errors import ClaudeCodeError, UpstreamUnavailable
 from ...model.events import AuditEvent, AuditKind
-from ...state.person_names import PersonNames
+from ...state.known_people import PersonNames
 from ...state.sign_ins import Identity
-from ...store.following import WatchedFile
+from ...store.watched_files import WatchedFile
 from .access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
 from .people import Admit, Assign, People, Returning, is_person
 from .proxy_users import check_proxy_settings

@@ -39,7 +39,7 @@ from ...config import Settings
 from ...errors import InvalidArgument
 from ...model.events import AuditEvent, AuditKind
 from ...state.database import Database
-from ...state.person_names import PersonNames
+from ...state.known_people import PersonNames
 from ...state.sign_ins import Identity
 from ..sdk import end_connections
 from .access_tokens import AccessTokens

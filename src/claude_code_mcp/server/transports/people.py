@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ... import json_text
 from ...errors import UpstreamUnavailable
 from ...model.caller import is_reserved
-from ...state.person_names import PersonNames
+from ...state.known_people import PersonNames
 from ...state.sign_ins import Identity
 from .access_tokens import Grant, TokenIssuer
 

@@ -37,11 +37,11 @@ from ...server.transports.callers import SCOPE, Callers
 from ...server.transports.http import PATH
 from ...server.transports.rate_limits import FailureLimit
 from ...service import Service
-from ...state.invited_people import InvitedPeople, Person, change_mark
+from ...state.known_people import InvitedPeople, Person, change_mark
 from ...state.oauth_grants import Consent, OAuthGrants
 from ...state.sign_ins import Identity, hash_of
 from ...state.state_directory import database_in
-from ...store.following import WatchedFile
+from ...store.watched_files import WatchedFile
 from .clients import ClientDocuments, redirect_origin
 from .pages import consent_page, invite_page, message, passkey_page, sign_in_page, welcome_page
 from .passkeys import Passkeys, SealedRequests

@@ -35,7 +35,7 @@ from webauthn.helpers.structs import (
 )
 
 from ... import json_text
-from ...state.invited_people import InvitedPeople, Person
+from ...state.known_people import InvitedPeople, Person
 
 BEGUN_FOR = 600.0
 """Seconds for which a request counts."""

@@ -27,7 +27,7 @@ from pydantic import AnyUrl
 from ...errors import UpstreamUnavailable
 from ...server.transports.access_tokens import Grant
 from ...server.transports.callers import SCOPE
-from ...state.invited_people import Person
+from ...state.known_people import Person
 from ...state.oauth_grants import ACCESS_SECONDS, NewTokens, OAuthGrants, Reused, StoredToken
 from .clients import ClientDocuments, KnownClient, client_from, redirect_origin
 from .passkeys import SealedRequests

@@ -1,4 +1,4 @@
-"""Wakes those who follow a file: a transcript, or a small file that a person edits.
+"""Which files change: wakes those who follow a transcript, or a small file that a person edits.
 
 On Linux the kernel's notes are read by the event loop itself (`DirectoryWatch`), without a thread and without polling;
 `watchfiles` does the same elsewhere. Nothing is queued: a follower has one flag, and reads what is new when woken.
@@ -13,17 +13,187 @@ often must do: `wait` returns then without a change.
 
 import asyncio
 import contextlib
+import errno
 import os
+import struct
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from typing import Protocol
 
-from .index import DirectoryWatch
+_EVENT = struct.Struct("iIII")
+_BUFFER = 1 << 16
+_MOST_READS = 64
+"""So many buffers of changes are taken at most; a scan is quicker than more of them."""
+_MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
+_DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _ONLY_DIRECTORIES = 0x400, 0x800, 0x4000, 0x8000, 0x1000000
+_CHANGES = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
 
 Report = Callable[[set[str] | None], None]
 INTERVAL = 0.5
 """Seconds between two updates of one follower."""
+
+
+class DirectoryWatch:
+    """The kernel's notes on changes in directories, not below them. Linux only; OSError where there is no room."""
+
+    def __init__(self) -> None:
+        if sys.platform != "linux":
+            raise OSError(errno.ENOSYS, "inotify is not available")
+        import ctypes  # noqa: PLC0415 - not before something is watched
+
+        self._libc, self._errno = ctypes.CDLL(None, use_errno=True), ctypes.get_errno
+        self._descriptor = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        self._directories: dict[int, str] = {}
+
+    def _checked(self, result: int) -> int:
+        if result < 0:
+            code = self._errno()
+            raise OSError(code, os.strerror(code))
+        return result
+
+    def fileno(self) -> int:
+        """Readable while there are notes."""
+        return self._descriptor
+
+    def add(self, directory: str) -> None:
+        """From now on changes in the directory are noted. OSError if that cannot be done, or it is none."""
+        name = os.fsencode(directory)
+        number = self._checked(self._libc.inotify_add_watch(self._descriptor, name, _CHANGES | _ONLY_DIRECTORIES))
+        self._directories[number] = directory
+
+    def remove(self, directory: str) -> None:
+        """Its changes are noted no more; harmless for one that is not watched."""
+        for number, watched in [*self._directories.items()]:
+            if watched == directory:
+                self._libc.inotify_rm_watch(self._descriptor, number)
+                del self._directories[number]
+
+    def take(self) -> set[tuple[str, str]] | None:
+        """The notes so far, as directory and name (`""`: the directory itself); None if some were lost."""
+        changed: set[tuple[str, str]] = set()
+        for _ in range(_MOST_READS):
+            try:
+                notes = os.read(self._descriptor, _BUFFER)
+            except BlockingIOError:
+                return changed
+            except OSError:
+                return None
+            for number, mask, name in _notes(notes):
+                # Which ones were lost is not known: only a scan can tell what has changed.
+                if mask & _OVERFLOW:
+                    return None
+                directory = self._directories.get(number)
+                if directory is not None:
+                    changed.add((directory, name))
+                if mask & _IGNORED:
+                    # The kernel has given up the watch, and will not use the number again.
+                    self._directories.pop(number, None)
+        return None
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):
+            self.close()
+
+
+def _notes(notes: bytes) -> Iterator[tuple[int, int, str]]:
+    at = 0
+    while at < len(notes):
+        number, mask, _, length = _EVENT.unpack_from(notes, at)
+        at += _EVENT.size
+        yield number, mask, os.fsdecode(notes[at : at + length].rstrip(b"\0"))
+        at += length
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+class _Reports(Protocol):
+    """Reports the paths that changed in directories, in the event loop."""
+
+    def add(self, directory: str) -> None:
+        """From now on changes in the directory are reported; harmless when repeated. OSError if that cannot be done."""
+
+    def remove(self, directory: str) -> None:
+        """Its changes are reported no more."""
+
+    def close(self) -> None:
+        """Nothing is reported any more."""
+
+
+class KernelReports:
+    """Linux."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._watch = DirectoryWatch()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._watch.fileno(), self._take)
+
+    def add(self, directory: str) -> None:
+        self._watch.add(directory)
+
+    def remove(self, directory: str) -> None:
+        self._watch.remove(directory)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._watch.fileno())
+        self._watch.close()
+
+    def _take(self) -> None:
+        changed = self._watch.take()
+        self._report(None if changed is None else {os.path.join(*change) for change in changed})
+
+
+class LibraryReports:
+    """Every other platform, by `watchfiles`: one task, started anew when the directories change."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._directories: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._stop: asyncio.Event | None = None
+
+    def add(self, directory: str) -> None:
+        if not os.path.isdir(directory):
+            raise NotADirectoryError(20, "Not a directory", directory)
+        if directory not in self._directories:
+            self._directories.add(directory)
+            self._restart()
+
+    def remove(self, directory: str) -> None:
+        self._directories.discard(directory)
+        self._restart()
+
+    def close(self) -> None:
+        self._directories.clear()
+        self._restart()
+
+    def _restart(self) -> None:
+        # The old task ends by itself a moment later; until then both report, which does no harm.
+        if self._stop is not None:
+            self._stop.set()
+        self._stop = self._task = None
+        if self._directories:
+            self._stop = asyncio.Event()
+            self._task = asyncio.create_task(self._run({*self._directories}, self._stop))
+
+    async def _run(self, directories: set[str], stop: asyncio.Event) -> None:
+        from watchfiles import awatch  # noqa: PLC0415 - needed on few platforms, and only while somebody follows
+
+        changes = awatch(*directories, recursive=False, debounce=200, step=50, stop_event=stop)
+        self._report(None)  # what happened while nobody watched
+        async for batch in changes:
+            self._report({path for _, path in batch})
+
+
+# -- followers ---------------------------------------------------------------------------------------------------------
 
 
 def followable(path: str) -> str:
@@ -108,89 +278,6 @@ class FileFollower:
                 following.wake()
 
 
-class _Reports:
-    """Reports the paths that changed in directories, in the event loop."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-
-    def add(self, directory: str) -> None:
-        """From now on changes in the directory are reported; harmless when repeated. OSError if that cannot be done."""
-        raise NotImplementedError
-
-    def remove(self, directory: str) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-
-class KernelReports(_Reports):
-    """Linux."""
-
-    def __init__(self, report: Report) -> None:
-        super().__init__(report)
-        self._watch = DirectoryWatch()
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._watch.fileno(), self._take)
-
-    def add(self, directory: str) -> None:
-        self._watch.add(directory)
-
-    def remove(self, directory: str) -> None:
-        self._watch.remove(directory)
-
-    def close(self) -> None:
-        self._loop.remove_reader(self._watch.fileno())
-        self._watch.close()
-
-    def _take(self) -> None:
-        changed = self._watch.take()
-        self._report(None if changed is None else {os.path.join(*change) for change in changed})
-
-
-class LibraryReports(_Reports):
-    """Every other platform, by `watchfiles`: one task, started anew when the directories change."""
-
-    def __init__(self, report: Report) -> None:
-        super().__init__(report)
-        self._directories: set[str] = set()
-        self._task: asyncio.Task[None] | None = None
-        self._stop: asyncio.Event | None = None
-
-    def add(self, directory: str) -> None:
-        if not os.path.isdir(directory):
-            raise NotADirectoryError(20, "Not a directory", directory)
-        if directory not in self._directories:
-            self._directories.add(directory)
-            self._restart()
-
-    def remove(self, directory: str) -> None:
-        self._directories.discard(directory)
-        self._restart()
-
-    def close(self) -> None:
-        self._directories.clear()
-        self._restart()
-
-    def _restart(self) -> None:
-        # The old task ends by itself a moment later; until then both report, which does no harm.
-        if self._stop is not None:
-            self._stop.set()
-        self._stop = self._task = None
-        if self._directories:
-            self._stop = asyncio.Event()
-            self._task = asyncio.create_task(self._run({*self._directories}, self._stop))
-
-    async def _run(self, directories: set[str], stop: asyncio.Event) -> None:
-        from watchfiles import awatch  # noqa: PLC0415 - needed on few platforms, and only while somebody follows
-
-        changes = awatch(*directories, recursive=False, debounce=200, step=50, stop_event=stop)
-        self._report(None)  # what happened while nobody watched
-        async for batch in changes:
-            self._report({path for _, path in batch})
-
-
 # -- watched file -----------------------------------------------------------------------------------------------------
 
 
@@ -211,7 +298,7 @@ class WatchedFile:
         self._names: frozenset[str] = frozenset()
         self._directories: set[str] = set()
         self._blind = False
-        self._reports: KernelReports | LibraryReports | None = None
+        self._reports: _Reports | None = None
 
     async def __aenter__(self) -> "WatchedFile":
         kind = KernelReports if sys.platform == "linux" else LibraryReports

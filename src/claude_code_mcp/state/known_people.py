@@ -1,10 +1,14 @@
-"""The people of the embedded authorization server: their invitations and their passkeys.
+"""The people that this server knows: whose name is whose, and who was invited, with their invitations and passkeys.
 
-A person has a name, which the operator has chosen and which rules, costs and sessions go by, and a subject, which is
-random and never given twice: somebody who is invited again under the name of a person who was removed is somebody else
-to everything that still holds a subject. Removing a person removes all that is theirs in the same transaction. The name
-stays one of the invited (`person_names.py`): nobody else gets it, with the sessions that go by it, by a provider or a
-proxy.
+The name of somebody who comes with access tokens belongs to the first subject of an issuer who came by it, or who was
+invited under it. That is kept for good: at a provider a name can be given to somebody else, and here it is what
+sessions, files and costs go by.
+
+A person of the embedded authorization server has a name, which the operator has chosen and which rules, costs and
+sessions go by, and a subject, which is random and never given twice: somebody who is invited again under the name of a
+person who was removed is somebody else to everything that still holds a subject. Removing a person removes all that is
+theirs in the same transaction. The name stays one of the invited: nobody else gets it, with the sessions that go by it,
+by a provider or a proxy.
 
 An invitation is used by removing it, together with the passkey that it was used for, so that of two at the same time
 one fails, in whatever process. Only its hash is kept. Every method blocks on the disk and raises OSError if the
@@ -22,12 +26,63 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument
 from ..private_files import private_directory, replace_file
-from .database import Database
-from .person_names import INVITED
+from .database import Database, drop_oldest
 from .sign_ins import hash_of
 
 if TYPE_CHECKING:
     import sqlite3
+
+
+INVITED = "invited"
+"""The issuer of those who are invited here, wherever this server is reached; no address, as those of others are."""
+
+
+@dataclass(frozen=True, slots=True)
+class PersonName:
+    """A name, the person who has it, and since when (Unix seconds)."""
+
+    name: str
+    issuer: str
+    subject: str
+    since: float
+
+
+class PersonNames:
+    """The names in one state directory, for all servers that share it."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._clock = clock
+
+    def take(self, name: str, issuer: str, subject: str) -> bool:
+        """Whether the name is this person's; one that nobody has is theirs from now on. On disk when this returns."""
+        query = "SELECT issuer, subject FROM person_names WHERE name = ?"
+        found = self._database.row(query, name)
+        if found is None:
+            # Of two servers that come to this at once the first has it: the row that is there is what counts.
+            insert = "INSERT OR IGNORE INTO person_names VALUES (?, ?, ?, ?)"
+            self._database.execute(insert, name, issuer, subject, self._clock(), durable=True)
+            found = self._database.row(query, name)
+        return bool(found == (issuer, subject))
+
+    def all(self) -> list[PersonName]:
+        query = "SELECT name, issuer, subject, since FROM person_names ORDER BY name"
+        return [PersonName(*row) for row in self._database.rows(query)]
+
+    def forget(self, name: str) -> bool:
+        """Gives a name free; whether somebody had it. A server that runs goes on knowing who has come by it.
+        InvalidArgument for somebody who is invited: they would go on to use it."""
+
+        def change(db: "sqlite3.Connection") -> int:
+            if db.execute("SELECT 1 FROM people WHERE name = ?", (name,)).fetchone() is not None:
+                raise InvalidArgument(f"{name} is invited; `people remove {name}` removes them first.")
+            return db.execute("DELETE FROM person_names WHERE name = ?", (name,)).rowcount
+
+        return self._database.write(change, durable=True) > 0
+
+
+# -- invited people ----------------------------------------------------------------------------------------------------
+
 
 INVITE_SECONDS = 3 * 86_400.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
@@ -115,11 +170,7 @@ class InvitedPeople:
     def _add_invite(self, db: "sqlite3.Connection", subject: str, lasts: float) -> str:
         secret, now = secrets.token_urlsafe(32), self._clock()
         db.execute("DELETE FROM invites WHERE expires_at <= ?", (now,))
-        db.execute(
-            "DELETE FROM invites WHERE hash IN (SELECT hash FROM invites WHERE subject = ?"
-            " ORDER BY expires_at DESC LIMIT -1 OFFSET ?)",
-            (subject, _MOST_INVITES - 1),
-        )
+        drop_oldest(db, "invites", "hash", "expires_at", "subject", subject, _MOST_INVITES - 1)
         db.execute("INSERT INTO invites VALUES (?, ?, ?)", (hash_of(secret), subject, now + lasts))
         return secret
 
@@ -148,7 +199,7 @@ class InvitedPeople:
                 (SELECT count(*) FROM invites WHERE invites.subject = people.subject AND expires_at > ?)
             FROM people ORDER BY name
         """
-        rows = self._database.read(lambda db: db.execute(query, (self._clock(),)).fetchall())
+        rows = self._database.rows(query, self._clock())
         return [
             ListedPerson(name, tuple(json.loads(groups)), invited_at, passkeys, used_at, invites)
             for name, groups, invited_at, passkeys, used_at, invites in rows
@@ -163,13 +214,12 @@ class InvitedPeople:
     def signed_in(self, name: str) -> tuple[Person, float] | None:
         """Somebody who is signed in at the console, and until when; None if they are not, or not any more."""
         query = "SELECT subject, name, groups, console_until FROM people WHERE name = ? AND console_until > ?"
-        row = self._database.read(lambda db: db.execute(query, (name, self._clock())).fetchone())
+        row = self._database.row(query, name, self._clock())
         return None if row is None else (_person(row[:3]), row[3])
 
     def note_sign_in(self, subject: str, until: float) -> None:
         """Somebody has signed in at the console, until then."""
-        values = (until, subject)
-        self._database.write(lambda db: db.execute("UPDATE people SET console_until = ? WHERE subject = ?", values))
+        self._database.execute("UPDATE people SET console_until = ? WHERE subject = ?", until, subject)
 
     def by_invite(self, secret: str) -> tuple[Person, list[bytes]] | None:
         """Whose link this is, without using it up, and the ids of the passkeys that they have; None if it does not
@@ -213,25 +263,23 @@ class InvitedPeople:
             "SELECT subject, name, groups, public_key, sign_count FROM passkeys JOIN people USING (subject)"
             " WHERE credential_id = ?"
         )
-        row = self._database.read(lambda db: db.execute(query, (credential_id,)).fetchone())
+        row = self._database.row(query, credential_id)
         return None if row is None else Passkey(_person(row[:3]), row[3], row[4])
 
     def note_use(self, credential_id: bytes, sign_count: int) -> bool:
         """Notes that a passkey was used; whether it is still there."""
-        values = (sign_count, self._clock(), credential_id)
         statement = "UPDATE passkeys SET sign_count = ?, used_at = ? WHERE credential_id = ?"
-        return self._database.write(lambda db: db.execute(statement, values).rowcount) > 0
+        return self._database.execute(statement, sign_count, self._clock(), credential_id) > 0
 
     # -- where the server is --------------------------------------------------------------------------------------
 
     def serve_at(self, address: str) -> None:
         """Notes where people reach the server, for those who make links."""
-        self._database.write(lambda db: db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (_ADDRESS, address)))
+        self._database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", _ADDRESS, address)
 
     def address(self) -> str | None:
         """Where people reach the server that was started last; None if none was."""
-        query = "SELECT value FROM facts WHERE name = ?"
-        row = self._database.read(lambda db: db.execute(query, (_ADDRESS,)).fetchone())
+        row = self._database.row("SELECT value FROM facts WHERE name = ?", _ADDRESS)
         return None if row is None else str(row[0])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.store.following import INTERVAL, FileFollower, KernelReports, LibraryReports
+from claude_code_mcp.store.watched_files import INTERVAL, FileFollower, KernelReports, LibraryReports
 from tests.support.clock import stopped_clock
 from tests.support.waiting import HANG_SECONDS
 
