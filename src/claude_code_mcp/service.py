@@ -254,6 +254,8 @@ class Service:
         URLs. Of calls of one caller with the same `key` one makes a session, and all return it."""
         self._acceptance.require_text("prompt", prompt, images)
         accept = partial(self._create, prompt, options, caller, timeout, images)
+        if key is None:
+            return await accept(KeyedMessage())
         find = partial(self.find, caller=caller)
         return await self._keyed.once(key, caller.principal, "", (prompt, *images), accept, find)
 
@@ -273,7 +275,7 @@ class Service:
             async with (
                 self._sessions.creating(options or SessionOptions(), caller.principal, deps) as made,
                 self._acceptance.admitted(made, caller.principal, prompt) as session,
-                self._acceptance.recorded(session),
+                self._acceptance.recorded(session, prompt),
             ):
                 message = await self._acceptance.deliver(
                     session, prompt, images, new=True, timeout=timeout, message_id=keyed.message_id
@@ -308,6 +310,8 @@ class Service:
         """
         self._acceptance.require_text("message", text, images)
         accept = partial(self._send, session_id, text, caller, options, when_busy, timeout, at_message, images)
+        if key is None:
+            return await accept(KeyedMessage())
         find = partial(self.find, caller=caller)
         return await self._keyed.once(key, caller.principal, session_id, (text, *images), accept, find)
 
@@ -391,15 +395,17 @@ class Service:
             fork = await self._sessions.fork(source, caller.principal, deps, at_message=at_message, options=options)
             async with (
                 self._acceptance.admitted(fork, caller.principal, text) as session,
-                self._acceptance.recorded(session),
+                self._acceptance.recorded(session, text),
             ):
                 message = await self._acceptance.deliver(session, text, images, new=True, timeout=timeout)
         await self._message_accepted(AuditKind.SESSION_FORKED, session, text, caller.principal, source=source.id)
         return PendingTurn(session, message)
 
     async def _message_accepted(self, kind: AuditKind, session: Session, prompt: str, who: str, **more: Any) -> None:
-        # Before the caller is answered: a server that is killed now still knows of it.
-        await session.saved()
+        # Before the caller is answered: a server that is killed now still knows of it. The record that a new session
+        # begins with has the message.
+        if kind not in (AuditKind.SESSION_CREATED, AuditKind.SESSION_FORKED):
+            await session.saved()
         if self._replica is not None:  # and if the whole machine is lost, the others of its fleet know
             await self._replica.caught_up(session.id)
         details = {

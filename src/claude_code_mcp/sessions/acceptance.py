@@ -149,10 +149,13 @@ class MessageAcceptance:
         self._redactor.learn_from(session.options.mcp_servers, owner=session)
 
     @asynccontextmanager
-    async def recorded(self, session: Session) -> AsyncIterator[None]:
+    async def recorded(self, session: Session, prompt: str) -> AsyncIterator[None]:
         """Writes the record of a new session before anything of it runs; removes it again if nothing comes of it."""
-        await session.deps.stores.recorder.save(session)
+        # As of one whose first turn runs already: who is answered then need not wait for a second record, and a server
+        # that is killed in between leaves a turn that was cut short.
+        session.first_prompt, session.beginning = prompt, True
         try:
+            await session.deps.stores.recorder.save(session)
             yield
         except BaseException:
             if not session.turns or self._sessions.known(session.id) is None:

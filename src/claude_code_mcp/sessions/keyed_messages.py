@@ -55,16 +55,13 @@ class KeyedMessages:
         self._work: set[asyncio.Task[PendingTurn]] = set()
 
     async def once(
-        self, key: str | None, owner: str, session_id: str, parts: Sequence[str], accept: Accepting, find: Finding
+        self, key: str, owner: str, session_id: str, parts: Sequence[str], accept: Accepting, find: Finding
     ) -> PendingTurn:
-        """Has the message accepted, or finds the one that was accepted with this key; without a key, just the former.
-        `parts` are what it consists of, the text first: InvalidArgument if the key was used for something else.
+        """Has the message accepted, or finds the one that was accepted with this key. `parts` are what it consists of, the text first: InvalidArgument if the key was used for something else.
         SessionBusy while another server accepts it.
 
         A caller that goes away changes nothing: the message is accepted or refused all the same, and the key with it.
         """
-        if key is None:
-            return await accept(KeyedMessage())
         if not 0 < len(key) <= LONGEST_KEY:
             raise InvalidArgument(f"messageKey: must have 1 to {LONGEST_KEY} characters.", field="message_key")
         name = KeyName(owner, session_id, key)

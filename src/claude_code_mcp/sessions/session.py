@@ -73,6 +73,8 @@ class Session(SessionView):
         """The owner in the record, which stays when somebody else resumes the session."""
         self.created_at = self.used_at = time.time()
         self.first_prompt: str | None = None
+        self.beginning = False
+        """Whether its first message is about to be accepted: its record says that it runs."""
         self.outcome: Outcome | None = None
         self.grants: tuple[Mapping[str, Any], ...] = ()
         """Permission updates that were allowed for the whole session; every new process is given them."""
@@ -169,7 +171,10 @@ class Session(SessionView):
             message = UserMessage(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout, images)
             message.id = message_id or message.id
             self.used_at = time.time()
-            self.first_prompt = self.first_prompt or text
+            if self.beginning or not self.first_prompt:
+                self.first_prompt = text
+            # Here and not later: the turn may end before its caller is answered, and the record says so.
+            self.beginning = False
             self._turns.accept(message)
             return message
 
@@ -414,7 +419,9 @@ class Session(SessionView):
             return None
         self.revision += 1
         outcome, cut = recordable_outcome(self.outcome)
-        origin = self._origin
+        origin, seconds = self._origin, 0.0 if self.beginning else None
+        if self.turn_seconds is not None:
+            seconds = self.turn_seconds
         return SessionRecord(
             revision=self.revision,
             session_id=self.id,
@@ -426,7 +433,7 @@ class Session(SessionView):
             first_prompt=recordable_prompt(self.first_prompt),
             origin=(origin.session_id, origin.at_message) if origin is not None else None,
             cancelled=self.state is State.CANCELLED,
-            running_since=None if self.turn_seconds is None else time.time() - self.turn_seconds,
+            running_since=None if seconds is None else time.time() - seconds,
             spent_usd=self.spent_usd,
             usage=self._costs.usage,
             model_turns=self._costs.model_turns,
