@@ -2,8 +2,9 @@
 
 A server keeps the process of a session for a while after a turn, so that the next message costs little. When another
 server is sent a message for that session, it asks for it through the database (`make_way`); the one that has it parks
-the process if it does nothing, or says that it is at work. Both sides notice by the change of the database's log file,
-which the system reports: nothing is polled while nothing happens.
+the process if it does nothing, or says that it is at work. The one that has it notices by a file of its own, which the
+other changes, and who waits by the change of the database's log file: the system reports both, and nothing is polled
+while nothing happens.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from ..errors import SessionBusy
-from ..model.events import Event, QuestionOpened, QuestionSettled
+from ..model.question import Question
 from ..state.database import Database
 from ..state.session_holders import Holder, Leases, SessionHolders
 from ..state.session_records import SessionRecords
@@ -66,14 +67,13 @@ class Neighbours:
         """The process is gone, and with it the lease."""
         self._in_background(self._holders.withdraw, token)
 
-    def on_event(self, session_id: str, event: Event) -> None:
-        """Called for every event: others show which questions are open here."""
-        match event:
-            case QuestionOpened():
-                line = str(self._redact(event.question.description))
-                self._in_background(self._holders.question_opened, session_id, event.question.id, line, event.at)
-            case QuestionSettled():
-                self._in_background(self._holders.question_closed, event.question.id)
+    def question_opened(self, session_id: str, question: Question, asked_at: float) -> None:
+        """Others show which questions are open here."""
+        line = str(self._redact(question.description))
+        self._in_background(self._holders.question_opened, session_id, question.id, line, asked_at)
+
+    def question_closed(self, question: Question) -> None:
+        self._in_background(self._holders.question_closed, question.id)
 
     def _in_background(self, step: Callable[..., None], *arguments: object) -> None:
         self._start_task(self._quietly(step, *arguments))
@@ -87,9 +87,14 @@ class Neighbours:
 
     async def serve_requests(self, give_way: Callable[[str], bool]) -> None:
         """Lets others have the sessions that they want; `give_way` parks one, or says that it is at work. Endless."""
-        async with self._follower.follow(f"{self._database.path}-wal") as database:
+        try:
+            path = await asyncio.to_thread(self._holders.signal_file)
+        except OSError as error:
+            log.warning("other servers cannot ask this one for its sessions: %s", error)
+            return
+        async with self._follower.follow(path) as signal:
             while True:
-                await database.changed()
+                await signal.changed()
                 # The next change is another chance, and who wants the session does not wait for ever.
                 with suppress(OSError):
                     for session_id in await asyncio.to_thread(self._holders.wanted):

@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from ..errors import (
     SessionNotFound,
     TranscriptUnreadable,
 )
-from ..model.caller import LOCAL
+from ..model.caller import LOCAL, LOCAL_CALLER, Caller
 from ..model.options import SessionOptions, Worktree, is_session_id
 from ..model.outcome import OutcomeCode, State
 from ..model.text import clip_line
@@ -30,7 +30,7 @@ from ..state.shares import Access
 from ..state.spending import Spending
 from ..store.catalogue import CatalogueEntries, Entry, normalised
 from ..store.transcript_summary import LONGEST_TITLE
-from .dependencies import SessionDeps, Stores
+from .dependencies import ClientEnvironments, SessionDeps, Stores
 from .homes import default_directory, own_directory
 from .launcher import PROMPTS, ForkPoint, check_debug_file, option_notices
 from .session import Session
@@ -402,15 +402,23 @@ async def _time_out(session: Session) -> None:
     await session.interrupt(OutcomeCode.TIMEOUT, drop_queued=False)
 
 
+WithShared = Callable[[CatalogueEntries, int, Caller], Awaitable[CatalogueEntries]]
+"""Adds the sessions that others share with a caller behind its own, up to so many."""
+
+
 class SessionListing:
     """Lists sessions. The local user sees every session of the machine, others only their own and what is shared with
     them. Reads the disk in threads."""
 
-    def __init__(self, sessions: Sessions, access: SessionAccess) -> None:
+    def __init__(
+        self, sessions: Sessions, environments: ClientEnvironments, access: SessionAccess, with_shared: WithShared
+    ) -> None:
         self._sessions = sessions
+        self._environments = environments
         self._access = access
+        self._with_shared = with_shared
 
-    def in_memory(self, principal: str | None) -> list[Session]:
+    def in_memory(self, *, principal: str | None = LOCAL) -> list[Session]:
         """The sessions in memory that have taken a message, most recently used first; of all, or those that one
         principal may watch."""
         return [
@@ -421,25 +429,51 @@ class SessionListing:
 
     async def entries(
         self,
+        *,
+        caller: Caller = LOCAL_CALLER,
+        project: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+        text: str | None = None,
+        whole: bool = False,
+        archived: bool = False,
+        active: bool = False,
+    ) -> CatalogueEntries:
+        """Every session of the caller's on this machine, pinned ones first, then the newest, those without a transcript
+        yet included, and at the end those that others share with them. `text` is looked for in titles and prompts or,
+        with `whole`, in all conversations. With `active`, only those in memory."""
+        deps = self._environments.of(caller)
+        if project is not None and deps.directory is not None:
+            project = os.path.join(deps.directory, project)
+        if project is not None and caller.principal != LOCAL:
+            project = await deps.stores.threads.run(deps.enforcer.resolved, project, caller.principal)
+        look = partial(self._own_entries, caller.principal, deps.stores, project, limit, text)
+        found = await look(offset=offset, whole=whole, archived=archived, active=active)
+        if project is not None or text is not None or archived or active or caller.principal == LOCAL:
+            return found
+        # Behind their own, where there is room: they take no place of a page away.
+        return await self._with_shared(found, limit, caller)
+
+    async def _own_entries(
+        self,
         principal: str,
         stores: Stores,
         project: str | None,
         limit: int,
         text: str | None,
         *,
-        offset: int = 0,
-        whole: bool = False,
-        archived: bool = False,
-        active: bool = False,
+        offset: int,
+        whole: bool,
+        archived: bool,
+        active: bool,
     ) -> CatalogueEntries:
-        """The sessions of a principal, pinned ones first, then the newest; one in memory that has no transcript yet is
-        on the first page. With `active`, only those in memory."""
+        """Without those that others share; one in memory that has no transcript yet is on the first page."""
         # Before the look at memory: what another server has gone on with is listed as it is on disk.
         summaries = await self._summaries(principal, stores)
         self._sessions.forget_outdated(summaries)
         only = None if principal == LOCAL else frozenset(summaries)
         if active:
-            in_memory = frozenset(session.id for session in self.in_memory(principal))
+            in_memory = frozenset(session.id for session in self.in_memory(principal=principal))
             only = in_memory if only is None else only & in_memory
         search = partial(
             stores.catalogue.list,
@@ -453,7 +487,7 @@ class SessionListing:
             by_name=principal != LOCAL,
         )
         # Taken here: the sessions in memory belong to the event loop, and `look` runs in a thread.
-        in_memory_ids = [session.id for session in self.in_memory(principal)]
+        in_memory_ids = [session.id for session in self.in_memory(principal=principal)]
 
         def look() -> tuple[frozenset[str], CatalogueEntries]:
             # First which have a transcript: one that is written after the search would be found by neither look.
@@ -466,7 +500,7 @@ class SessionListing:
         known = {entry.session_id for entry in listed}
         fresh = [
             session
-            for session in self.in_memory(principal)
+            for session in self.in_memory(principal=principal)
             if session.id not in known and _matches(session, project, text, principal)
         ]
         found = await stores.threads.run(lambda: [session.deps.stores.catalogue.find(session.id) for session in fresh])
@@ -479,13 +513,15 @@ class SessionListing:
         newest = sorted([*more, *listed], key=lambda entry: entry.last_used, reverse=True)
         return sorted(newest, key=lambda entry: not entry.pinned)[:limit]
 
-    async def count(self, principal: str, stores: Stores, *, archived: bool = False) -> int:
-        """How many sessions a principal has on disk, as `Catalogue.count` counts them."""
+    async def count(self, *, caller: Caller = LOCAL_CALLER, archived: bool = False) -> int:
+        """How many sessions `entries` has in all pages; a few files may be counted that hold no conversation."""
+        principal, stores = caller.principal, self._environments.of(caller).stores
         only = None if principal == LOCAL else frozenset(await self._summaries(principal, stores))
         return await stores.threads.run(partial(stores.catalogue.count, only=only, archived=archived))
 
-    async def last_states(self, session_ids: Iterable[str], principal: str, stores: Stores) -> dict[str, State]:
-        """The states of sessions with a record that are only on disk."""
+    async def last_states(self, session_ids: Iterable[str], *, caller: Caller = LOCAL_CALLER) -> dict[str, State]:
+        """Where sessions of the caller's stand that are only on disk; others are left out."""
+        principal, stores = caller.principal, self._environments.of(caller).stores
         summaries = await self._summaries(principal, stores)
         wanted = {
             session_id: summaries[session_id]
@@ -518,3 +554,31 @@ def _entry(session: Session) -> Entry:
     """A session that has no transcript yet."""
     prompt = clip_line(session.first_prompt, LONGEST_TITLE) if session.first_prompt else None
     return Entry(session.id, session.cwd, None, prompt, session.used_at, None, 0)
+
+
+# -- other machines ----------------------------------------------------------------------------------------------------
+
+
+class SessionRelocation:
+    """The sessions of this machine, for whoever brings one here or takes one away."""
+
+    def __init__(self, sessions: Sessions, environments: ClientEnvironments) -> None:
+        self._sessions = sessions
+        self._environments = environments
+
+    def environment_of(self, caller: Caller) -> SessionDeps:
+        """What the sessions of a caller use on this machine."""
+        return self._environments.of(caller)
+
+    async def let_go(self, session_id: str) -> None:
+        """Forgets a session that another machine goes on with; its files stay. SessionBusy while it is at work."""
+        await self._sessions.release(session_id)
+
+    async def lose(self, session_id: str, detail: str) -> None:
+        """Another machine has taken a session: its turn ends with `machine_lost`, and it is forgotten here; its files
+        stay. The turn has ended when this first waits."""
+        session = self._sessions.known(session_id)
+        if session is not None:
+            session.lose(detail)
+            await session.closed()
+            await self._sessions.release(session_id)

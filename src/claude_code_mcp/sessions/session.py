@@ -29,13 +29,13 @@ from ..model.outcome import Outcome, OutcomeCode, State
 from ..model.usage import Usage
 from ..state.session_records import SessionRecord
 from ..store.event_log import EventLog
+from .background import recordable_outcome, recordable_prompt
 from .dependencies import SessionDeps
 from .event_writer import EventWriter
 from .frame_router import FrameRouter
 from .launcher import ForkPoint, find_conversation_start
 from .live_process import CurrentProcess, LiveProcess
 from .messages import MessageQueue, UserMessage, WhenBusy
-from .record_writer import recordable_outcome, recordable_prompt
 from .session_costs import SessionCosts
 from .session_loader import OnDisk, restored_output
 from .session_questions import SessionQuestions

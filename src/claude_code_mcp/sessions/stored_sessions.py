@@ -26,14 +26,13 @@ from ..store.conversation import Item
 from ..store.cost_table import Costs, Grouping
 from ..store.transcript_export import Detail
 from ..store.transcript_reader import Checkpoint, Extent, read_checkpoints
-from .acceptance import ObserverList
 from .dependencies import ClientEnvironments, Stores
 from .file_before import file_text
 from .git import Git
 from .pull_requests import PullRequests
 from .registry import Sessions
 from .session import Session
-from .session_access import SessionAccess
+from .session_access import ObserverList, SessionAccess
 from .session_library import ExportFormat, ReadPage, StoredConversation, TextHit
 from .worktree_changes import Unsaved, WorktreeChanges, WorktreePlan
 

@@ -48,6 +48,7 @@ class ServerLife:
     def __init__(self, state_dir: Path) -> None:
         self.id = uuid.uuid4().hex[:16]
         self._directory = state_dir / "servers"
+        self._wanted = self._directory / "wanted"
         self._lock: FileLock | None = None
         self._beginning = threading.Lock()
         self._ended = False
@@ -83,10 +84,14 @@ class ServerLife:
         except OSError:  # a lock that somebody holds is one too
             return True
         # Whoever has the lock is the only one: its server can not come back, since every life has a new id.
-        with contextlib.suppress(OSError):
-            path.unlink()
+        self._remove_files(server)
         lock.release()
         return False
+
+    def _remove_files(self, server: str) -> None:
+        for path in (self._wanted / server, self._directory / f"{server}{_SUFFIX}"):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def end(self) -> None:
         """Others see from now on that this server is gone. Harmless when repeated."""
@@ -94,10 +99,19 @@ class ServerLife:
             self._ended = True
             lock, self._lock = self._lock, None
         if lock is not None:
-            with contextlib.suppress(OSError):
-                # While the lock is held: after its release another server, in `lives`, may have it.
-                (self._directory / f"{self.id}{_SUFFIX}").unlink()
+            # While the lock is held: after its release another server, in `lives`, may have it.
+            self._remove_files(self.id)
             lock.release()
+
+    def signal_file(self) -> str:
+        """The file that changes when another server wants something of this one; its directory is there. It is apart
+        from the database, which this server itself writes to all the time."""
+        return str(private_directory(self._wanted) / self.id)
+
+    def signal(self, server: str) -> None:
+        """Wakes the server with this id, if it lives."""
+        private_directory(self._wanted)
+        (self._wanted / server).write_text(uuid.uuid4().hex)
 
     def _file_lock(self, server: str) -> "FileLock":
         from filelock import FileLock  # noqa: PLC0415 - takes a while, and a first call needs none
@@ -115,6 +129,7 @@ _WANTED, _REFUSED = 1, -1
 class Holder:
     """A server that has a process of a session."""
 
+    server: str
     description: str
     """Who it is, in the words of a message to a person."""
     refuses: bool
@@ -138,6 +153,7 @@ class SessionHolders:
         self._database = database
         self._life = ServerLife(database.directory)
         self._description = description
+        self.signal_file = self._life.signal_file
 
     def announce(self, session_id: str, token: str) -> None:
         """This server has a process of the session; `token` is new for each."""
@@ -160,7 +176,10 @@ class SessionHolders:
                 db.execute("UPDATE holders SET wanted = ? WHERE session_id = ?", (_WANTED, session_id))
             return holder
 
-        return self._database.write(change)
+        holder = self._database.write(change)
+        if holder is not None:  # after the database, where the other server then looks
+            self._life.signal(holder.server)
+        return holder
 
     def holder(self, session_id: str) -> Holder | None:
         """The living server that has the session; None if that is this one, or if none has announced it."""
@@ -171,7 +190,7 @@ class SessionHolders:
         row = db.execute(query, (session_id,)).fetchone()
         if row is None or row[0] == self._life.id or not self._life.lives(row[0]):
             return None
-        return Holder(row[1], row[2] == _REFUSED)
+        return Holder(row[0], row[1], row[2] == _REFUSED)
 
     def wanted(self) -> list[str]:
         """The sessions of this server that others want."""
