@@ -26,6 +26,7 @@ from ..model.caller import LOCAL
 from ..model.events import Event, QuestionOpened, QuestionSettled, Spent, StateChanged, TurnEnded, TurnStarted
 from ..model.options import Image
 from ..model.outcome import BUSY, Outcome, OutcomeCode, State
+from ..model.tool_names import PREFIX
 from ..questions.broker import Broker
 from ..redaction import Redactor
 from ..state.message_keys import LONGEST_KEY, KeyName, KeyState, MessageKeys, TakenKey
@@ -33,7 +34,7 @@ from ..state.session_records import SessionRecord
 from .background import StartTask
 from .dependencies import SessionDeps, Stores
 from .launcher import needs_confirmation
-from .mcp_bridge import expand_prompt, names_prompt, usable_servers
+from .mcp_bridge import expand_prompt, usable_servers
 from .messages import UserMessage, WhenBusy, allowed_path, read_images
 from .neighbours import Neighbours
 from .policy_enforcer import PrincipalLimits
@@ -204,7 +205,7 @@ class MessageAcceptance:
 
     async def _expanded(self, session: Session, text: str) -> str:
         """The message, or the prompt of a hub's server that it names: whose text the policy must allow too."""
-        if not names_prompt(text):
+        if not text.startswith(f"/{PREFIX}"):
             return text
         async with session.deps.hosted() as host:
             if host is None:
@@ -431,7 +432,6 @@ class Bookkeeper:
             case QuestionOpened():
                 self._neighbours.question_opened(session_id, event.question, event.at)
             case QuestionSettled():
-                changes_record = event.resolution.answer is not None and event.resolution.answer.allow
                 self._neighbours.question_closed(event.question)
         session = self.sessions.known(session_id) if changes_record else None
         if session is not None:

@@ -132,7 +132,8 @@ class Sessions:
         self, session_id: str, options: SessionOptions, cwd: str, principal: str, deps: SessionDeps, **more: Any
     ) -> Session:
         """A session with options from a caller: checked first, then refused or tightened by the policy."""
-        check_definitions(options)
+        if options.agents or options.mcp_servers or options.output_schema is not None:
+            check_definitions(options)
         admitted = deps.enforcer.admit(options, cwd, principal)
         return Session(session_id, admitted, admitted.cwd or cwd, principal, deps, **more)
 

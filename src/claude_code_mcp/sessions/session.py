@@ -2,8 +2,8 @@
 
 `SessionView` (session_view.py) is what callers see, `Session` what the service does with it. The work is done by its
 parts: `TurnRunner` (turn.py) runs the turns, `MessageQueue` has the accepted messages, `CurrentProcess`
-(live_process.py) the process, `SessionQuestions` the open questions, `StateTracker` and `StallTimer` (state.py) the
-state, `SessionCosts` the totals; `FrameRouter` hands them what the process says.
+(live_process.py) the process, `SessionQuestions` the open questions, `StateTracker` and `StallTimer`
+(event_writer.py) the state, `SessionCosts` the totals; `FrameRouter` hands them what the process says.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from ..state.session_records import SessionRecord
 from ..store.event_log import EventLog
 from .background import recordable_outcome, recordable_prompt
 from .dependencies import SessionDeps
-from .event_writer import EventWriter
+from .event_writer import EventWriter, StallTimer, StateTracker
 from .frame_router import FrameRouter
 from .launcher import ForkPoint, find_conversation_start
 from .live_process import CurrentProcess, LiveProcess
@@ -41,7 +41,6 @@ from .session_loader import OnDisk, restored_output
 from .session_questions import SessionQuestions
 from .session_view import SessionView
 from .spares import Spare
-from .state import StallTimer, StateTracker
 from .turn import SessionParts, TurnRunner
 
 log = logging.getLogger(__name__)
@@ -94,7 +93,9 @@ class Session(SessionView):
         self._released = False
         self._state = StateTracker(self.log)
         self._stall_timer = StallTimer(
-            settings.stall, lambda: self.state is State.RUNNING, lambda seconds: self.log.append(Stalled(seconds))
+            settings.stall_ms / 1000,
+            lambda: self.state is State.RUNNING,
+            lambda seconds: self.log.append(Stalled(seconds)),
         )
         self._events = EventWriter(self.log, cwd, deps.redact)
         self.readable_lines = self._events.readable_lines
@@ -300,7 +301,10 @@ class Session(SessionView):
 
     def grant(self, updates: list[Mapping[str, Any]]) -> None:
         """Permission updates that were allowed for the whole session, which the next process must be given too."""
-        self.grants = (*self.grants, *(update for update in updates if update not in self.grants))
+        news = [update for update in updates if update not in self.grants]
+        if news:
+            self.grants = (*self.grants, *news)
+            self.deps.stores.recorder.changed(self)
 
     def revoke_mode(self) -> None:
         """Forgets a mode that was granted, because a newer one is set."""
@@ -311,6 +315,7 @@ class Session(SessionView):
         if mode is not None or self.options.permission_mode == "plan":
             self.options = self.options.model_copy(update={"permission_mode": mode or "default"})
             self.revoke_mode()
+            self.deps.stores.recorder.changed(self)
 
     async def reconfigure(self, change: Mapping[str, Any]) -> None:
         """Goes on with another model or mode, which the policy must admit: at once in the process that runs, and in all

@@ -11,12 +11,11 @@ from ..model.question import Question
 from ..model.usage import Usage
 from ..store.event_log import EventLog, EventReader
 from .dependencies import SessionDeps
-from .event_writer import EventWriter, ReadableLines
+from .event_writer import EventWriter, ReadableLines, StallTimer, StateTracker
 from .live_process import CurrentProcess
 from .messages import MessageQueue, UserMessage
 from .session_costs import SessionCosts
 from .session_questions import SessionQuestions
-from .state import StallTimer, StateTracker
 from .turn import TurnRunner
 
 

@@ -31,13 +31,12 @@ from ..model.usage import Usage
 from ..processes.child import Exit
 from ..store.event_log import EventLog
 from .dependencies import SessionDeps
-from .event_writer import EventWriter
+from .event_writer import EventWriter, StallTimer, StateTracker
 from .live_process import CurrentProcess
 from .messages import MessageQueue, UserMessage
 from .session_costs import SessionCosts
 from .session_loader import messages_in_transcript
 from .session_questions import SessionQuestions
-from .state import StallTimer, StateTracker
 
 _DROPPED = "The turn before it was interrupted, and this message was dropped before Claude Code had read it."
 _NOT_SAVED = (
