@@ -187,7 +187,7 @@ class Service:
         self.stored = StoredSessions(
             self._sessions, self._environments, self._observers, self._redactor.data, self.access
         )
-        listing = SessionListing(self._sessions, self._environments, self.access, self.stored.with_shared)
+        listing = SessionListing(self._sessions, self._environments, self.access)
         self.sessions = listing.in_memory
         self.catalogue, self.catalogue_size, self.last_states = listing.entries, listing.count, listing.last_states
         self.work = SessionWork(self._sessions, self._environments, self.stored)

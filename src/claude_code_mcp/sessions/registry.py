@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -403,21 +403,14 @@ async def _time_out(session: Session) -> None:
     await session.interrupt(OutcomeCode.TIMEOUT, drop_queued=False)
 
 
-WithShared = Callable[[CatalogueEntries, int, Caller], Awaitable[CatalogueEntries]]
-"""Adds the sessions that others share with a caller behind its own, up to so many."""
-
-
 class SessionListing:
     """Lists sessions. The local user sees every session of the machine, others only their own and what is shared with
     them. Reads the disk in threads."""
 
-    def __init__(
-        self, sessions: Sessions, environments: ClientEnvironments, access: SessionAccess, with_shared: WithShared
-    ) -> None:
+    def __init__(self, sessions: Sessions, environments: ClientEnvironments, access: SessionAccess) -> None:
         self._sessions = sessions
         self._environments = environments
         self._access = access
-        self._with_shared = with_shared
 
     def in_memory(self, *, principal: str | None = LOCAL) -> list[Session]:
         """The sessions in memory that have taken a message, most recently used first; of all, or those that one
@@ -454,6 +447,20 @@ class SessionListing:
             return found
         # Behind their own, where there is room: they take no place of a page away.
         return await self._with_shared(found, limit, caller)
+
+    async def _with_shared(self, listed: CatalogueEntries, limit: int, caller: Caller) -> CatalogueEntries:
+        """A list of the caller's sessions and, behind it as far as there is room, what others share with them; of that
+        which has a transcript."""
+        await self._access.refresh()
+        known, found = {entry.session_id for entry in listed}, [*listed]
+        for share in self._access.shared_with(caller.principal):
+            if len(found) >= limit:
+                break
+            if share.session_id not in known:
+                stores = self._environments.of(Caller(share.owner)).stores
+                entry = await stores.threads.run(stores.catalogue.find, share.session_id)
+                found += [entry] if entry is not None else []
+        return found
 
     async def _own_entries(
         self,
