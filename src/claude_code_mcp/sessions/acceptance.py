@@ -119,7 +119,9 @@ class MessageAcceptance:
         # Before its first event: what is logged from here on is redacted.
         self.learn_secrets(session)
         # Nothing is awaited between the count and `room`, so that two messages at once count each other.
-        working = [other.id for other in self._sessions.all() if other.owner == principal and other.at_work]
+        # A session works while a turn runs, or something of it uses the model without one.
+        own = [other for other in self._sessions.all() if other.owner == principal]
+        working = [other.id for other in own if other.busy or other.process.uses_model]
         with limits.room(session.id, principal, working), self._sessions.keeping(session) as kept:
             if kept.deps.replica is not None:
                 # Before anything is reserved or sent: on a machine that does not hold the session nothing may run.

@@ -53,6 +53,11 @@ class EventWriter:
         self._report_due = 0.0
 
     @property
+    def context(self) -> tuple[int, int]:
+        """`context_tokens` and `context_window`."""
+        return self.context_tokens, self.context_window
+
+    @property
     def background_work(self) -> bool:
         """Whether tasks run in the background, or one has just ended and is about to start a turn with its report."""
         return self.background_tasks > 0 or time.monotonic() < self._report_due

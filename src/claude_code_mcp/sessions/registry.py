@@ -23,7 +23,7 @@ from ..errors import (
 )
 from ..model.caller import LOCAL, LOCAL_CALLER, Caller
 from ..model.options import SessionOptions, Worktree, is_session_id
-from ..model.outcome import OutcomeCode, State
+from ..model.outcome import Outcome, OutcomeCode, State
 from ..model.text import clip_line
 from ..state.session_records import Summary
 from ..state.shares import Access
@@ -205,7 +205,7 @@ class Sessions:
         return True
 
     def _is_unused(self, session: Session) -> bool:
-        return session.dormant and not session.busy and not self._senders[session.id]
+        return session.process.dormant and not session.busy and not self._senders[session.id]
 
     def forget_outdated(self, summaries: Mapping[str, Summary]) -> None:
         """Forgets the sessions that other servers have gone on with, so that they are listed as they are now."""
@@ -284,7 +284,7 @@ class Sessions:
         fork = self._new(str(uuid.uuid4()), resumed, cwd, principal, deps, origin=origin)
         fork.notices = option_notices(options, source.options)
         if options is None or options.max_budget_usd is None:
-            fork.spent_usd = source.spent_usd  # otherwise a budget could be had again and again
+            fork.costs.spent_usd = source.spent_usd  # otherwise a budget could be had again and again
         return fork
 
     async def clean_up_regularly(self) -> None:
@@ -300,26 +300,26 @@ class Sessions:
                 await asyncio.to_thread(_clean_up_records, self._all_stores(), self._deps.enforcer.limits.spending)
 
     def _clean_up(self, session: Session) -> None:
-        settings = self._deps.settings
+        settings, idle_seconds = self._deps.settings, time.time() - session.used_at
         if session.busy:
             if session.working_seconds > settings.running_session_max:
                 log.warning("session %s runs for too long and is ended", session.id)
                 self._deps.start_task(_time_out(session))
-        elif session.background_work and session.background_seconds <= settings.running_session_max:
+        elif session.activity.background_work and session.activity.background_seconds <= settings.running_session_max:
             return  # what it runs in the background is not idle
-        elif session.idle_seconds > settings.session_ttl and not self._senders[session.id]:
+        elif idle_seconds > settings.session_ttl and not self._senders[session.id]:
             # Only where nobody sends it a message: such a call has the object in its hands.
             self._forget(session)
-        elif session.can_park and session.idle_seconds > settings.idle_park:
+        elif session.can_park and idle_seconds > settings.idle_park:
             session.park()
-        elif session.background_work:
+        elif session.activity.background_work:
             log.warning("session %s runs in the background for too long and is parked", session.id)
             session.park()
 
     def _forget(self, session: Session) -> None:
         """Drops a session from memory. One whose process is still being closed stays: a resume must wait for that."""
         session.park()
-        if session.dormant:
+        if session.process.dormant:
             del self._known[session.id]
             self._moved = {old: new for old, new in self._moved.items() if new != session.id}
             session.log.close()
@@ -330,7 +330,7 @@ class Sessions:
             if other is session or not (other.cwd == directory or other.cwd.startswith(directory + os.sep)):
                 continue
             # One that starts again while others are waited for is found by its process before anything is removed.
-            if other.busy or other.background_work or self._senders[other.id]:
+            if other.busy or other.activity.background_work or self._senders[other.id]:
                 raise SessionBusy(f"Session {other.id} is at work in {directory}.", session_id=other.id)
             other.park()
             await other.closed()
@@ -340,19 +340,19 @@ class Sessions:
         session = self.known(session_id)
         if session is None:
             return
-        if session.busy or session.background_work or self._senders[session.id]:
+        if session.busy or session.activity.background_work or self._senders[session.id]:
             raise SessionBusy(f"Session {session.id} is at work.", session_id=session.id)
         session.park()
         await session.closed()
         # It may have been sent a message while its process was closing.
-        if self._known.get(session.id) is session and session.dormant and not self._senders[session.id]:
+        if self._known.get(session.id) is session and session.process.dormant and not self._senders[session.id]:
             self._forget(session)
 
     async def drop(self, session: Session) -> None:
         """Forgets a session whose options Claude Code has refused, once its process is gone."""
         # Waited for first: until the process is gone, a resume must find this object and wait as well.
         await session.closed()
-        if self._known.get(session.id) is session and session.dormant:
+        if self._known.get(session.id) is session and session.process.dormant:
             del self._known[session.id]
             session.log.close()
 
@@ -362,7 +362,7 @@ class Sessions:
         self._closed = True
         sessions = list(self._known.values())
         for session in sessions:
-            session.release()
+            session.release(Outcome(OutcomeCode.INTERRUPTED, detail="The server stopped."))
         # At the same time: each process has its own time to end.
         await asyncio.gather(self.spares.close(), *(session.closed() for session in sessions))
         # After the processes: their last events are for those who still follow.
@@ -587,6 +587,6 @@ class SessionRelocation:
         stay. The turn has ended when this first waits."""
         session = self._sessions.known(session_id)
         if session is not None:
-            session.lose(detail)
+            session.release(Outcome(OutcomeCode.MACHINE_LOST, detail=detail))
             await session.closed()
             await self._sessions.release(session_id)
