@@ -14,7 +14,7 @@ from typing import Any
 
 from claude_code_mcp.model.caller import LOCAL
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.sessions.record_writer import RecordWriter
+from claude_code_mcp.sessions.background import RecordWriter
 from claude_code_mcp.sessions.session_library import SessionLibrary
 from claude_code_mcp.state.session_records import SessionRecord, SessionRecords
 from claude_code_mcp.state.state_directory import database_in

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from .policy.policy import Limits, Policy, Profile
     from .questions.broker import Channel
     from .service import Service
-    from .sessions.acceptance import InterruptResult, Observer, PendingTurn
+    from .sessions.acceptance import InterruptResult, PendingTurn
     from .sessions.messages import WhenBusy
     from .sessions.session import Session
+    from .sessions.session_access import Observer
 
 __all__ = [
     "Answer",
@@ -67,7 +68,8 @@ _MODULES = {
     "policy.policy": ("Limits", "Policy", "Profile"),
     "questions.broker": ("Channel",),
     "service": ("Service",),
-    "sessions.acceptance": ("InterruptResult", "Observer", "PendingTurn"),
+    "sessions.acceptance": ("InterruptResult", "PendingTurn"),
+    "sessions.session_access": ("Observer",),
     "sessions.messages": ("WhenBusy",),
     "sessions.session": ("Session",),
 }

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,30 +26,37 @@ from .errors import PermissionDenied, SessionNotFound
 from .model.caller import LOCAL, LOCAL_CALLER, Caller, ClientEnvironment
 from .model.events import AuditEvent, AuditKind
 from .model.options import SessionOptions, is_session_id
-from .model.outcome import State
 from .model.paths import config_directory
 from .model.question import Answer, Question
 from .policy.policy import Policy
 from .processes.child import prepare
+from .processes.leftovers import sweep_quietly
 from .questions.broker import Broker
 from .questions.cli_reply import put_back
 from .questions.presentation import Redaction
 from .redaction import MARK, Redactor
-from .sessions.acceptance import Bookkeeper, InterruptResult, MessageAcceptance, Observer, ObserverList, PendingTurn
-from .sessions.background import BackgroundTasks, sweep_later
-from .sessions.caller_policy import CallerPolicy
+from .sessions.acceptance import (
+    Bookkeeper,
+    InterruptResult,
+    KeyedMessage,
+    KeyedMessages,
+    MessageAcceptance,
+    PendingTurn,
+    message_state,
+    turn_before,
+    was_read,
+)
+from .sessions.background import BackgroundTasks, StartTask
 from .sessions.dependencies import ClientEnvironments, HostOf, SessionDeps, Stores, make_launcher
 from .sessions.homes import Home, Homes, default_directory
-from .sessions.keyed_messages import KeyedMessage, KeyedMessages, message_state, turn_before, was_read
 from .sessions.mcp_bridge import McpServerHost
 from .sessions.messages import UserMessage, WhenBusy
 from .sessions.neighbours import Neighbours
 from .sessions.policy_enforcer import PolicyEnforcer
-from .sessions.registry import SessionListing, Sessions
-from .sessions.relocation import SessionRelocation, record_key
+from .sessions.registry import SessionListing, SessionRelocation, Sessions
 from .sessions.replica import SessionReplica
 from .sessions.session import Session
-from .sessions.session_access import SessionAccess
+from .sessions.session_access import CallerPolicy, Observer, ObserverList, SessionAccess
 from .sessions.slots import Slots
 from .sessions.stored_sessions import SessionWork, StoredSessions
 from .state.message_keys import MessageKeys
@@ -57,7 +64,6 @@ from .state.session_records import owners_below
 from .state.shares import Access, Shares
 from .state.spending import Spending
 from .state.state_directory import check_quietly, database_in
-from .store.catalogue import CatalogueEntries
 from .store.event_log import Subscription
 from .store.transcripts import ProjectFolders
 
@@ -106,6 +112,12 @@ class Service:
         self._host_of = host_of
         self.hosts = dict(hosts or {})
         self._observers = ObserverList()
+        self.observe = self._observers.add
+        """From now on the observer hears of every event and every audited act."""
+        self.audit = self._observers.act
+        """Reports an act to every observer."""
+        self.add_secrets = self._redactor.add
+        """Values that `redaction` takes out from now on."""
         self._host = host
         self._spares = spares
         self._replica = replica
@@ -120,11 +132,15 @@ class Service:
         self._homes = Homes(
             self.settings, self._environment, policy, principals, self.audit, others=others, owners=owners
         )
+        self.admit = self._homes.admit
+        """Why a caller in these groups cannot be served before a restart; None if it can."""
+        self.assign = self._homes.assign
+        """From now on a caller is in these groups, and no others; what it may do changes at once."""
         self._linked_folders = not principals and not others and policy.profile(LOCAL).isolation == "none"
         self.access = SessionAccess(Shares(self.state), policy.groups_of, self.audit)
         """Who may do what with sessions of others."""
         self._tasks = BackgroundTasks()
-        self._keyed = KeyedMessages(MessageKeys(self.state), record_key if replica is not None else None)
+        self._keyed = KeyedMessages(MessageKeys(self.state), replicated=replica is not None)
         self.start_task = self._tasks.start
         """Starts a task of the service: kept until it is done, its failure logged, never a caller's to cancel. An
         `endless` one is cancelled when the service closes; others have a moment to end by themselves."""
@@ -168,15 +184,17 @@ class Service:
         bookkeeper.sessions, bookkeeper.stores = self._sessions, deps.stores
         bookkeeper.moved_elsewhere = self.access.moved
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor)
-        self._listing = SessionListing(self._sessions, self.access)
         self.stored = StoredSessions(
             self._sessions, self._environments, self._observers, self._redactor.data, self.access
         )
+        listing = SessionListing(self._sessions, self._environments, self.access)
+        self.sessions = listing.in_memory
+        self.catalogue, self.catalogue_size, self.last_states = listing.entries, listing.count, listing.last_states
         self.work = SessionWork(self._sessions, self._environments, self.stored)
         self.relocation = SessionRelocation(self._sessions, self._environments)
         start_task(asyncio.to_thread(check_quietly, self.state))
         start_task(prepare())
-        start_task(sweep_later(start_task, _SWEEP_DELAY), endless=True)
+        start_task(_sweep_later(start_task), endless=True)
         start_task(self.neighbours.serve_requests(self._sessions.give_way), endless=True)
         start_task(self._sessions.clean_up_regularly(), endless=True)
         start_task(self._slots.watch_memory(), endless=True)
@@ -214,27 +232,9 @@ class Service:
         yield
         del kept
 
-    async def admit(self, principal: str, groups: Collection[str]) -> str | None:
-        """Why a caller in these groups cannot be served before a restart; None if it can."""
-        return await self._homes.admit(principal, groups)
-
-    def assign(self, principal: str, groups: Collection[str]) -> None:
-        """From now on a caller is in these groups, and no others; what it may do changes at once."""
-        self._homes.assign(principal, groups)
-
     async def why_restart_for(self, principal: str) -> str | None:
         """Why a caller who was not there when this began cannot be served before a restart; None if it can."""
         return _OWN_SERVERS if self.hosts else await self._homes.objection(principal)
-
-    # -- observers --------------------------------------------------------------------------------------------
-
-    def observe(self, observer: Observer) -> None:
-        """From now on the observer hears of every event and every audited act."""
-        self._observers.add(observer)
-
-    def audit(self, act: AuditEvent) -> None:
-        """Reports an act to every observer."""
-        self._observers.act(act)
 
     # -- messages to sessions ---------------------------------------------------------------------------------
 
@@ -254,6 +254,8 @@ class Service:
         URLs. Of calls of one caller with the same `key` one makes a session, and all return it."""
         self._acceptance.require_text("prompt", prompt, images)
         accept = partial(self._create, prompt, options, caller, timeout, images)
+        if key is None:
+            return await accept(KeyedMessage())
         find = partial(self.find, caller=caller)
         return await self._keyed.once(key, caller.principal, "", (prompt, *images), accept, find)
 
@@ -273,7 +275,7 @@ class Service:
             async with (
                 self._sessions.creating(options or SessionOptions(), caller.principal, deps) as made,
                 self._acceptance.admitted(made, caller.principal, prompt) as session,
-                self._acceptance.recorded(session),
+                self._acceptance.recorded(session, prompt),
             ):
                 message = await self._acceptance.deliver(
                     session, prompt, images, new=True, timeout=timeout, message_id=keyed.message_id
@@ -308,6 +310,8 @@ class Service:
         """
         self._acceptance.require_text("message", text, images)
         accept = partial(self._send, session_id, text, caller, options, when_busy, timeout, at_message, images)
+        if key is None:
+            return await accept(KeyedMessage())
         find = partial(self.find, caller=caller)
         return await self._keyed.once(key, caller.principal, session_id, (text, *images), accept, find)
 
@@ -391,7 +395,7 @@ class Service:
             fork = await self._sessions.fork(source, caller.principal, deps, at_message=at_message, options=options)
             async with (
                 self._acceptance.admitted(fork, caller.principal, text) as session,
-                self._acceptance.recorded(session),
+                self._acceptance.recorded(session, text),
             ):
                 message = await self._acceptance.deliver(session, text, images, new=True, timeout=timeout)
         await self._message_accepted(AuditKind.SESSION_FORKED, session, text, caller.principal, source=source.id)
@@ -399,7 +403,12 @@ class Service:
 
     async def _message_accepted(self, kind: AuditKind, session: Session, prompt: str, who: str, **more: Any) -> None:
         # Before the caller is answered: a server that is killed now still knows of it.
-        await session.saved()
+        if kind in (AuditKind.SESSION_CREATED, AuditKind.SESSION_FORKED):
+            # The record that it begins with has the message. One step of the loop, in which the start of its process
+            # gets its place in the line: the answer can say what it waits for.
+            await asyncio.sleep(0)
+        else:
+            await session.saved()
         if self._replica is not None:  # and if the whole machine is lost, the others of its fleet know
             await self._replica.caught_up(session.id)
         details = {
@@ -431,7 +440,16 @@ class Service:
         """Ends the session for good, also one of ours that is only on disk. That is on disk when this returns."""
         self.access.refuse_borrowed(self.current_id(session_id), caller.principal)
         deps = self._environments.of(caller)
-        session = self._sessions.known(session_id) or await self._recorded_session(session_id, caller.principal, deps)
+        session = self._sessions.known(session_id)
+        if session is None:
+            records, who = deps.stores.recorder.records, caller.principal
+            mine = is_session_id(session_id) and await asyncio.to_thread(records.owned_by, who, session_id)
+            if mine and await asyncio.to_thread(records.read, session_id) is not None:
+                if await asyncio.to_thread(deps.stores.leases.held, session_id):
+                    raise await self.neighbours.busy(session_id)
+                session = await self._owned(session_id, who, deps)
+            else:
+                session = self.session(session_id, principal=who)
         if session.owner != caller.principal:
             raise self._observers.foreign_session(session_id, caller.principal)
         await self.neighbours.refuse_elsewhere(session)
@@ -439,17 +457,6 @@ class Service:
         session.cancel()
         await session.deps.stores.recorder.save(session)
         return session
-
-    async def _recorded_session(self, session_id: str, principal: str, deps: SessionDeps) -> Session:
-        """The principal's session that has a record on disk. SessionNotFound if there is none, SessionBusy if another
-        server runs it."""
-        records = deps.stores.recorder.records
-        mine = is_session_id(session_id) and await asyncio.to_thread(records.owned_by, principal, session_id)
-        if mine and await asyncio.to_thread(records.read, session_id) is not None:
-            if await asyncio.to_thread(deps.stores.leases.held, session_id):
-                raise await self.neighbours.busy(session_id)
-            return await self._owned(session_id, principal, deps)
-        return self.session(session_id, principal=principal)
 
     # -- looking at sessions ----------------------------------------------------------------------------------
 
@@ -500,48 +507,9 @@ class Service:
         session = self._sessions.known(session_id)
         return session.id if session is not None else session_id
 
-    def sessions(self, *, principal: str | None = LOCAL) -> list[Session]:
-        """Those in memory, most recently used first; of all, or those that a principal may watch."""
-        return self._listing.in_memory(principal)
-
     def watch(self, session_id: str, *, principal: str = LOCAL, after: int | None = None) -> Subscription:
         """The events of a session as they happen, from behind `after` on."""
         return self.session(session_id, principal=principal).events.subscribe(after)
-
-    async def catalogue(
-        self,
-        *,
-        caller: Caller = LOCAL_CALLER,
-        project: str | None = None,
-        limit: int = 50,
-        offset: int = 0,
-        text: str | None = None,
-        whole: bool = False,
-        archived: bool = False,
-        active: bool = False,
-    ) -> CatalogueEntries:
-        """Every session of the caller's on this machine, pinned ones first, then the newest, those without a transcript
-        yet included, and at the end those that others share with them. `text` is looked for in titles and prompts or,
-        with `whole`, in all conversations. With `active`, only those in memory."""
-        deps = self._environments.of(caller)
-        if project is not None and deps.directory is not None:
-            project = os.path.join(deps.directory, project)
-        if project is not None and caller.principal != LOCAL:
-            project = await deps.stores.threads.run(deps.enforcer.resolved, project, caller.principal)
-        look = partial(self._listing.entries, caller.principal, deps.stores, project, limit, text)
-        found = await look(offset=offset, whole=whole, archived=archived, active=active)
-        if project is not None or text is not None or archived or active or caller.principal == LOCAL:
-            return found
-        # Behind their own, where there is room: they take no place of a page away.
-        return await self.stored.with_shared(found, limit, caller)
-
-    async def catalogue_size(self, *, caller: Caller = LOCAL_CALLER, archived: bool = False) -> int:
-        """How many sessions `catalogue` has in all pages; a few files may be counted that hold no conversation."""
-        return await self._listing.count(caller.principal, self._environments.of(caller).stores, archived=archived)
-
-    async def last_states(self, session_ids: Iterable[str], *, caller: Caller = LOCAL_CALLER) -> dict[str, State]:
-        """Where sessions of ours stand that are only on disk; others are left out."""
-        return await self._listing.last_states(session_ids, caller.principal, self._environments.of(caller).stores)
 
     # -- questions --------------------------------------------------------------------------------------------
 
@@ -588,12 +556,12 @@ class Service:
         session = self._sessions.known(session_id)
         return client if session is None or session.owner == principal else ", ".join(filter(None, (principal, client)))
 
-    # -- policy and secrets -----------------------------------------------------------------------------------
-
     def policy_for(self, caller: Caller) -> CallerPolicy:
         """What the policy lets a caller do."""
         return CallerPolicy(caller, self.settings, self._enforcer, self._environments, self._observers, self.hosts)
 
-    def add_secrets(self, secrets: Iterable[str]) -> None:
-        """Values that `redaction` takes out from now on."""
-        self._redactor.add(secrets)
+
+async def _sweep_later(start_task: StartTask) -> None:
+    """Ends what killed servers have left. A service that is closed before has begun none."""
+    await asyncio.sleep(_SWEEP_DELAY)
+    start_task(sweep_quietly())  # a task of its own, which is not cancelled half way

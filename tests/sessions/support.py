@@ -165,7 +165,7 @@ MOMENTS = [
     Moment("starting", script("start", "never said"), lambda session: session.state is State.STARTING),
     Moment("streaming", script("stream", text("word " * 400, chunks=400, interval=0.1)), streams),
     Moment("in a tool", script("work", tool("Bash", command=ENDLESS)), uses_tool),
-    Moment("retrying", script("retry", fail(529)), lambda session: session.retrying is not None),
+    Moment("retrying", script("retry", fail(529)), lambda session: session.activity.retrying is not None),
     Moment("asking", script("ask", tool("Bash", command="touch asked")), lambda session: bool(session.questions), ()),
     Moment("with a queue", script("work", tool("Bash", command=ENDLESS)), uses_tool, queued=True),
 ]

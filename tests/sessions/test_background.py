@@ -41,14 +41,14 @@ async def test_the_end_of_a_background_agent_is_a_turn_of_its_own(shared: Shared
     number = session.turns
     assert (await end_of(turn)).result == "on its way"
     assert session.state is State.IDLE
-    await until(session, lambda: session.background_tasks == 1)
+    await until(session, lambda: session.activity.background_tasks == 1)
     (shared.project / "go").touch()
     started = await turn_started(session, number + 1)
     assert (started.message_id, started.prompt) == ("", "")
     await session.wait(HANG_SECONDS)
     assert session.outcome is not None
     assert session.outcome.result == "all done"
-    assert (session.turns, session.background_tasks) == (number + 1, 0)
+    assert (session.turns, session.activity.background_tasks) == (number + 1, 0)
 
 
 async def turn_started(session: Session, number: int) -> TurnStarted:
@@ -74,7 +74,7 @@ async def test_background_work_keeps_the_session_and_its_process_for_however_lon
     turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash", "Agent")))
     session = turn.session
     await end_of(turn)
-    await until(session, lambda: session.background_tasks == 1)
+    await until(session, lambda: session.activity.background_tasks == 1)
     service._sessions._clean_up(session)
     assert service.session(session.id) is session
     assert session.live
@@ -97,7 +97,7 @@ async def test_what_runs_for_too_long_is_ended_in_a_turn_and_in_the_background(
     assert (await end_of(turn)).code is OutcomeCode.TIMEOUT
     assert (session.state, session.busy) == (State.ERROR, False)
     await say(service, session, IN_A_SHELL)
-    await until(session, lambda: session.background_tasks == 1)
+    await until(session, lambda: session.activity.background_tasks == 1)
     service._sessions._clean_up(session)
     await until(session, lambda: not session.live)
     assert [one.change for one in events(session, ProcessChanged)] == ["started", "parked"]

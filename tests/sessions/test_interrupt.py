@@ -57,7 +57,7 @@ async def goes_on_after_an_interruption(service: Service, session: Session, sent
     assert {outcome.code for outcome in outcomes[1:]} <= {OutcomeCode.DROPPED}
     assert list(interrupted.dropped) == [turn.message for turn in sent[1:]]
     assert (session.state, session.questions) == (State.INTERRUPTED, [])
-    assert (session.retrying, session.stalled) == (None, False)
+    assert (session.activity.retrying, session.stalled) == (None, False)
     assert len(events_of_turn(session, TurnEnded)) == 1
     assert (await say(service, session, script("go on", "here I am"))).result == "here I am"
     assert session.state is State.IDLE

@@ -144,15 +144,15 @@ async def test_an_api_that_keeps_failing_is_an_outcome_with_its_status_and_one_t
     session = turn.session
     retry = await event(session, Retrying)
     assert (retry.attempt, retry.of, retry.status) == (1, 1, 529)
-    shown = session.retrying
+    shown = session.activity.retrying
     assert shown is retry
     outcome = await end_of(turn)
     assert (outcome.code, outcome.api_status) == (OutcomeCode.API_ERROR, 529)
-    assert (session.state, session.retrying) == (State.ERROR, None)
+    assert (session.state, session.activity.retrying) == (State.ERROR, None)
     await service.send(session.id, script("fail once", fail(529, times=1, then=tool("Bash", command=ENDLESS))))
-    await until(session, lambda: session.retrying is not None)
+    await until(session, lambda: session.activity.retrying is not None)
     await until(session, lambda: uses_tool(session))
-    assert (session.retrying, session.state) == (None, State.RUNNING)
+    assert (session.activity.retrying, session.state) == (None, State.RUNNING)
 
 
 async def test_a_refused_key_is_an_api_error(start_service: StartService, sandbox: Sandbox) -> None:

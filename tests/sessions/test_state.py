@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from claude_code_mcp.model.outcome import IllegalMove, State
-from claude_code_mcp.sessions.state import StallTimer, StateTracker
+from claude_code_mcp.sessions.event_writer import StallTimer, StateTracker
 from claude_code_mcp.store.event_log import EventLog
 from tests.support.clock import stopped_clock
 from tests.support.waiting import HANG_SECONDS

@@ -15,7 +15,7 @@ from claude_code_mcp.model.outcome import (
     IllegalMove,
     State,
 )
-from claude_code_mcp.sessions.state import StateTracker
+from claude_code_mcp.sessions.event_writer import StateTracker
 from claude_code_mcp.store.event_log import EventLog
 from tests.support.tables import every_row
 

@@ -267,21 +267,20 @@ class ClaudeProcess:
 
         Each step waits `timeout` at most. Cancelling the caller does not stop it half way.
         """
-        exit_ = await self._child.stop(timeout, partial(self._interrupt_turn, timeout))
+
+        async def interrupt_turn() -> bool:
+            """Whether the input may be closed next. With a question open it must stay open: the model would be told
+            that the stream closed, and carry on."""
+            # With nothing under way the interrupt would only cost time: the end of input ends an idle process.
+            if self.exited.done() or not (self._protocol.unfinished or self._protocol.owed):
+                return True
+            try:
+                await self.request("interrupt", timeout=timeout, cancel_queued=True)
+            except ProcessFailed:
+                return False
+            return await self.settled(timeout) and not self._protocol.owed
+
+        exit_ = await self._child.stop(timeout, interrupt_turn)
         if exit_ is None:
             raise ProcessFailed(f"Process {self.pid} survived SIGKILL.")
         return exit_
-
-    async def _interrupt_turn(self, timeout: float) -> bool:
-        """The first step of the ladder; returns whether the input may be closed next.
-
-        With a question open it must stay open: the model would be told that the stream closed, and carry on.
-        """
-        # With nothing under way the interrupt would only cost time: the end of input ends an idle process.
-        if self.exited.done() or not (self._protocol.unfinished or self._protocol.owed):
-            return True
-        try:
-            await self.request("interrupt", timeout=timeout, cancel_queued=True)
-        except ProcessFailed:
-            return False
-        return await self.settled(timeout) and not self._protocol.owed

@@ -222,6 +222,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._stderr: deque[bytes] = deque()
         self._stderr_size = 0
         self._transport: asyncio.SubprocessTransport | None = None
+        self._stdin: asyncio.WriteTransport | None = None
         self._cleanup: asyncio.Task[None] | None = None
         self._ladder: asyncio.Task[Exit | None] | None = None
         self._pipes_lost = asyncio.Event()
@@ -276,8 +277,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     @property
     def input_open(self) -> bool:
-        stdin = self._stdin
-        return stdin is not None and not stdin.is_closing()
+        return self._stdin is not None and not self._stdin.is_closing()
 
     @property
     def unsent(self) -> int:
@@ -307,12 +307,6 @@ class ChildProcess(asyncio.SubprocessProtocol):
         pipe = self._transport.get_pipe_transport(1) if self._transport is not None else None
         if isinstance(pipe, asyncio.ReadTransport):
             (pipe.pause_reading if paused else pipe.resume_reading)()
-
-    @property
-    def _stdin(self) -> asyncio.WriteTransport | None:
-        pipe = self._transport.get_pipe_transport(0) if self._transport is not None else None
-        assert pipe is None or isinstance(pipe, asyncio.WriteTransport)
-        return pipe
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -364,6 +358,9 @@ class ChildProcess(asyncio.SubprocessProtocol):
         """The child runs. It may have ended again before `start` returns."""
         assert isinstance(transport, asyncio.SubprocessTransport)
         self._transport = transport
+        stdin = transport.get_pipe_transport(0)
+        assert stdin is None or isinstance(stdin, asyncio.WriteTransport)
+        self._stdin = stdin
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 1:

@@ -3,41 +3,51 @@
 `MessageAcceptance` is what is checked before a session is given a message, and what is undone if it then refuses.
 `PendingTurn` and `InterruptResult` are what callers hold of an accepted message and of an interruption.
 
-Written down are a session's record, an owner's spending and a change of a session's id. Observers must not block; one
-that raises is logged and does not keep the others from being told.
+A message with a key that the sender made (`KeyedMessages`), which is sent again because its answer was lost, is taken
+once. That holds within this server in any case, and over restarts and between servers as far as the database could be
+written: a key is pending there before the message is given to its session, and accepted before the sender is answered.
+A server that dies in between leaves a pending key; whoever sends the message again looks for it in the transcript first
+(`Accepting` is told that it is `orphaned`).
+
+Written down of events are a session's record, an owner's spending and a change of a session's id.
 """
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from weakref import WeakValueDictionary
 
-from ..errors import (
-    ClaudeCodeError,
-    InvalidArgument,
-    LimitReached,
-    PermissionDenied,
-    SessionNotFound,
-    UpstreamUnavailable,
-)
+from ..errors import ClaudeCodeError, InvalidArgument, SessionBusy, UpstreamUnavailable
 from ..model.caller import LOCAL
-from ..model.events import AuditEvent, AuditKind, Event, QuestionSettled, Spent, StateChanged, TurnEnded, TurnStarted
+from ..model.events import Event, QuestionOpened, QuestionSettled, Spent, StateChanged, TurnEnded, TurnStarted
 from ..model.options import Image
-from ..model.outcome import BUSY, Outcome, State
+from ..model.outcome import BUSY, Outcome, OutcomeCode, State
+from ..model.tool_names import PREFIX
 from ..questions.broker import Broker
 from ..redaction import Redactor
+from ..state.message_keys import LONGEST_KEY, KeyName, KeyState, MessageKeys, TakenKey
 from ..state.session_records import SessionRecord
 from .background import StartTask
 from .dependencies import SessionDeps, Stores
 from .launcher import needs_confirmation
-from .mcp_bridge import expand_prompt, names_prompt, usable_servers
+from .mcp_bridge import expand_prompt, usable_servers
 from .messages import UserMessage, WhenBusy, allowed_path, read_images
 from .neighbours import Neighbours
 from .policy_enforcer import PrincipalLimits
 from .registry import Sessions
 from .session import Session
+from .session_access import ObserverList
+from .session_loader import messages_in_transcript
+
+log = logging.getLogger(__name__)
+
+_ACCEPTED_BEFORE = "The message was accepted before; what came of it is in the conversation."
+_KEPT = 2000
+"""Accepted keys that are known without the database."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +119,9 @@ class MessageAcceptance:
         # Before its first event: what is logged from here on is redacted.
         self.learn_secrets(session)
         # Nothing is awaited between the count and `room`, so that two messages at once count each other.
-        working = [other.id for other in self._sessions.all() if other.owner == principal and other.at_work]
+        # A session works while a turn runs, or something of it uses the model without one.
+        own = [other for other in self._sessions.all() if other.owner == principal]
+        working = [other.id for other in own if other.busy or other.process.uses_model]
         with limits.room(session.id, principal, working), self._sessions.keeping(session) as kept:
             if kept.deps.replica is not None:
                 # Before anything is reserved or sent: on a machine that does not hold the session nothing may run.
@@ -149,10 +161,13 @@ class MessageAcceptance:
         self._redactor.learn_from(session.options.mcp_servers, owner=session)
 
     @asynccontextmanager
-    async def recorded(self, session: Session) -> AsyncIterator[None]:
+    async def recorded(self, session: Session, prompt: str) -> AsyncIterator[None]:
         """Writes the record of a new session before anything of it runs; removes it again if nothing comes of it."""
-        await session.deps.stores.recorder.save(session)
+        # As of one whose first turn runs already: who is answered then need not wait for a second record, and a server
+        # that is killed in between leaves a turn that was cut short.
+        session.first_prompt, session.beginning = prompt, True
         try:
+            await session.deps.stores.recorder.save(session)
             yield
         except BaseException:
             if not session.turns or self._sessions.known(session.id) is None:
@@ -192,7 +207,7 @@ class MessageAcceptance:
 
     async def _expanded(self, session: Session, text: str) -> str:
         """The message, or the prompt of a hub's server that it names: whose text the policy must allow too."""
-        if not names_prompt(text):
+        if not text.startswith(f"/{PREFIX}"):
             return text
         async with session.deps.hosted() as host:
             if host is None:
@@ -228,66 +243,155 @@ async def _interrupt(session: Session) -> None:
     await session.interrupt()
 
 
-# -- observation ------------------------------------------------------------------------------------------------------
+# -- messages with a key -----------------------------------------------------------------------------------------------
 
 
-log = logging.getLogger(__name__)
+@dataclass(frozen=True, slots=True)
+class KeyedMessage:
+    """A message that is to be given to a session under this id, or any if that is empty."""
+
+    message_id: str = ""
+    orphaned: bool = False
+    """Whether a server that has died may have given it to the session already."""
 
 
-class Observer(Protocol):
-    """Watches a service. The methods must not block; if one raises, that is logged and nobody else is affected."""
-
-    def event(self, session_id: str, owner: str, event: Event) -> None:
-        """Something happened in a session. Fragments of text are left out."""
-
-    def act(self, act: AuditEvent) -> None:
-        """Somebody did something that belongs in an audit trail."""
+Accepting = Callable[[KeyedMessage], Awaitable[PendingTurn]]
+Finding = Callable[[str], Awaitable[Session]]
+"""The session with an id, in memory or on disk."""
 
 
-class ObserverList:
-    """Calls all observers in the order in which they were added."""
+class KeyedMessages:
+    """The messages with keys of one server."""
 
-    def __init__(self) -> None:
-        self._observers: tuple[Observer, ...] = ()
+    def __init__(self, keys: MessageKeys, *, replicated: bool = False) -> None:
+        """`replicated` says that other machines must know of accepted keys, as of all that a record holds."""
+        self._keys = keys
+        self._replicated = replicated
+        self._known: OrderedDict[KeyName, TakenKey] = OrderedDict()
+        self._locks: WeakValueDictionary[KeyName, asyncio.Lock] = WeakValueDictionary()
+        self._work: set[asyncio.Task[PendingTurn]] = set()
 
-    def add(self, observer: Observer) -> None:
-        self._observers = (*self._observers, observer)
+    async def once(
+        self, key: str, owner: str, session_id: str, parts: Sequence[str], accept: Accepting, find: Finding
+    ) -> PendingTurn:
+        """Has the message accepted, or finds the one that was accepted with this key. `parts` are what it consists of,
+        the text first: InvalidArgument if the key was used for something else. SessionBusy while another server
+        accepts it.
 
-    def event(self, session_id: str, owner: str, event: Event) -> None:
-        for observer in self._observers:
-            try:
-                observer.event(session_id, owner, event)
-            except Exception:
-                log.exception("an observer failed")
+        A caller that goes away changes nothing: the message is accepted or refused all the same, and the key with it.
+        """
+        if not 0 < len(key) <= LONGEST_KEY:
+            raise InvalidArgument(f"messageKey: must have 1 to {LONGEST_KEY} characters.", field="message_key")
+        name = KeyName(owner, session_id, key)
+        work = asyncio.ensure_future(self._once(name, parts, accept, find))
+        self._work.add(work)
+        work.add_done_callback(self._work.discard)
+        return await asyncio.shield(work)
 
-    def act(self, act: AuditEvent) -> None:
-        for observer in self._observers:
-            try:
-                observer.act(act)
-            except Exception:
-                log.exception("an observer failed")
+    async def _once(self, name: KeyName, parts: Sequence[str], accept: Accepting, find: Finding) -> PendingTurn:
+        digest = digest_of(parts)
+        # The lock lives as long as somebody has it or waits for it.
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        async with lock:
+            taken = self._known.get(name) or await self._take(name, digest)
+            if taken.digest != digest:
+                if taken.state is KeyState.ORPHANED:
+                    # For whoever has the message itself, at whatever server.
+                    await self._quietly(self._keys.leave, name)
+                raise InvalidArgument("messageKey: was used for another message.", field="message_key")
+            if taken.state is KeyState.ACCEPTED:
+                return turn_before(await find(taken.session_id), taken.message_id, parts[0])
+            if taken.state is KeyState.PENDING:
+                raise SessionBusy("This message is being accepted by another server; try again in a moment.")
+            return await self._accept(name, taken, accept)
 
-    @contextmanager
-    def auditing_refusals(self, principal: str, what: str, session_id: str | None = None) -> Iterator[None]:
-        """Reports a refusal of the policy or of a limit that is raised within, and lets it pass."""
+    async def _accept(self, name: KeyName, taken: TakenKey, accept: Accepting) -> PendingTurn:
         try:
-            yield
-        except (PermissionDenied, LimitReached) as error:
-            details = {"what": what, "code": error.code, "reason": error.message, "field": error.data.get("field")}
-            self.act(AuditEvent(AuditKind.REFUSED, principal, session_id, details))
+            turn = await accept(KeyedMessage(taken.message_id, taken.state is KeyState.ORPHANED))
+        except Exception:
+            # Refused now is not refused then: the server that died may have handed it over, and the next who comes with
+            # this key must look for it in the transcript as well.
+            leave = self._keys.leave if taken.state is KeyState.ORPHANED else self._keys.give_back
+            await self._quietly(leave, name)
             raise
+        session_id = turn.session.id
+        # Before the disk is waited for: from here on the message runs, whatever becomes of the database.
+        self._known[name] = TakenKey(KeyState.ACCEPTED, turn.message_id, taken.digest, session_id)
+        if len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        await self._quietly(self._keys.accept, name, session_id)
+        if self._replicated:
+            turn.session.deps.stores.recorder.changed(turn.session)
+        return turn
 
-    def foreign_session(self, session_id: str, principal: str) -> SessionNotFound:
-        """Reports that a caller named somebody else's session. The error does not differ from that for a session
-        which does not exist: a caller cannot find out which ids are in use."""
-        details = {"what": "use", "code": SessionNotFound.code, "reason": "somebody else's session"}
-        self.act(AuditEvent(AuditKind.REFUSED, principal, session_id, details))
-        return SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+    async def _take(self, name: KeyName, digest: str) -> TakenKey:
+        try:
+            return await asyncio.to_thread(self._keys.take, name, digest)
+        except OSError as error:
+            # A full disk must not keep anybody from going on: the key then counts in this server alone.
+            log.warning("the key of a message is not recorded: %s", error)
+            return TakenKey(KeyState.NEW, "", digest)
+
+    async def _quietly(self, step: Callable[..., None], *arguments: object) -> None:
+        try:
+            await asyncio.to_thread(step, *arguments)
+        except OSError as error:
+            log.warning("the key of a message is not recorded: %s", error)
+
+    async def close(self, timeout: float) -> None:
+        """Waits so many seconds for what is being accepted; keys that are pending after that are free for others."""
+        if self._work:
+            _, left = await asyncio.wait(self._work, timeout=timeout)
+            for work in left:
+                work.cancel()
+        await asyncio.to_thread(self._keys.close)
+
+
+def turn_before(session: Session, message_id: str, text: str) -> PendingTurn:
+    """The turn of a message that was accepted before."""
+    message = session.delivery(message_id)
+    if message is None:  # of a server before this one, or one of many since then
+        ended = session.outcome if not session.busy else None
+        message = UserMessage(text, id=message_id)
+        message.outcome.set_result(ended or Outcome(OutcomeCode.COMPLETED, detail=_ACCEPTED_BEFORE))
+    return PendingTurn(session, message, repeated=True)
+
+
+async def was_read(session: Session, message_id: str) -> bool:
+    """Whether the transcript has the message: a process of a server that has died may have read it."""
+    stores = session.deps.stores
+    found = await stores.threads.run(messages_in_transcript, stores.transcripts, session.id, {message_id}, session.cwd)
+    return bool(found)
+
+
+async def message_state(session: Session, message_id: str) -> str:
+    """What became of a message that was accepted: `queued` behind a turn, `taken` up by one, `dropped` before that, or
+    `unknown`: a server that ended may have had it, and no process has read it."""
+    message = session.delivery(message_id)
+    if message is None:
+        return "taken" if await was_read(session, message_id) else "unknown"
+    if any(queued is message for queued in session.queued_messages):
+        return "queued"
+    done = message.outcome
+    return "dropped" if done.done() and done.result().code is OutcomeCode.DROPPED else "taken"
+
+
+def digest_of(parts: Sequence[str]) -> str:
+    """What stands for a message in the database."""
+    whole = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        whole.update(len(data).to_bytes(8, "big"))
+        whole.update(data)
+    return whole.hexdigest()
+
+
+# -- what follows from events ------------------------------------------------------------------------------------------
 
 
 class Bookkeeper:
-    """What follows from every event, in this order: what is to be written down, what other servers are told, then the
-    observers. Starts the writing; `RecordWriter.saved` waits for it."""
+    """What follows from every event: what is to be written down and what other servers are told, then the observers.
+    Starts the writing; `RecordWriter.saved` waits for it."""
 
     sessions: Sessions
     stores: Stores
@@ -327,12 +431,13 @@ class Bookkeeper:
             case Spent():
                 changes_record = True
                 self._count(session_id, owner, event.usage.cost_usd)
+            case QuestionOpened():
+                self._neighbours.question_opened(session_id, event.question, event.at)
             case QuestionSettled():
-                changes_record = event.resolution.answer is not None and event.resolution.answer.allow
+                self._neighbours.question_closed(event.question)
         session = self.sessions.known(session_id) if changes_record else None
         if session is not None:
             session.deps.stores.recorder.changed(session)
-        self._neighbours.on_event(session_id, event)
         self._observers.event(session_id, owner, event)
 
     def _count(self, session_id: str, owner: str, usd: float) -> None:

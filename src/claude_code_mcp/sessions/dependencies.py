@@ -28,13 +28,12 @@ from ..state.session_records import MovedIds, SessionRecords
 from ..state.state_directory import database_in
 from ..store.catalogue import Catalogue
 from ..store.transcripts import ProjectFolders, Transcripts
-from .background import DiskThreads, StartTask
+from .background import DiskThreads, RecordWriter, StartTask
 from .homes import Home, Homes, default_directory
 from .launcher import Launcher
 from .mcp_bridge import McpServerHost
 from .neighbours import Neighbours
 from .policy_enforcer import PolicyEnforcer
-from .record_writer import RecordWriter
 from .replica import SessionReplica
 from .session_library import SessionLibrary
 from .slots import Slots

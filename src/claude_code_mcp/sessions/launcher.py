@@ -437,8 +437,9 @@ def option_notices(requested: SessionOptions | None, began_with: SessionOptions 
     for a new one."""
     if requested is None:
         return ()
-    notices = [*_on_tools("allowedTools", requested.allowed_tools)]
-    notices += _on_tools("disallowedTools", requested.disallowed_tools)
+    notices = []
+    for option, rules in ("allowedTools", requested.allowed_tools), ("disallowedTools", requested.disallowed_tools):
+        notices += _on_tools(option, rules) if rules else []
     if began_with is not None and any(_differs(name, requested, began_with) for name in PROMPTS):
         notices.append(_KEPT_PROMPT)
     return tuple(notices)

@@ -16,7 +16,7 @@ from ..claude.protocol import ControlRequest, Raw
 from ..errors import ClaudeCodeError, PermissionDenied, ProcessFailed
 from ..model.question import AskPerson
 from ..model.text import one_line
-from ..model.tool_names import PREFIX, prefix_of, server_names
+from ..model.tool_names import prefix_of, server_names
 from .policy_enforcer import PolicyEnforcer
 
 log = logging.getLogger(__name__)
@@ -82,14 +82,10 @@ def usable_servers(
     return {name: server for name, server in named.items() if enforcer.may_use_server(principal, name, server)}
 
 
-def names_prompt(text: str) -> bool:
-    """Whether a message has the form of a prompt of a server, `/mcp__server__prompt arguments`."""
-    return text.startswith(f"/{PREFIX}")
-
-
 async def expand_prompt(host: McpServerHost, text: str, servers: Mapping[str, str], caller: str, directory: str) -> str:
-    """A message that `names_prompt` as the text of that prompt; unchanged if none of the servers has it. `servers` are
-    those of `usable_servers`. Claude Code has such commands for servers that it connects to itself, and for no others.
+    """A message `/mcp__server__prompt arguments` as the text of that prompt; unchanged if none of the servers has it.
+    `servers` are those of `usable_servers`. Claude Code has such commands for servers that it connects to itself, and
+    for no others.
 
     Raises ClaudeCodeError where the server cannot be had or refuses.
     """

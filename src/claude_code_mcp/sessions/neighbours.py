@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from ..errors import SessionBusy, StateUnavailable
-from ..model.events import Event, QuestionOpened, QuestionSettled
+from ..model.question import Question
 from ..state.database import Database
 from ..state.session_holders import Holder, Leases, SessionHolders
 from ..state.session_records import SessionRecords
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 _GIVING_WAY = 15.0
 """Seconds that another server has for closing a process that does nothing."""
+_TELL_AFTER = 0.2
+"""Seconds for which a question must have been open before other servers are told of it."""
 _LOOK_AGAIN = 2.0
 """Seconds after which a wait looks for itself: the end of a process that was killed changes no file."""
 
@@ -54,6 +56,8 @@ class Neighbours:
         self._redact = redact
         self._holders = SessionHolders(database, f"the claude-code-mcp server with process id {os.getpid()}")
         self._follower = FileFollower()
+        self._untold: dict[str, asyncio.TimerHandle] = {}
+        """By the id of an open question that others are about to be told of."""
 
     # -- what this server has ---------------------------------------------------------------------------------
 
@@ -67,14 +71,23 @@ class Neighbours:
         """The process is gone, and with it the lease."""
         self._in_background(self._holders.withdraw, token)
 
-    def on_event(self, session_id: str, event: Event) -> None:
-        """Called for every event: others show which questions are open here."""
-        match event:
-            case QuestionOpened():
-                line = str(self._redact(event.question.description))
-                self._in_background(self._holders.question_opened, session_id, event.question.id, line, event.at)
-            case QuestionSettled():
-                self._in_background(self._holders.question_closed, event.question.id)
+    def question_opened(self, session_id: str, question: Question, asked_at: float) -> None:
+        """Others show which questions are open here; one that is answered at once, by a rule or a person, is not told.
+        The person who is asked comes first."""
+
+        def tell() -> None:
+            del self._untold[question.id]
+            line = str(self._redact(question.description))
+            self._in_background(self._holders.question_opened, session_id, question.id, line, asked_at)
+
+        self._untold[question.id] = asyncio.get_running_loop().call_later(_TELL_AFTER, tell)
+
+    def question_closed(self, question: Question) -> None:
+        untold = self._untold.pop(question.id, None)
+        if untold is not None:
+            untold.cancel()
+        else:
+            self._in_background(self._holders.question_closed, question.id)
 
     def _in_background(self, step: Callable[..., None], *arguments: object) -> None:
         self._start_task(self._quietly(step, *arguments))
@@ -103,6 +116,8 @@ class Neighbours:
                             await asyncio.to_thread(self._holders.refuse, session_id)
 
     async def close(self) -> None:
+        for untold in self._untold.values():
+            untold.cancel()
         with suppress(OSError):
             await asyncio.to_thread(self._holders.close)
 

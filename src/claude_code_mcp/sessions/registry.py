@@ -21,16 +21,16 @@ from ..errors import (
     SessionNotFound,
     TranscriptUnreadable,
 )
-from ..model.caller import LOCAL
+from ..model.caller import LOCAL, LOCAL_CALLER, Caller
 from ..model.options import SessionOptions, Worktree, is_session_id
-from ..model.outcome import OutcomeCode, State
+from ..model.outcome import Outcome, OutcomeCode, State
 from ..model.text import clip_line
 from ..state.session_records import Summary
 from ..state.shares import Access
 from ..state.spending import Spending
 from ..store.catalogue import CatalogueEntries, Entry, normalised
 from ..store.transcript_summary import LONGEST_TITLE
-from .dependencies import SessionDeps, Stores
+from .dependencies import ClientEnvironments, SessionDeps, Stores
 from .homes import default_directory, own_directory
 from .launcher import PROMPTS, ForkPoint, check_debug_file, option_notices
 from .session import Session
@@ -132,7 +132,8 @@ class Sessions:
         self, session_id: str, options: SessionOptions, cwd: str, principal: str, deps: SessionDeps, **more: Any
     ) -> Session:
         """A session with options from a caller: checked first, then refused or tightened by the policy."""
-        check_definitions(options)
+        if options.agents or options.mcp_servers or options.output_schema is not None:
+            check_definitions(options)
         admitted = deps.enforcer.admit(options, cwd, principal)
         return Session(session_id, admitted, admitted.cwd or cwd, principal, deps, **more)
 
@@ -204,7 +205,7 @@ class Sessions:
         return True
 
     def _is_unused(self, session: Session) -> bool:
-        return session.dormant and not session.busy and not self._senders[session.id]
+        return session.process.dormant and not session.busy and not self._senders[session.id]
 
     def forget_outdated(self, summaries: Mapping[str, Summary]) -> None:
         """Forgets the sessions that other servers have gone on with, so that they are listed as they are now."""
@@ -283,7 +284,7 @@ class Sessions:
         fork = self._new(str(uuid.uuid4()), resumed, cwd, principal, deps, origin=origin)
         fork.notices = option_notices(options, source.options)
         if options is None or options.max_budget_usd is None:
-            fork.spent_usd = source.spent_usd  # otherwise a budget could be had again and again
+            fork.costs.spent_usd = source.spent_usd  # otherwise a budget could be had again and again
         return fork
 
     async def clean_up_regularly(self) -> None:
@@ -299,26 +300,26 @@ class Sessions:
                 await asyncio.to_thread(_clean_up_records, self._all_stores(), self._deps.enforcer.limits.spending)
 
     def _clean_up(self, session: Session) -> None:
-        settings = self._deps.settings
+        settings, idle_seconds = self._deps.settings, time.time() - session.used_at
         if session.busy:
             if session.working_seconds > settings.running_session_max:
                 log.warning("session %s runs for too long and is ended", session.id)
                 self._deps.start_task(_time_out(session))
-        elif session.background_work and session.background_seconds <= settings.running_session_max:
+        elif session.activity.background_work and session.activity.background_seconds <= settings.running_session_max:
             return  # what it runs in the background is not idle
-        elif session.idle_seconds > settings.session_ttl and not self._senders[session.id]:
+        elif idle_seconds > settings.session_ttl and not self._senders[session.id]:
             # Only where nobody sends it a message: such a call has the object in its hands.
             self._forget(session)
-        elif session.can_park and session.idle_seconds > settings.idle_park:
+        elif session.can_park and idle_seconds > settings.idle_park:
             session.park()
-        elif session.background_work:
+        elif session.activity.background_work:
             log.warning("session %s runs in the background for too long and is parked", session.id)
             session.park()
 
     def _forget(self, session: Session) -> None:
         """Drops a session from memory. One whose process is still being closed stays: a resume must wait for that."""
         session.park()
-        if session.dormant:
+        if session.process.dormant:
             del self._known[session.id]
             self._moved = {old: new for old, new in self._moved.items() if new != session.id}
             session.log.close()
@@ -329,7 +330,7 @@ class Sessions:
             if other is session or not (other.cwd == directory or other.cwd.startswith(directory + os.sep)):
                 continue
             # One that starts again while others are waited for is found by its process before anything is removed.
-            if other.busy or other.background_work or self._senders[other.id]:
+            if other.busy or other.activity.background_work or self._senders[other.id]:
                 raise SessionBusy(f"Session {other.id} is at work in {directory}.", session_id=other.id)
             other.park()
             await other.closed()
@@ -339,19 +340,19 @@ class Sessions:
         session = self.known(session_id)
         if session is None:
             return
-        if session.busy or session.background_work or self._senders[session.id]:
+        if session.busy or session.activity.background_work or self._senders[session.id]:
             raise SessionBusy(f"Session {session.id} is at work.", session_id=session.id)
         session.park()
         await session.closed()
         # It may have been sent a message while its process was closing.
-        if self._known.get(session.id) is session and session.dormant and not self._senders[session.id]:
+        if self._known.get(session.id) is session and session.process.dormant and not self._senders[session.id]:
             self._forget(session)
 
     async def drop(self, session: Session) -> None:
         """Forgets a session whose options Claude Code has refused, once its process is gone."""
         # Waited for first: until the process is gone, a resume must find this object and wait as well.
         await session.closed()
-        if self._known.get(session.id) is session and session.dormant:
+        if self._known.get(session.id) is session and session.process.dormant:
             del self._known[session.id]
             session.log.close()
 
@@ -361,7 +362,7 @@ class Sessions:
         self._closed = True
         sessions = list(self._known.values())
         for session in sessions:
-            session.release()
+            session.release(Outcome(OutcomeCode.INTERRUPTED, detail="The server stopped."))
         # At the same time: each process has its own time to end.
         await asyncio.gather(self.spares.close(), *(session.closed() for session in sessions))
         # After the processes: their last events are for those who still follow.
@@ -406,11 +407,12 @@ class SessionListing:
     """Lists sessions. The local user sees every session of the machine, others only their own and what is shared with
     them. Reads the disk in threads."""
 
-    def __init__(self, sessions: Sessions, access: SessionAccess) -> None:
+    def __init__(self, sessions: Sessions, environments: ClientEnvironments, access: SessionAccess) -> None:
         self._sessions = sessions
+        self._environments = environments
         self._access = access
 
-    def in_memory(self, principal: str | None) -> list[Session]:
+    def in_memory(self, *, principal: str | None = LOCAL) -> list[Session]:
         """The sessions in memory that have taken a message, most recently used first; of all, or those that one
         principal may watch."""
         return [
@@ -421,25 +423,65 @@ class SessionListing:
 
     async def entries(
         self,
+        *,
+        caller: Caller = LOCAL_CALLER,
+        project: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+        text: str | None = None,
+        whole: bool = False,
+        archived: bool = False,
+        active: bool = False,
+    ) -> CatalogueEntries:
+        """Every session of the caller's on this machine, pinned ones first, then the newest, those without a transcript
+        yet included, and at the end those that others share with them. `text` is looked for in titles and prompts or,
+        with `whole`, in all conversations. With `active`, only those in memory."""
+        deps = self._environments.of(caller)
+        if project is not None and deps.directory is not None:
+            project = os.path.join(deps.directory, project)
+        if project is not None and caller.principal != LOCAL:
+            project = await deps.stores.threads.run(deps.enforcer.resolved, project, caller.principal)
+        look = partial(self._own_entries, caller.principal, deps.stores, project, limit, text)
+        found = await look(offset=offset, whole=whole, archived=archived, active=active)
+        if project is not None or text is not None or archived or active or caller.principal == LOCAL:
+            return found
+        # Behind their own, where there is room: they take no place of a page away.
+        return await self._with_shared(found, limit, caller)
+
+    async def _with_shared(self, listed: CatalogueEntries, limit: int, caller: Caller) -> CatalogueEntries:
+        """A list of the caller's sessions and, behind it as far as there is room, what others share with them; of that
+        which has a transcript."""
+        await self._access.refresh()
+        known, found = {entry.session_id for entry in listed}, [*listed]
+        for share in self._access.shared_with(caller.principal):
+            if len(found) >= limit:
+                break
+            if share.session_id not in known:
+                stores = self._environments.of(Caller(share.owner)).stores
+                entry = await stores.threads.run(stores.catalogue.find, share.session_id)
+                found += [entry] if entry is not None else []
+        return found
+
+    async def _own_entries(
+        self,
         principal: str,
         stores: Stores,
         project: str | None,
         limit: int,
         text: str | None,
         *,
-        offset: int = 0,
-        whole: bool = False,
-        archived: bool = False,
-        active: bool = False,
+        offset: int,
+        whole: bool,
+        archived: bool,
+        active: bool,
     ) -> CatalogueEntries:
-        """The sessions of a principal, pinned ones first, then the newest; one in memory that has no transcript yet is
-        on the first page. With `active`, only those in memory."""
+        """Without those that others share; one in memory that has no transcript yet is on the first page."""
         # Before the look at memory: what another server has gone on with is listed as it is on disk.
         summaries = await self._summaries(principal, stores)
         self._sessions.forget_outdated(summaries)
         only = None if principal == LOCAL else frozenset(summaries)
         if active:
-            in_memory = frozenset(session.id for session in self.in_memory(principal))
+            in_memory = frozenset(session.id for session in self.in_memory(principal=principal))
             only = in_memory if only is None else only & in_memory
         search = partial(
             stores.catalogue.list,
@@ -453,7 +495,7 @@ class SessionListing:
             by_name=principal != LOCAL,
         )
         # Taken here: the sessions in memory belong to the event loop, and `look` runs in a thread.
-        in_memory_ids = [session.id for session in self.in_memory(principal)]
+        in_memory_ids = [session.id for session in self.in_memory(principal=principal)]
 
         def look() -> tuple[frozenset[str], CatalogueEntries]:
             # First which have a transcript: one that is written after the search would be found by neither look.
@@ -466,7 +508,7 @@ class SessionListing:
         known = {entry.session_id for entry in listed}
         fresh = [
             session
-            for session in self.in_memory(principal)
+            for session in self.in_memory(principal=principal)
             if session.id not in known and _matches(session, project, text, principal)
         ]
         found = await stores.threads.run(lambda: [session.deps.stores.catalogue.find(session.id) for session in fresh])
@@ -479,13 +521,15 @@ class SessionListing:
         newest = sorted([*more, *listed], key=lambda entry: entry.last_used, reverse=True)
         return sorted(newest, key=lambda entry: not entry.pinned)[:limit]
 
-    async def count(self, principal: str, stores: Stores, *, archived: bool = False) -> int:
-        """How many sessions a principal has on disk, as `Catalogue.count` counts them."""
+    async def count(self, *, caller: Caller = LOCAL_CALLER, archived: bool = False) -> int:
+        """How many sessions `entries` has in all pages; a few files may be counted that hold no conversation."""
+        principal, stores = caller.principal, self._environments.of(caller).stores
         only = None if principal == LOCAL else frozenset(await self._summaries(principal, stores))
         return await stores.threads.run(partial(stores.catalogue.count, only=only, archived=archived))
 
-    async def last_states(self, session_ids: Iterable[str], principal: str, stores: Stores) -> dict[str, State]:
-        """The states of sessions with a record that are only on disk."""
+    async def last_states(self, session_ids: Iterable[str], *, caller: Caller = LOCAL_CALLER) -> dict[str, State]:
+        """Where sessions of the caller's stand that are only on disk; others are left out."""
+        principal, stores = caller.principal, self._environments.of(caller).stores
         summaries = await self._summaries(principal, stores)
         wanted = {
             session_id: summaries[session_id]
@@ -518,3 +562,31 @@ def _entry(session: Session) -> Entry:
     """A session that has no transcript yet."""
     prompt = clip_line(session.first_prompt, LONGEST_TITLE) if session.first_prompt else None
     return Entry(session.id, session.cwd, None, prompt, session.used_at, None, 0)
+
+
+# -- other machines ----------------------------------------------------------------------------------------------------
+
+
+class SessionRelocation:
+    """The sessions of this machine, for whoever brings one here or takes one away."""
+
+    def __init__(self, sessions: Sessions, environments: ClientEnvironments) -> None:
+        self._sessions = sessions
+        self._environments = environments
+
+    def environment_of(self, caller: Caller) -> SessionDeps:
+        """What the sessions of a caller use on this machine."""
+        return self._environments.of(caller)
+
+    async def let_go(self, session_id: str) -> None:
+        """Forgets a session that another machine goes on with; its files stay. SessionBusy while it is at work."""
+        await self._sessions.release(session_id)
+
+    async def lose(self, session_id: str, detail: str) -> None:
+        """Another machine has taken a session: its turn ends with `machine_lost`, and it is forgotten here; its files
+        stay. The turn has ended when this first waits."""
+        session = self._sessions.known(session_id)
+        if session is not None:
+            session.release(Outcome(OutcomeCode.MACHINE_LOST, detail=detail))
+            await session.closed()
+            await self._sessions.release(session_id)

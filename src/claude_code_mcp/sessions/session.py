@@ -2,8 +2,8 @@
 
 `SessionView` (session_view.py) is what callers see, `Session` what the service does with it. The work is done by its
 parts: `TurnRunner` (turn.py) runs the turns, `MessageQueue` has the accepted messages, `CurrentProcess`
-(live_process.py) the process, `SessionQuestions` the open questions, `StateTracker` and `StallTimer` (state.py) the
-state, `SessionCosts` the totals; `FrameRouter` hands them what the process says.
+(live_process.py) the process, `SessionQuestions` the open questions, `StateTracker` and `StallTimer`
+(event_writer.py) the state, `SessionCosts` the totals; `FrameRouter` hands them what the process says.
 """
 
 import asyncio
@@ -29,19 +29,18 @@ from ..model.outcome import Outcome, OutcomeCode, State
 from ..model.usage import Usage
 from ..state.session_records import SessionRecord
 from ..store.event_log import EventLog
+from .background import recordable_outcome, recordable_prompt
 from .dependencies import SessionDeps
-from .event_writer import EventWriter
+from .event_writer import EventWriter, StallTimer, StateTracker
 from .frame_router import FrameRouter
 from .launcher import ForkPoint, find_conversation_start
 from .live_process import CurrentProcess, LiveProcess
 from .messages import MessageQueue, UserMessage, WhenBusy
-from .record_writer import recordable_outcome, recordable_prompt
 from .session_costs import SessionCosts
 from .session_loader import OnDisk, restored_output
 from .session_questions import SessionQuestions
 from .session_view import SessionView
 from .spares import Spare
-from .state import StallTimer, StateTracker
 from .turn import SessionParts, TurnRunner
 
 log = logging.getLogger(__name__)
@@ -73,6 +72,8 @@ class Session(SessionView):
         """The owner in the record, which stays when somebody else resumes the session."""
         self.created_at = self.used_at = time.time()
         self.first_prompt: str | None = None
+        self.beginning = False
+        """Whether its first message is about to be accepted: its record says that it runs."""
         self.outcome: Outcome | None = None
         self.grants: tuple[Mapping[str, Any], ...] = ()
         """Permission updates that were allowed for the whole session; every new process is given them."""
@@ -81,6 +82,7 @@ class Session(SessionView):
         self.start_error: ClaudeCodeError | None = None
         """Why the last process could not be started, until another one is tried."""
         self.log = EventLog(settings.event_buffer_size, settings.event_buffer_bytes, self._notify)
+        self.events = self.log
         self.deps = deps
         """What it uses in the environment that its next process runs in. Only what belongs to a client's environment
         and directory ever changes: its files stay where they are."""
@@ -92,23 +94,29 @@ class Session(SessionView):
         self._released = False
         self._state = StateTracker(self.log)
         self._stall_timer = StallTimer(
-            settings.stall, lambda: self.state is State.RUNNING, lambda seconds: self.log.append(Stalled(seconds))
+            settings.stall_ms / 1000,
+            lambda: self.state is State.RUNNING,
+            lambda seconds: self.log.append(Stalled(seconds)),
         )
-        self._events = EventWriter(self.log, cwd, deps.redact)
-        self.readable_lines = self._events.readable_lines
-        self._costs = SessionCosts(usage or Usage())
+        self.activity = EventWriter(self.log, cwd, deps.redact)
+        self.readable_lines = self.activity.readable_lines
+        self.costs = SessionCosts(usage or Usage())
         self._unrecorded = Usage()
         """What the transcript says was used and the record did not know; counted for the owner's day when the session
         goes on."""
         self._messages = MessageQueue()
-        self._process = CurrentProcess(self.log, self._events, self._new_process, self._move_to)
+        self.process = CurrentProcess(self.log, self.activity, self._new_process, self._move_to)
+        self.closed = self.process.closed
+        """Waits until no process is left that this session has let go of."""
         self._questions = SessionQuestions(
-            self, deps.broker, deps.enforcer, self._process.reply, self._process.use_answered
+            self, deps.broker, deps.enforcer, self.process.reply, self.process.use_answered
         )
         parts = SessionParts(
-            self._state, self._stall_timer, self._events, self._costs, self._messages, self._questions, self._process
+            self._state, self._stall_timer, self.activity, self.costs, self._messages, self._questions, self.process
         )
         self._turns = TurnRunner(self, deps, parts)
+        self.withdraw = self._turns.withdraw
+        """Takes a message back that no turn has taken up yet; None if it is too late."""
         self.frames = FrameRouter(
             self, self._turns, parts, deps.enforcer, self._move_to, deps.start_task, deps.stores.threads, deps.replica
         )
@@ -137,19 +145,19 @@ class Session(SessionView):
         a `message_id` it gets a new one.
         """
         # One message at a time: each may start a process, and two processes would write to one transcript.
-        async with self._process.starting:
+        async with self.process.starting:
             # Early too, so that a message which is refused for certain closes no process.
             self._check_accepting(when_busy)
             if sender is not None:
                 # Before the look at the process: one in another environment is closed by this.
                 self._adopt_environment(sender)
             if at_message is not None:
-                if self.busy or self.background_work:
+                if self.busy or self.activity.background_work:
                     raise SessionBusy(f"Session {self.id} cannot go back while it is at work.", session_id=self.id)
                 self.park()
-            if self._process.live is None:
+            if self.process.live is None:
                 await self.deps.launcher.check(self.options, self.cwd)
-            if self._process.live is None and not self._new:
+            if self.process.live is None and not self._new:
                 await self._turns.wait_for_previous_process()
                 # What the last turn in another server came to is read after that server has let go of its process.
                 await self.deps.neighbours.make_way(self.id, self.deps.stores.leases)
@@ -162,14 +170,17 @@ class Session(SessionView):
             if self._unrecorded.models:
                 unrecorded, self._unrecorded = self._unrecorded, Usage()
                 self.log.append(Spent(unrecorded))
-            if self._process.live is None:
+            if self.process.live is None:
                 self.start_error = None
                 # Before the message is accepted: a refusal of the lease or the slot must leave nothing in the queue.
-                self._process.start(at_message)
+                self.process.start(at_message)
             message = UserMessage(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout, images)
             message.id = message_id or message.id
             self.used_at = time.time()
-            self.first_prompt = self.first_prompt or text
+            if self.beginning or not self.first_prompt:
+                self.first_prompt = text
+            # Here and not later: the turn may end before its caller is answered, and the record says so.
+            self.beginning = False
             self._turns.accept(message)
             return message
 
@@ -195,7 +206,7 @@ class Session(SessionView):
                 f"The budget of ${self.options.max_budget_usd:g} of session {self.id} is spent.",
                 session_id=self.id,
             )
-        if not self.options.persist and self._turns.any_sent and self._process.live is None:
+        if not self.options.persist and self._turns.any_sent and self.process.live is None:
             raise SessionNotFound(f"Session {self.id} was not persisted and its process is gone.", session_id=self.id)
 
     async def give_up_message(self, message: UserMessage) -> None:
@@ -205,8 +216,8 @@ class Session(SessionView):
 
     async def start_settled(self) -> None:
         """Waits until the process that this session has is ready, or has failed to start: see `start_error`."""
-        if self._process.live is not None:
-            await self._process.live.start_settled()
+        if self.process.live is not None:
+            await self.process.live.start_settled()
 
     async def interrupt(
         self, code: OutcomeCode = OutcomeCode.INTERRUPTED, *, drop_queued: bool = True
@@ -218,10 +229,6 @@ class Session(SessionView):
         """
         return await self._turns.interrupt(code, drop_queued=drop_queued)
 
-    async def withdraw(self, message_id: str) -> UserMessage | None:
-        """Takes a message back that no turn has taken up yet; None if it is too late."""
-        return await self._turns.withdraw(message_id)
-
     def _adopt_environment(self, sender: SessionDeps) -> None:
         """From the next process on, runs in the environment of a client that sends a message; a process at rest in a
         different one is closed for that. One at work, one that cannot be resumed and one that runs something in the
@@ -229,7 +236,7 @@ class Session(SessionView):
         if sender.stores is not self.deps.stores:
             return
         same = sender.launcher.environment_key == self.deps.launcher.environment_key
-        if self._process.live is not None and not same:
+        if self.process.live is not None and not same:
             if not self.can_park:
                 return
             self.park()
@@ -242,11 +249,11 @@ class Session(SessionView):
         """Within this context no turn begins, in whichever server. SessionBusy if one runs or something works in the
         background. `without_process` has its process closed first."""
         # Held to the end: a message that comes meanwhile waits, and begins its turn afterwards.
-        async with self._process.starting:
+        async with self.process.starting:
             self._check_at_rest()
             if without_process:
                 self.park()
-            if self._process.live is not None:  # which has the lease
+            if self.process.live is not None:  # which has the lease
                 yield
                 return
             # The process that was left last has the lease until it is gone.
@@ -261,9 +268,9 @@ class Session(SessionView):
     async def asking_claude(self) -> AsyncIterator[Callable[..., Awaitable[Raw]]]:
         """Requests to Claude Code itself, in a process without a turn; none begins meanwhile. A process that was
         started for this is closed again. SessionBusy as `at_rest`; raises what keeps the process from starting."""
-        async with self._process.starting:
+        async with self.process.starting:
             self._check_at_rest()
-            started = self._process.live is None
+            started = self.process.live is None
             if started:
                 await self.deps.launcher.check(self.options, self.cwd)
                 await self._turns.wait_for_previous_process()
@@ -271,12 +278,12 @@ class Session(SessionView):
                 # Again: the session may have been cancelled meanwhile, here or by the server that had it.
                 self._check_at_rest()
                 self.start_error = None
-                self._process.start()
+                self.process.start()
             try:
                 await self.start_settled()
                 # A start that fails lets go of the process; `start_error` says why.
-                process = self._process.process
-                if process is None or not self._process.ready:
+                process = self.process.process
+                if process is None or not self.process.ready:
                     raise self.start_error or ProcessFailed("Claude Code could not be started.")
                 yield partial(process.request, timeout=self.deps.settings.start_timeout)
             finally:
@@ -286,7 +293,7 @@ class Session(SessionView):
 
     def _check_at_rest(self) -> None:
         self.refuse_if_cancelled()
-        if self.busy or self.background_work:
+        if self.busy or self.activity.background_work:
             raise SessionBusy(f"Session {self.id} is at work.", session_id=self.id)
         if self._released:
             raise Cancelled("The server is stopping.", session_id=self.id)
@@ -295,7 +302,10 @@ class Session(SessionView):
 
     def grant(self, updates: list[Mapping[str, Any]]) -> None:
         """Permission updates that were allowed for the whole session, which the next process must be given too."""
-        self.grants = (*self.grants, *(update for update in updates if update not in self.grants))
+        news = [update for update in updates if update not in self.grants]
+        if news:
+            self.grants = (*self.grants, *news)
+            self.deps.stores.recorder.changed(self)
 
     def revoke_mode(self) -> None:
         """Forgets a mode that was granted, because a newer one is set."""
@@ -306,17 +316,18 @@ class Session(SessionView):
         if mode is not None or self.options.permission_mode == "plan":
             self.options = self.options.model_copy(update={"permission_mode": mode or "default"})
             self.revoke_mode()
+            self.deps.stores.recorder.changed(self)
 
     async def reconfigure(self, change: Mapping[str, Any]) -> None:
         """Goes on with another model or mode, which the policy must admit: at once in the process that runs, and in all
         to come. ProcessFailed if Claude Code does not take it; then nothing is changed."""
         self._check_accepting(WhenBusy.JOIN)
-        async with self._process.starting:
+        async with self.process.starting:
             # A process that is still starting takes no such request yet.
             await self.start_settled()
             wanted = SessionOptions.model_validate({**self.options.model_dump(), **change})
             options = self.deps.enforcer.admit(wanted, self.cwd, self.owner)
-            process, before, wait = self._process.process, self.options, self.deps.launcher.start_timeout
+            process, before, wait = self.process.process, self.options, self.deps.launcher.start_timeout
             if process is not None and options.permission_mode != before.permission_mode:
                 mode = options.permission_mode or "default"
                 await process.request("set_permission_mode", timeout=wait, mode=mode)
@@ -338,7 +349,7 @@ class Session(SessionView):
 
     async def process_ran_hooks(self) -> bool:
         """Waits until the process has started, or will not; returns whether it ran hooks by then."""
-        live = self._process.live
+        live = self.process.live
         await self.start_settled()
         return live is None or live.ran_hooks
 
@@ -364,47 +375,38 @@ class Session(SessionView):
         self._questions.withdraw_all("the conversation was cleared")
         old, self.id = self.id, session_id
         self._origin = None
-        self._costs.start_api_time(0)
+        self.costs.start_api_time(0)
         self.deps.moved(old, session_id)
         if self._turns.current is not None:
             self._turns.current.cleared = True
-        if self._process.live is not None:
+        if self.process.live is not None:
             try:
-                self._process.live.conversation_moved(session_id)
+                self.process.live.conversation_moved(session_id)
             except ClaudeCodeError as error:
                 log.error("session %s: %s", session_id, error.message)
                 self._turns.give_up(Outcome(OutcomeCode.CRASHED, detail=error.message))
 
     @property
     def can_park(self) -> bool:
-        return self._process.ready and not self.busy and self.options.persist and not self.background_work
+        return self.process.ready and not self.busy and self.options.persist and not self.activity.background_work
 
     def park(self) -> None:
         """Parks the session: closes its process, if it has one; the next message resumes it."""
-        self._process.park()
+        self.process.park()
 
     def cancel(self) -> None:
         """Ends the session for good, at once; its process is closed in the background."""
         # First: without a process no message is left for a next turn, so that `end` settles all of them.
-        self._process.leave()
+        self.process.leave()
         self._turns.end(Outcome(OutcomeCode.CANCELLED, detail="The session was cancelled."))
         self._state.move(State.CANCELLED)
 
-    def release(self) -> None:
-        """Lets go of the process and takes no more messages, because the server stops."""
+    def release(self, outcome: Outcome) -> None:
+        """Lets go of the process and takes no more messages, because the server stops, or another machine has the
+        session."""
         # First: whoever hears of the end may send another message at once.
         self._released = True
-        self._turns.give_up(Outcome(OutcomeCode.INTERRUPTED, detail="The server stopped."))
-
-    def lose(self, detail: str) -> None:
-        """Lets go of the process and takes no more messages, because another machine has the session."""
-        # First: whoever hears of the end may send another message at once.
-        self._released = True
-        self._turns.give_up(Outcome(OutcomeCode.MACHINE_LOST, detail=detail))
-
-    async def closed(self) -> None:
-        """Waits until no process is left that this session has let go of."""
-        await self._process.closed()
+        self._turns.give_up(outcome)
 
     # -- the record -------------------------------------------------------------------------------------------
 
@@ -414,7 +416,9 @@ class Session(SessionView):
             return None
         self.revision += 1
         outcome, cut = recordable_outcome(self.outcome)
-        origin = self._origin
+        origin, seconds = self._origin, 0.0 if self.beginning else None
+        if self.turn_seconds is not None:
+            seconds = self.turn_seconds
         return SessionRecord(
             revision=self.revision,
             session_id=self.id,
@@ -426,10 +430,10 @@ class Session(SessionView):
             first_prompt=recordable_prompt(self.first_prompt),
             origin=(origin.session_id, origin.at_message) if origin is not None else None,
             cancelled=self.state is State.CANCELLED,
-            running_since=None if self.turn_seconds is None else time.time() - self.turn_seconds,
+            running_since=None if seconds is None else time.time() - seconds,
             spent_usd=self.spent_usd,
-            usage=self._costs.usage,
-            model_turns=self._costs.model_turns,
+            usage=self.costs.usage,
+            model_turns=self.costs.model_turns,
             outcome=outcome,
             result_cut=cut,
             grants=self.grants,
@@ -441,7 +445,7 @@ class Session(SessionView):
         # Not a move: nothing happens now, and nobody is to be told of it.
         self._state.state = found.state
         self.outcome = found.outcome
-        self._costs.model_turns = found.model_turns
+        self.costs.model_turns = found.model_turns
         # A turn that another server runs may yet bring their results.
         if not self.busy:
             self.readable_lines.fail_running()
@@ -450,8 +454,8 @@ class Session(SessionView):
             self._adopt(record)
             # A killed server may not have recorded what the CLI has: that is spent all the same.
             self._unrecorded = found.usage - record.usage
-            self._costs.spent_usd += self._unrecorded.cost_usd
-            self._costs.usage, self._costs.model_turns = found.usage, found.model_turns
+            self.costs.spent_usd += self._unrecorded.cost_usd
+            self.costs.usage, self.costs.model_turns = found.usage, found.model_turns
             self.created_at, self.used_at = record.created_at, record.used_at
             self.first_prompt = record.first_prompt
             self.recorded_owner = record.owner
@@ -459,9 +463,9 @@ class Session(SessionView):
 
     def _adopt(self, record: SessionRecord) -> None:
         self.revision = record.revision
-        self._costs.usage = record.usage
-        self._costs.spent_usd = record.spent_usd
-        self._costs.model_turns = record.model_turns
+        self.costs.usage = record.usage
+        self.costs.spent_usd = record.spent_usd
+        self.costs.model_turns = record.model_turns
         self.grants = record.grants
 
     async def _catch_up(self) -> None:

@@ -1,4 +1,4 @@
-"""Who may do what with a session of somebody else: the one place that says so, for every interface.
+"""Who may do what beside running sessions of their own, and who hears of it: the one place for every interface.
 
 A session is its owner's alone. The owner may share it with a person or a group, to be watched, or to be answered and
 written to as well, and takes that back at any time. Whoever a session is shared with acts in the place of its owner:
@@ -6,17 +6,29 @@ it runs in the owner's home, by the owner's profile and on the owner's budget. W
 name. What changes a session for good, or hands it on, is the owner's: cancelling, deleting, renaming, copying, sharing.
 
 For everybody else a session that is not shared with them does not exist.
+
+`CallerPolicy` is what the operator's policy lets one caller do beside that. Observers must not block; one that raises
+is logged and does not keep the others from being told.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+import logging
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextvars import ContextVar
+from typing import Any, Protocol
 
-from ..errors import InvalidArgument, LimitReached, PermissionDenied
+from ..config import Settings
+from ..errors import InvalidArgument, LimitReached, PermissionDenied, SessionNotFound
 from ..model.caller import Caller, is_reserved
-from ..model.events import AuditEvent, AuditKind
+from ..model.events import AuditEvent, AuditKind, Event
+from ..model.question import Answer
 from ..state.shares import GROUP, Access, Share, Shares
+from ..state.spending import Budget
+from .dependencies import ClientEnvironments
+from .policy_enforcer import PolicyEnforcer
+
+log = logging.getLogger(__name__)
 
 _LONGEST_NAME = 256
 _MOST_LISTED = 200
@@ -140,3 +152,149 @@ class SessionAccess:
     def _taken_back(self, session_id: str) -> None:
         for listener in self._on_taken_back:
             listener(session_id)
+
+
+# -- observers ---------------------------------------------------------------------------------------------------------
+
+
+class Observer(Protocol):
+    """Watches a service. The methods must not block; if one raises, that is logged and nobody else is affected."""
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        """Something happened in a session. Fragments of text are left out."""
+
+    def act(self, act: AuditEvent) -> None:
+        """Somebody did something that belongs in an audit trail."""
+
+
+class ObserverList:
+    """Calls all observers in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._observers: tuple[Observer, ...] = ()
+
+    def add(self, observer: Observer) -> None:
+        self._observers = (*self._observers, observer)
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        for observer in self._observers:
+            try:
+                observer.event(session_id, owner, event)
+            except Exception:
+                log.exception("an observer failed")
+
+    def act(self, act: AuditEvent) -> None:
+        for observer in self._observers:
+            try:
+                observer.act(act)
+            except Exception:
+                log.exception("an observer failed")
+
+    @contextlib.contextmanager
+    def auditing_refusals(self, principal: str, what: str, session_id: str | None = None) -> Iterator[None]:
+        """Reports a refusal of the policy or of a limit that is raised within, and lets it pass."""
+        try:
+            yield
+        except (PermissionDenied, LimitReached) as error:
+            details = {"what": what, "code": error.code, "reason": error.message, "field": error.data.get("field")}
+            self.act(AuditEvent(AuditKind.REFUSED, principal, session_id, details))
+            raise
+
+    def foreign_session(self, session_id: str, principal: str) -> SessionNotFound:
+        """Reports that a caller named somebody else's session. The error does not differ from that for a session
+        which does not exist: a caller cannot find out which ids are in use."""
+        details = {"what": "use", "code": SessionNotFound.code, "reason": "somebody else's session"}
+        self.act(AuditEvent(AuditKind.REFUSED, principal, session_id, details))
+        return SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+
+
+# -- what the policy lets a caller do --------------------------------------------------------------------------------
+
+
+class CallerPolicy:
+    """What the operator's policy lets one caller do, at a client with its own environment and directory.
+
+    Nothing is remembered here but the caller: every answer is that of the moment. What a caller switches or changes is
+    audited, and so is a refusal.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        settings: Settings,
+        enforcer: PolicyEnforcer,
+        environments: ClientEnvironments,
+        observers: ObserverList,
+        own_servers: Container[str],
+    ) -> None:
+        """`enforcer` is that of the service; `own_servers` are the callers who share MCP servers with nobody."""
+        self._caller, self._principal = caller, caller.principal
+        self._settings = settings
+        self._service_enforcer = enforcer
+        self._environments = environments
+        self._observers = observers
+        self._own_servers = own_servers
+
+    @property
+    def _enforcer(self) -> PolicyEnforcer:
+        """That of the caller's own environment and directory."""
+        return self._environments.of(self._caller).enforcer
+
+    def answer(self, tool: str, arguments: Mapping[str, Any]) -> Answer | None:
+        """What the rules say of a call that no session makes; None if a person must be asked."""
+        cwd = self._settings.default_cwd or ""
+        return self._service_enforcer.answer(self._principal, cwd, tool, arguments)
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The permission modes that this caller may choose, the most careful first."""
+        return self._service_enforcer.modes(self._principal)
+
+    @property
+    def requests_per_minute(self) -> int | None:
+        """How many requests this caller may send over HTTP; None for any number."""
+        return self._service_enforcer.limits.requests_per_minute(self._principal)
+
+    def budgets(self) -> list[tuple[Budget, float]]:
+        """What limits this caller's spending, alone and with its groups, and how much of each is spent. Blocks on the
+        disk; OSError if it cannot be read."""
+        limits = self._service_enforcer.limits
+        return [
+            (budget, limits.spending.spent(self._principal, budget)) for budget in limits.all_budgets(self._principal)
+        ]
+
+    def directories(self) -> list[str]:
+        """Where this caller's sessions may work, or do by default if they may work anywhere. Blocks on the disk."""
+        return self._enforcer.directories(self._principal)
+
+    def may_work_in(self, path: str) -> bool:
+        """Whether this caller's sessions may work in a directory. Blocks on the disk."""
+        return self._enforcer.may_work_in(path, self._principal)
+
+    @property
+    def bypass_possible(self) -> bool:
+        """Whether permission checks may be switched off at all for this caller."""
+        return self._service_enforcer.bypass_possible(self._principal)
+
+    @property
+    def bypass_on(self) -> bool:
+        """Whether they are switched off for this caller, at this client."""
+        return self._enforcer.bypass_on(self._principal)
+
+    def set_bypass(self, on: bool, *, by: str = "") -> None:
+        """Lets this caller's sessions skip permission checks, or no longer: those of clients with the same environment
+        and directory. `by` is the channel of the confirmation. PermissionDenied where they may never be skipped."""
+        with self._observers.auditing_refusals(self._principal, "bypass"):
+            self._enforcer.set_bypass(self._principal, on)
+        self._observers.act(AuditEvent(AuditKind.BYPASS_SWITCHED, self._principal, details={"on": on, "by": by}))
+
+    @contextlib.contextmanager
+    def steering(self, action: str, server: str) -> Iterator[None]:
+        """Around a change to a server of the hub: PermissionDenied if the caller may make none. Audited either way.
+        Those who share the servers with nobody may always sign in: it changes nothing for others."""
+        with self._observers.auditing_refusals(self._principal, f"{action} {server}"):
+            if not (action == "authenticate" and self._principal in self._own_servers):
+                self._service_enforcer.check_steering(self._principal)
+            yield
+        details = {"action": action, "server": server}
+        self._observers.act(AuditEvent(AuditKind.HUB_STEERED, self._principal, details=details))

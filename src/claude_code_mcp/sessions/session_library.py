@@ -10,10 +10,11 @@ import contextlib
 import os
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from ..claude.user_config import process_with
 from ..errors import InvalidArgument, SessionBusy, SessionNotFound
@@ -47,8 +48,8 @@ ExportFormat = Literal["markdown", "html"]
 _SUFFIX: dict[ExportFormat, str] = {"markdown": ".md", "html": ".html"}
 _MOST_OUTLINES = 8
 _MOST_THREADS = 4
-
-
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
 _EXCERPT = 60
 """Characters before and after what was found that are shown with it."""
 
@@ -89,6 +90,18 @@ class StoredConversation:
     left_behind: int
 
 
+def in_thread(
+    work: Callable[Concatenate["SessionLibrary", _P], _Result],
+) -> Callable[Concatenate["SessionLibrary", _P], Coroutine[Any, Any, _Result]]:
+    """A method that blocks on the disk, as one that is awaited: it runs in the threads of its library."""
+
+    @wraps(work)
+    async def run(self: "SessionLibrary", /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        return await self.threads.run(work, self, *args, **kwargs)
+
+    return run
+
+
 class SessionLibrary:
     """The sessions below one configuration directory of the CLI. TranscriptUnreadable for what cannot be read now."""
 
@@ -124,13 +137,9 @@ class SessionLibrary:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    async def read(
-        self, session_id: str, *, cursor: str, size: int, detail: Detail, agent: str | None = None
-    ) -> ReadPage:
+    @in_thread
+    def read(self, session_id: str, *, cursor: str, size: int, detail: Detail, agent: str | None = None) -> ReadPage:
         """One page of a conversation, or of a subagent's. SessionNotFound if it has no transcript."""
-        return await self.threads.run(self._read, session_id, cursor, size, detail, agent)
-
-    def _read(self, session_id: str, cursor: str, size: int, detail: Detail, agent: str | None) -> ReadPage:
         entry, path = self._found(session_id)
         agents, read_from, outline = self._conversation(session_id, path, agent)
         try:
@@ -149,16 +158,12 @@ class SessionLibrary:
             outline.left_behind,
         )
 
-    async def page_before(
+    @in_thread
+    def page_before(
         self, session_id: str, before: str | None, extent: Extent, *, agent: str | None = None
     ) -> StoredConversation:
         """What lies before a place of a conversation, or at its end, as data. SessionNotFound if there is no
         transcript."""
-        return await self.threads.run(self._page_before, session_id, before, extent, agent)
-
-    def _page_before(
-        self, session_id: str, before: str | None, extent: Extent, agent: str | None
-    ) -> StoredConversation:
         entry, path = self._found(session_id)
         agents, read_from, outline = self._conversation(session_id, path, agent)
         try:
@@ -170,11 +175,9 @@ class SessionLibrary:
         named = tuple(map(self._redact, agents))
         return StoredConversation(session_id, title, page, len(outline.turns), named, outline.left_behind)
 
-    async def item(self, session_id: str, turn: int, item_id: str, *, agent: str | None = None) -> Item:
+    @in_thread
+    def item(self, session_id: str, turn: int, item_id: str, *, agent: str | None = None) -> Item:
         """One item of a turn, whole. InvalidArgument if there is none."""
-        return await self.threads.run(self._item, session_id, turn, item_id, agent)
-
-    def _item(self, session_id: str, turn: int, item_id: str, agent: str | None) -> Item:
         _, path = self._found(session_id)
         _, read_from, outline = self._conversation(session_id, path, agent)
         with unreadable_refused(session_id):
@@ -183,11 +186,10 @@ class SessionLibrary:
             raise InvalidArgument(f"item: turn {turn} has no such item.", field="item")
         return found
 
-    async def find(self, session_id: str, text: str, most: int) -> list[TextHit]:
+    @in_thread
+    def find(self, session_id: str, wanted: str, most: int) -> list[TextHit]:
         """Where a text stands in a conversation, in whatever case, the newest first, at most so many."""
-        return await self.threads.run(self._find, session_id, text.lower(), most)
-
-    def _find(self, session_id: str, wanted: str, most: int) -> list[TextHit]:
+        wanted = wanted.lower()
         _, path = self._found(session_id)
         _, read_from, outline = self._conversation(session_id, path, None)
         hits: list[TextHit] = []
@@ -206,11 +208,9 @@ class SessionLibrary:
                         return hits
         return hits
 
-    async def prompt_image(self, session_id: str, turn: int, number: int) -> Image:
+    @in_thread
+    def prompt_image(self, session_id: str, turn: int, number: int) -> Image:
         """One of the images that went with the prompt of a turn, counted from 0. InvalidArgument if there is none."""
-        return await self.threads.run(self._prompt_image, session_id, turn, number)
-
-    def _prompt_image(self, session_id: str, turn: int, number: int) -> Image:
         _, path = self._found(session_id)
         _, read_from, outline = self._conversation(session_id, path, None)
         with unreadable_refused(session_id):
@@ -268,26 +268,25 @@ class SessionLibrary:
 
     # -- care -----------------------------------------------------------------------------------------------------
 
-    async def rename(self, session_id: str, title: str) -> str:
-        return await self.threads.run(self._files.set_title, session_id, title)
+    @in_thread
+    def rename(self, session_id: str, title: str) -> str:
+        return self._files.set_title(session_id, title)
 
-    async def tag(self, session_id: str, tag: str) -> str:
-        return await self.threads.run(self._files.set_tag, session_id, tag)
+    @in_thread
+    def tag(self, session_id: str, tag: str) -> str:
+        return self._files.set_tag(session_id, tag)
 
-    async def mark(self, session_id: str, mark: Mark, on: bool) -> None:
-        await self.threads.run(self._found, session_id)
-        await self.threads.run(self.catalogue.marks.set, session_id, mark, on)
+    @in_thread
+    def mark(self, session_id: str, mark: Mark, on: bool) -> None:
+        self._found(session_id)
+        self.catalogue.marks.set(session_id, mark, on)
 
-    async def copy(self, session_id: str, owner: str, title: str | None) -> str:
+    @in_thread
+    def copy(self, session_id: str, owner: str, title: str | None) -> str:
         """A session with the same conversation and the same options, which goes on by itself; returns its id."""
-        new_id = str(uuid.uuid4())
-        await self.threads.run(self._copy, session_id, new_id, owner, title)
-        return new_id
-
-    def _copy(self, session_id: str, new_id: str, owner: str, title: str | None) -> None:
-        """The record is there before the transcript: without it, the copy would have no limits."""
-        entry, _ = self._found(session_id)
+        new_id, (entry, _) = str(uuid.uuid4()), self._found(session_id)
         record = self._records.read(session_id)
+        # The record is there before the transcript: without it, the copy would have no limits.
         if record is not None:
             changes = {"session_id": new_id, "revision": 0, "running_since": None, "usage": type(record.usage)()}
             self._records.write(record.model_copy(update=changes))
@@ -299,12 +298,11 @@ class SessionLibrary:
         except BaseException:
             self._records.remove(new_id)
             raise
+        return new_id
 
-    async def remove(self, session_id: str) -> None:
+    @in_thread
+    def remove(self, session_id: str) -> None:
         """Removes a session for good. SessionBusy while anybody runs it; then nothing is removed."""
-        await self.threads.run(self._remove, session_id)
-
-    def _remove(self, session_id: str) -> None:
         with self._alone(session_id):
             if self.catalogue.find(session_id) is None:
                 raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
@@ -345,12 +343,10 @@ class SessionLibrary:
 
     # -- export ---------------------------------------------------------------------------------------------------
 
-    async def export(self, session_id: str, form: ExportFormat, detail: Detail, target: Path | None = None) -> Path:
+    @in_thread
+    def export(self, session_id: str, form: ExportFormat, detail: Detail, target: Path | None = None) -> Path:
         """Writes a conversation to a file, without secrets, for its owner alone; by default one in the state
         directory. An older one is replaced."""
-        return await self.threads.run(self._export, session_id, form, detail, target)
-
-    def _export(self, session_id: str, form: ExportFormat, detail: Detail, target: Path | None) -> Path:
         entry, path = self._found(session_id)
         if target is None:
             exports = private_directory(self._state_dir / "exports")
@@ -370,15 +366,12 @@ class SessionLibrary:
             unfinished.unlink(missing_ok=True)
         return target
 
-    async def keep_text(self, session_id: str, suffix: str, text: str) -> Path:
+    @in_thread
+    def keep_text(self, session_id: str, suffix: str, text: str) -> Path:
         """Writes a text about a session, without secrets, to a file beside the exports; an older one is replaced."""
-
-        def write() -> Path:
-            target = private_directory(self._state_dir / "exports") / f"{session_id}{suffix}"
-            replace_file(target, text.encode("utf-8", "replace"))
-            return target
-
-        return await self.threads.run(write)
+        target = private_directory(self._state_dir / "exports") / f"{session_id}{suffix}"
+        replace_file(target, text.encode("utf-8", "replace"))
+        return target
 
     def _all_turns(self, path: str) -> Iterator[ConversationTurn]:
         for places in self._outline(path).turns:

@@ -1,22 +1,19 @@
 """What callers see of a session: its state, its questions, what it costs and what it does. Nothing here changes it."""
 
 import time
-from collections.abc import Sequence
 
 from ..errors import ClaudeCodeError
-from ..model.events import Retrying
 from ..model.options import SessionOptions
 from ..model.outcome import BUSY, Outcome, State
 from ..model.question import Question
 from ..model.usage import Usage
 from ..store.event_log import EventLog, EventReader
 from .dependencies import SessionDeps
-from .event_writer import EventWriter, ReadableLines
+from .event_writer import EventWriter, ReadableLines, StallTimer, StateTracker
 from .live_process import CurrentProcess
 from .messages import MessageQueue, UserMessage
 from .session_costs import SessionCosts
 from .session_questions import SessionQuestions
-from .state import StallTimer, StateTracker
 from .turn import TurnRunner
 
 
@@ -40,10 +37,13 @@ class SessionView:
     log: EventLog
     _state: StateTracker
     _stall_timer: StallTimer
-    _events: EventWriter
-    _costs: SessionCosts
+    events: EventReader
+    """What has happened in the session, to be read and followed."""
+    activity: EventWriter
+    """What its process says of itself: a retry of the API, background work, commands, the size of its context."""
+    costs: SessionCosts
+    process: CurrentProcess
     _messages: MessageQueue
-    _process: CurrentProcess
     _questions: SessionQuestions
     _turns: TurnRunner
 
@@ -58,16 +58,11 @@ class SessionView:
     @property
     def live(self) -> bool:
         """Whether a process is running; otherwise the session is parked."""
-        return self._process.process is not None
-
-    @property
-    def dormant(self) -> bool:
-        """Whether nothing of a process is left, not even one that is being closed."""
-        return self._process.dormant
+        return self.process.process is not None
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid
+        return self.process.pid
 
     @property
     def memory_bytes(self) -> int | None:
@@ -108,81 +103,34 @@ class SessionView:
         return self.busy and self._turns.current is None
 
     @property
-    def retrying(self) -> Retrying | None:
-        """The last refusal of the API, while the CLI waits to try again."""
-        return self._events.retrying
-
-    @property
     def stalled(self) -> bool:
         """Whether the running turn has had no output for too long."""
         return self._stall_timer.stalled
 
     @property
-    def background_tasks(self) -> int:
-        return self._events.background_tasks
-
-    @property
-    def background_seconds(self) -> float:
-        """How long something has been running in the background without a break."""
-        return self._events.background_seconds
-
-    @property
-    def background_work(self) -> bool:
-        """Whether tasks run in the background, or one of them is about to report."""
-        return self._events.background_work
-
-    @property
-    def commands(self) -> Sequence[str]:
-        """The slash commands that its process has told of; none before the first process has."""
-        return self._events.commands
-
-    @property
-    def context(self) -> tuple[int, int]:
-        """The tokens that the last answer was based on, and those that the model takes; 0 for what is not known."""
-        return self._events.context_tokens, self._events.context_window
-
-    @property
-    def events(self) -> EventReader:
-        """What has happened in the session, to be read and followed."""
-        return self.log
-
-    @property
-    def idle_seconds(self) -> float:
-        return time.time() - self.used_at
-
-    @property
     def usage(self) -> Usage:
         """What the session has used, with what the answers of the running turn say so far."""
-        return self._costs.usage_so_far
+        return self.costs.usage_so_far
 
     @property
     def model_turns(self) -> int:
         """How often the model has answered, with the answers of the running turn so far."""
-        return self._costs.turns_so_far
+        return self.costs.turns_so_far
 
     @property
     def model(self) -> str | None:
         """The model that answered last."""
-        return self._costs.model
+        return self.costs.model
 
     @property
     def spent_usd(self) -> float:
         """The dollars that count against the session's budget."""
-        return self._costs.spent_usd
-
-    @spent_usd.setter
-    def spent_usd(self, amount: float) -> None:
-        self._costs.spent_usd = amount
+        return self.costs.spent_usd
 
     @property
     def uncharged_usd(self) -> float:
         """The least that was spent beside `spent_usd` and is not charged yet."""
-        return self._costs.uncharged_usd
-
-    @property
-    def at_work(self) -> bool:
-        """Whether it counts among the sessions that work: a turn runs, or something of it uses the model without."""
-        return self.busy or self._process.uses_model
+        return self.costs.uncharged_usd
 
     @property
     def budget_left(self) -> float | None:
@@ -199,7 +147,7 @@ class SessionView:
     @property
     def process_left(self) -> float | None:
         """What its process may still spend, None if there is no process or no limit."""
-        live = self._process.live
+        live = self.process.live
         if live is None or live.budget is None:
             return None
         return max(0.0, live.budget - (self.spent_usd - live.spent_before))

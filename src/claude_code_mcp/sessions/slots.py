@@ -232,11 +232,12 @@ class Slots:
         """Measures all processes again and again, and parks idle ones while memory is short. Never returns."""
         while True:
             await self._occupied.wait()
+            # First: the slot that has just been taken is that of a process which does not run yet.
+            await asyncio.sleep(_INTERVAL)
             await self.measure()
             # Nothing is awaited between the look and `clear`: a slot that is taken later sets the event again.
             if not self._holders:
                 self._occupied.clear()
-            await asyncio.sleep(_INTERVAL)
 
     async def measure(self) -> None:
         """Measures all processes, and the machine, and acts on it."""

@@ -21,19 +21,18 @@ from ..model.events import AuditEvent, AuditKind
 from ..model.options import Image, Worktree, is_session_id
 from ..state.documents import Mark
 from ..state.shares import Access, Share
-from ..store.catalogue import CatalogueEntries, Entry
+from ..store.catalogue import Entry
 from ..store.conversation import Item
 from ..store.cost_table import Costs, Grouping
 from ..store.transcript_export import Detail
 from ..store.transcript_reader import Checkpoint, Extent, read_checkpoints
-from .acceptance import ObserverList
 from .dependencies import ClientEnvironments, Stores
 from .file_before import file_text
 from .git import Git
 from .pull_requests import PullRequests
 from .registry import Sessions
 from .session import Session
-from .session_access import SessionAccess
+from .session_access import ObserverList, SessionAccess
 from .session_library import ExportFormat, ReadPage, StoredConversation, TextHit
 from .worktree_changes import Unsaved, WorktreeChanges, WorktreePlan
 
@@ -238,20 +237,6 @@ class StoredSessions:
         """With whom a session is shared; whoever may watch it may know."""
         own_id, _ = await self._locate(session_id, caller)
         return self._access.of(own_id)
-
-    async def with_shared(self, listed: CatalogueEntries, limit: int, caller: Caller) -> CatalogueEntries:
-        """A list of the caller's sessions and, behind it as far as there is room, what others share with them; of that
-        which has a transcript."""
-        await self._access.refresh()
-        known, found = {entry.session_id for entry in listed}, [*listed]
-        for share in self._access.shared_with(caller.principal):
-            if len(found) >= limit:
-                break
-            if share.session_id not in known:
-                stores = self._environments.of(Caller(share.owner)).stores
-                entry = await stores.threads.run(stores.catalogue.find, share.session_id)
-                found += [entry] if entry is not None else []
-        return found
 
     async def _locate(self, session_id: str, caller: Caller, *, own: bool = False) -> tuple[str, Stores]:
         """The id under which a session goes on, and where it is kept; SessionNotFound unless it is the caller's or, if

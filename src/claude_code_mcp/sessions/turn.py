@@ -31,13 +31,12 @@ from ..model.usage import Usage
 from ..processes.child import Exit
 from ..store.event_log import EventLog
 from .dependencies import SessionDeps
-from .event_writer import EventWriter
+from .event_writer import EventWriter, StallTimer, StateTracker
 from .live_process import CurrentProcess
 from .messages import MessageQueue, UserMessage
 from .session_costs import SessionCosts
 from .session_loader import messages_in_transcript
 from .session_questions import SessionQuestions
-from .state import StallTimer, StateTracker
 
 _DROPPED = "The turn before it was interrupted, and this message was dropped before Claude Code had read it."
 _NOT_SAVED = (
@@ -212,9 +211,12 @@ class TurnRunner:
         if turn.cleared and outcome.ok and not outcome.result:
             going_on = f"The conversation was cleared. It goes on as session {self._session.id}."
             outcome = replace(outcome, result=going_on)
-        process, replica = self._process.process, self._deps.replica
-        unsaved = outcome.ok and self._may_be_unsaved(turn)
-        behind = replica is not None and replica.behind(self._session.id)
+        process, replica, session = self._process.process, self._deps.replica, self._session
+        unsaved = outcome.ok and turn.last_answer is not None and not turn.cleared and session.options.persist
+        if unsaved and turn.last_answer is not None:
+            is_written = self._deps.stores.transcripts.is_written
+            unsaved = not is_written(session.id, session.cwd, *turn.last_answer)
+        behind = replica is not None and replica.behind(session.id)
         if process is not None and (unsaved or behind):
             process.hold()
             self._deps.start_task(self._end_checked(turn, outcome, process, unsaved=unsaved))
@@ -228,12 +230,6 @@ class TurnRunner:
             self.current.last_answer = (message_id, frame.size) if isinstance(message_id, str) else None
             self._costs.turn_answered(frame)
 
-    def _may_be_unsaved(self, turn: Turn) -> bool:
-        session = self._session
-        if turn.last_answer is None or turn.cleared or not session.options.persist:
-            return False
-        return not self._deps.stores.transcripts.is_written(session.id, session.cwd, *turn.last_answer)
-
     async def _end_checked(self, turn: Turn, outcome: Outcome, process: ClaudeProcess, *, unsaved: bool) -> None:
         """Ends a turn whose answer was not seen in its transcript at once, when it is known whether that is lost; and
         one whose copy elsewhere is behind, when that has caught up, or will.
@@ -242,7 +238,14 @@ class TurnRunner:
         this end.
         """
         try:
-            flaw = await self._flaw_in_transcript(turn) if unsaved else None
+            flaw = None
+            if unsaved and turn.last_answer is not None:
+                session, stores = self._session, self._deps.stores
+                found = stores.threads.run(stores.transcripts.flaw_after, session.id, session.cwd, *turn.last_answer)
+                try:
+                    flaw = await asyncio.wait_for(found, _LONGEST_CHECK)
+                except TimeoutError:
+                    flaw = "the disk does not answer"
             if self._deps.replica is not None:
                 await self._deps.replica.caught_up(self._session.id)
             # The turn may have been given up while the disk was looked at.
@@ -253,16 +256,6 @@ class TurnRunner:
                 self.end(outcome)
         finally:
             process.release()
-
-    async def _flaw_in_transcript(self, turn: Turn) -> str | None:
-        session = self._session
-        assert turn.last_answer is not None
-        stores = self._deps.stores
-        try:
-            found = stores.threads.run(stores.transcripts.flaw_after, session.id, session.cwd, *turn.last_answer)
-            return await asyncio.wait_for(found, _LONGEST_CHECK)
-        except TimeoutError:
-            return "the disk does not answer"
 
     def end(self, outcome: Outcome) -> None:
         """Settles the messages of the turn and begins the next one, or brings the session to rest.
@@ -380,22 +373,17 @@ class TurnRunner:
             self._drop([message for message in self._messages.open if message.id in held_back], turn)
             if turn.question_only:
                 self.end(Outcome(code, detail="The background task that asked goes on without an answer."))
-            elif self._process.ready:
-                self._interrupt_process(turn, drop_queued)
+            elif self._process.ready and (process := self._process.process) is not None:
+                try:
+                    reply = process.ask("interrupt", cancel_queued=drop_queued)
+                except ProcessFailed as error:
+                    self.give_up(Outcome(OutcomeCode.INTERRUPTED, detail=error.message))
+                else:
+                    self._deps.start_task(self._await_interruption(turn, reply))
             else:
                 self.give_up(Outcome(code, detail=_NEVER_STARTED))
         await turn.ended.wait()
         return sorted(turn.dropped, key=lambda message: message.accepted)
-
-    def _interrupt_process(self, turn: Turn, drop_queued: bool) -> None:
-        process = self._process.process
-        assert process is not None
-        try:
-            reply = process.ask("interrupt", cancel_queued=drop_queued)
-        except ProcessFailed as error:
-            self.give_up(Outcome(OutcomeCode.INTERRUPTED, detail=error.message))
-        else:
-            self._deps.start_task(self._await_interruption(turn, reply))
 
     async def _await_interruption(self, turn: Turn, reply: "asyncio.Future[Raw]") -> None:
         """The process must confirm the interruption and then end the turn, both in time; else it is stopped."""

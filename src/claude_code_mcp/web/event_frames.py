@@ -270,7 +270,7 @@ def live_row(session: SessionView, redactor: Redaction) -> dict[str, Any]:
         "unanswered": unanswered(session),
         "permissionMode": session.options.permission_mode or "default",
         "model": session.options.model or session.model,
-        "context": [*session.context] if session.context[0] else None,
+        "context": [*session.activity.context] if session.activity.context[0] else None,
         "costUsd": round(session.usage.cost_usd, 6),
         "queued": session.queued,
         "retrying": retrying_line(session),

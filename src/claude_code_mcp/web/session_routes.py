@@ -225,7 +225,7 @@ class SessionRoutes:
     async def commands(self, request: Request, user: WebUser) -> Response:
         """The slash commands of a session, as its process has told them; the usual ones before that."""
         session = await self._service.find(session_id_of(request), caller=user.caller)
-        names = self._service.redaction.data([*session.commands])
+        names = self._service.redaction.data([*session.activity.commands])
         return answer({"commands": sorted(names) or [*_USUAL_COMMANDS]})
 
     async def files(self, request: Request, user: WebUser) -> Response:

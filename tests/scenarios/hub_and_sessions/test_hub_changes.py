@@ -49,7 +49,7 @@ async def test_servers_come_change_and_go_for_a_running_session_that_began_witho
 
 def session_knows(session: Any, names: set[str]) -> bool:
     """Whether the process was told of just these servers of the hub."""
-    bridge = session._process.live.bridge
+    bridge = session.process.live.bridge
     return {*bridge._announced} == names
 
 

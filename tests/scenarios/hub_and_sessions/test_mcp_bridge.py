@@ -151,7 +151,7 @@ async def test_a_server_that_is_disabled_in_mid_session_answers_again_once_it_is
 async def test_a_parked_session_finds_the_servers_again(rig: Rig, session: Session) -> None:
     first = await rig.say(session, tool("mcp__x__pid"), "${tool_result}")
     session.park()
-    await until(lambda: session.dormant)
+    await until(lambda: session.process.dormant)
     outcome = await rig.say(session, tool("mcp__x__pid"), "${tool_result}")
     assert pids([first.result, outcome.result]) == {first.result.split()[0]}
 

@@ -301,7 +301,7 @@ def _tools(session: SessionView) -> list[ToolUseEvent]:
 
 def retrying_line(session: SessionView) -> str | None:
     """What the CLI waits for, after the API has refused; None if it does not."""
-    retry = session.retrying
+    retry = session.activity.retrying
     if retry is None:
         return None
     of = f" of {retry.of}" if retry.of else ""
