@@ -54,7 +54,6 @@ from .tools.query import query_tools
 from .tools.sessions import TOOLS as SESSION_TOOLS
 from .tools.waiting import end_turns
 from .transports.http_streams import OpenStreams
-from .transports.wire import checked_results
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
@@ -164,7 +163,7 @@ class McpServer:
         tracing = server.middleware if self.service.settings.otel else ()
         server.middleware[:] = [
             *tracing,
-            checked_results,
+            sdk.checked_results,
             RequestStateBoundary(self._security, default_audience=NAME),
         ]
         return server
@@ -522,5 +521,5 @@ def refusing_server(problem: ClaudeCodeError, settings: Settings) -> Server[Any]
         on_call_tool=call_tool,
         **handlers,
     )
-    server.middleware[:] = [checked_results]
+    server.middleware[:] = [sdk.checked_results]
     return server
