@@ -106,6 +106,7 @@ class Service:
         self._host_of = host_of
         self.hosts = dict(hosts or {})
         self._observers = ObserverList()
+        self.observe = self._observers.add
         self._host = host
         self._spares = spares
         self._replica = replica
@@ -227,10 +228,6 @@ class Service:
         return _OWN_SERVERS if self.hosts else await self._homes.objection(principal)
 
     # -- observers --------------------------------------------------------------------------------------------
-
-    def observe(self, observer: Observer) -> None:
-        """From now on the observer hears of every event and every audited act."""
-        self._observers.add(observer)
 
     def audit(self, act: AuditEvent) -> None:
         """Reports an act to every observer."""

@@ -26,6 +26,7 @@ from mcp.shared.exceptions import MCPError
 from ..config import Settings
 from ..errors import ClaudeCodeError
 from ..model.caller import Caller
+from ..model.events import LIST_CHANGES
 from ..model.tool_names import UPDATED
 from ..service import Service
 from ..store.cost_table import Grouping
@@ -361,7 +362,7 @@ class Contents:
         self._followed: dict[Dialogs, dict[str, FollowedKey | None]] = {}
         """What each connection with a handshake has subscribed to, and how it is followed if it is a session."""
         if own:
-            service.observe(self._sessions)
+            service.observe(self._sessions, acts=LIST_CHANGES)
 
     def handlers(self) -> dict[str, Any]:
         """By the names that the SDK has for them."""

@@ -9,7 +9,7 @@ that raises is logged and does not keep the others from being told.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -245,27 +245,35 @@ class Observer(Protocol):
 
 
 class ObserverList:
-    """Calls all observers in the order in which they were added."""
+    """Calls the observers in the order in which they were added, each with what it wants to hear of."""
 
     def __init__(self) -> None:
-        self._observers: tuple[Observer, ...] = ()
+        self._observers: tuple[tuple[Observer, tuple[type[Event], ...], Container[AuditKind]], ...] = ()
 
-    def add(self, observer: Observer) -> None:
-        self._observers = (*self._observers, observer)
+    def add(
+        self,
+        observer: Observer,
+        events: tuple[type[Event], ...] = (Event,),
+        acts: Container[AuditKind] = frozenset(AuditKind),
+    ) -> None:
+        """From now on the observer hears of every event and every audited act, or of these kinds."""
+        self._observers = (*self._observers, (observer, events, acts))
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
-        for observer in self._observers:
-            try:
-                observer.event(session_id, owner, event)
-            except Exception:
-                log.exception("an observer failed")
+        for observer, events, _ in self._observers:
+            if isinstance(event, events):
+                try:
+                    observer.event(session_id, owner, event)
+                except Exception:
+                    log.exception("an observer failed")
 
     def act(self, act: AuditEvent) -> None:
-        for observer in self._observers:
-            try:
-                observer.act(act)
-            except Exception:
-                log.exception("an observer failed")
+        for observer, _, acts in self._observers:
+            if act.kind in acts:
+                try:
+                    observer.act(act)
+                except Exception:
+                    log.exception("an observer failed")
 
     @contextmanager
     def auditing_refusals(self, principal: str, what: str, session_id: str | None = None) -> Iterator[None]:
