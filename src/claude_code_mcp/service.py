@@ -117,6 +117,8 @@ class Service:
         self.state = database_in(self.settings.state_dir)
         guarded = (str(config_directory(self._environment)), str(self.settings.state_dir))
         self._enforcer = PolicyEnforcer(policy, default, Spending(self.state, groups_of=policy.counted_groups), guarded)
+        self.answer_by_rule = self._enforcer.answer
+        """What the rules say of a call; None if a person must be asked."""
         owners = partial(owners_below, self.state)
         self._homes = Homes(
             self.settings, self._environment, policy, principals, self.audit, others=others, owners=owners
@@ -589,7 +591,7 @@ class Service:
 
     def policy_for(self, caller: Caller) -> CallerPolicy:
         """What the policy lets a caller do."""
-        return CallerPolicy(caller, self.settings, self._enforcer, self._environments, self._observers, self.hosts)
+        return CallerPolicy(caller, self._enforcer, self._environments, self._observers, self.hosts)
 
     def add_secrets(self, secrets: Iterable[str]) -> None:
         """Values that `redaction` takes out from now on."""

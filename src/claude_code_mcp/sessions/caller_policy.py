@@ -1,13 +1,10 @@
 """What the operator's policy lets one caller do beside running sessions, and what is audited of that."""
 
 import contextlib
-from collections.abc import Container, Iterator, Mapping
-from typing import Any
+from collections.abc import Container, Iterator
 
-from ..config import Settings
 from ..model.caller import Caller
 from ..model.events import AuditEvent, AuditKind
-from ..model.question import Answer
 from ..state.spending import Budget
 from .acceptance import ObserverList
 from .dependencies import ClientEnvironments
@@ -24,7 +21,6 @@ class CallerPolicy:
     def __init__(
         self,
         caller: Caller,
-        settings: Settings,
         enforcer: PolicyEnforcer,
         environments: ClientEnvironments,
         observers: ObserverList,
@@ -32,7 +28,6 @@ class CallerPolicy:
     ) -> None:
         """`enforcer` is that of the service; `own_servers` are the callers who share MCP servers with nobody."""
         self._caller, self._principal = caller, caller.principal
-        self._settings = settings
         self._service_enforcer = enforcer
         self._environments = environments
         self._observers = observers
@@ -42,11 +37,6 @@ class CallerPolicy:
     def _enforcer(self) -> PolicyEnforcer:
         """That of the caller's own environment and directory."""
         return self._environments.of(self._caller).enforcer
-
-    def answer(self, tool: str, arguments: Mapping[str, Any]) -> Answer | None:
-        """What the rules say of a call that no session makes; None if a person must be asked."""
-        cwd = self._settings.default_cwd or ""
-        return self._service_enforcer.answer(self._principal, cwd, tool, arguments)
 
     @property
     def modes(self) -> tuple[str, ...]:
