@@ -170,7 +170,7 @@ class McpServer:
 
     def join_calls(self, running: "RunningCalls") -> None:
         """Has the transport's account of running calls keep to the policy, and end them when a share is taken back."""
-        from .transports.rate_limits import RequestLimit  # noqa: PLC0415 - on stdio there is nothing to limit
+        from .transports.running_calls import RequestLimit  # noqa: PLC0415 - on stdio there is nothing to limit
 
         service, access = self.service, self.service.access
         running.requests = RequestLimit(lambda name: service.policy_for(Caller(name)).requests_per_minute)
