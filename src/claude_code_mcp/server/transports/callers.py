@@ -24,7 +24,6 @@ import asyncio
 import hashlib
 import hmac
 import logging
-import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from ...model.events import AuditEvent, AuditKind
 from ...private_files import read_secret
 from ...state.person_names import PersonNames
 from ...state.sign_ins import Identity
-from ...store.following import WatchedFile
+from ...store.following import WatchedFile, facts_of
 from .access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
 from .people import Admit, Assign, People, Returning, check_proxy_settings, is_person
 from .running_calls import AccessUntil, FailureLimit, RunningCalls, caller_address
@@ -92,7 +91,7 @@ class Callers:
         self._principal = principal
         self._file = settings.http_tokens_file
         # Looked at before it is read: a change between the two is noticed by `follow`.
-        self._facts: object = _facts_of(self._file)
+        self._facts: object = facts_of(self._file)
         self._tokens: Mapping[str, Identity] = _identities(load_tokens(settings, principal))
         self.open = settings.oauth or settings.oauth_issuer is not None or settings.proxy_user_header is not None
         """Whether people may come whom nobody has listed here."""
@@ -306,12 +305,12 @@ class Callers:
             # In this order: what changes from here on is noted again.
             watched.clear()
             await watched.watch_again()
-            facts = await asyncio.to_thread(_facts_of, self._file)
+            facts = await asyncio.to_thread(facts_of, self._file)
             if facts == self._facts:
                 break
             # An editor may truncate the file before it writes: what counts is what stays for a moment.
             await asyncio.sleep(_SETTLED)
-            if not watched.is_noted and facts == await asyncio.to_thread(_facts_of, self._file):
+            if not watched.is_noted and facts == await asyncio.to_thread(facts_of, self._file):
                 await self._load(facts, service)
                 break
         else:
@@ -326,7 +325,7 @@ class Callers:
         self._facts = facts
         try:
             read = await asyncio.to_thread(load_tokens, self._settings, self._principal, may_be_empty=True)
-            if facts != await asyncio.to_thread(_facts_of, self._file):
+            if facts != await asyncio.to_thread(facts_of, self._file):
                 # What was read may be half of it, or nothing: the caller looks again at once.
                 self._facts = _CHANGED_MEANWHILE
                 return
@@ -491,14 +490,3 @@ def _identities(tokens: Mapping[str, str]) -> dict[str, Identity]:
     return {
         token: Identity(name, f"token:{hashlib.sha256(token.encode()).hexdigest()}") for token, name in tokens.items()
     }
-
-
-def _facts_of(file: os.PathLike[str] | None) -> object:
-    """What is different when a file is; how it cannot be looked at, if so. Blocks on the disk."""
-    if file is None:
-        return None
-    try:
-        found = os.stat(file)
-    except OSError as error:
-        return error.errno
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode, found.st_uid
