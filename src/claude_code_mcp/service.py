@@ -107,6 +107,8 @@ class Service:
         self.hosts = dict(hosts or {})
         self._observers = ObserverList()
         self.observe = self._observers.add
+        self.audit = self._observers.act
+        """Reports an act to every observer that wants to hear of it."""
         self._host = host
         self._spares = spares
         self._replica = replica
@@ -228,12 +230,6 @@ class Service:
     async def why_restart_for(self, principal: str) -> str | None:
         """Why a caller who was not there when this began cannot be served before a restart; None if it can."""
         return _OWN_SERVERS if self.hosts else await self._homes.objection(principal)
-
-    # -- observers --------------------------------------------------------------------------------------------
-
-    def audit(self, act: AuditEvent) -> None:
-        """Reports an act to every observer."""
-        self._observers.act(act)
 
     # -- messages to sessions ---------------------------------------------------------------------------------
 
