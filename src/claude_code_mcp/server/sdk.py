@@ -259,7 +259,10 @@ def _checked(context: Context, result: HandlerResult) -> HandlerResult:
     try:
         size = len(to_json(result))
     except ValueError:
-        result = _mended(result)
+        try:
+            result = json_text.sound(result)
+        except ValueError as error:
+            raise MCPError(types.INTERNAL_ERROR, f"The result cannot be written as JSON: {error}") from None
         size = len(to_json(result))
     _log_sent(context, "result", size)
     return result
@@ -282,13 +285,6 @@ def notification_line(method: str, params: Mapping[str, Any]) -> bytes:
         return to_json(message, inf_nan_mode="null")
     except ValueError:
         return json_text.encode(message)
-
-
-def _mended(result: Any) -> Any:
-    try:
-        return json_text.sound(result)
-    except ValueError as error:
-        raise MCPError(types.INTERNAL_ERROR, f"The result cannot be written as JSON: {error}") from None
 
 
 def sound_line(message: types.JSONRPCMessage) -> bytes:

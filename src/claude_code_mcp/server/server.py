@@ -42,7 +42,6 @@ from .tools.code import code_tools
 from .tools.context import (
     Call,
     HeldEvents,
-    Switches,
     can_be_asked,
     declares_tasks,
     instructions,
@@ -259,13 +258,11 @@ class McpServer:
         run = self._runner(params.name, client.proxy) or self._for_person(params.name, context)
         if run is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
-        caller = Caller(principal(), client.environment)
         call = Call(
             self.service,
             self._dialogs(context),
-            caller,
+            Caller(principal(), client.environment),
             context,
-            Switches(self.service, caller),
             self._held_events,
             client.hub,
             client.proxy,

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,6 @@ from ..model.events import (
 from ..model.text import cut, iso
 from ..questions.presentation import Redaction
 from ..sessions.session_view import SessionView
-from ..store.conversation import Item
 from ..store.event_log import EventReader
 from ..store.transcript_reader import ConversationPage, Extent
 from .tools.status import retrying_line, silent_seconds, status_of
@@ -45,6 +44,7 @@ _PAGE = 200_000
 ITEMS = Extent(_PAGE)
 """Of a page of what was before."""
 _LONGEST_PROMPT = 100_000
+_TOOL_FIELDS = ("name", "input", "status", "result", "diff", "agent")
 _SHORT_PAGE = 24_000
 _LONGEST_TEXT = 4000
 """Characters of a text in an event in short."""
@@ -188,7 +188,7 @@ def _summary(session: SessionView) -> dict[str, Any]:
         "model": session.options.model,
         "permissionMode": session.options.permission_mode,
         "costUsd": round(session.usage.cost_usd, 6),
-        "inputTokens": usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens,
+        "inputTokens": usage.all_input_tokens,
         "outputTokens": usage.output_tokens,
         "turnStarted": None if session.turn_seconds is None else time.time() - session.turn_seconds,
         "retrying": retrying_line(session),
@@ -204,21 +204,17 @@ def _summary(session: SessionView) -> dict[str, Any]:
 
 def item_rows(page: ConversationPage) -> list[dict[str, Any]]:
     """The rows of a page: what was said and done, oldest first, each with the id that messages have too."""
-    return [*_item_rows(page)]
-
-
-def _item_rows(page: ConversationPage) -> Iterator[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
     for number, turn in ((part.number, part.turn) for part in page.parts):
         if turn.prompt is not None:
-            yield {"kind": "prompt", "turn": number, "id": turn.message_id or "", "at": turn.at, "text": turn.prompt}
+            message_id = turn.message_id or ""
+            rows.append({"kind": "prompt", "turn": number, "id": message_id, "at": turn.at, "text": turn.prompt})
         for item in turn.items:
-            # That of a call, or of its line: what the CLI names it by while it happens.
-            item_id = item.id if item.kind == "tool" else item.id.partition(":")[0]
-            yield {"kind": item.kind, "turn": number, "id": item_id, **_item_fields(item)}
-
-
-def _item_fields(item: Item) -> dict[str, Any]:
-    if item.kind != "tool":
-        return {"text": item.text}
-    names = ("name", "input", "status", "result", "diff", "agent")
-    return {name: value for name in names if (value := getattr(item, name))}
+            if item.kind == "tool":
+                item_id = item.id
+                fields = {name: value for name in _TOOL_FIELDS if (value := getattr(item, name))}
+            else:
+                # That of its line: what the CLI names it by while it happens.
+                item_id, fields = item.id.partition(":")[0], {"text": item.text}
+            rows.append({"kind": item.kind, "turn": number, "id": item_id, **fields})
+    return rows

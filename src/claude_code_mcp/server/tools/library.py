@@ -216,7 +216,7 @@ def _needed(text: str | None) -> str:
 async def _reconfigure(call: Call, arguments: ManageSession) -> Reply:
     value = _needed(arguments.text).strip() or None
     if arguments.action == "mode":
-        call.switches.check(value)
+        call.check_mode(value)
     change = {"model" if arguments.action == "model" else "permission_mode": value}
     session_id = arguments.session_id
     await call.service.stored.reconfigure(session_id, change, caller=call.caller)

@@ -120,6 +120,7 @@ async def _asked(call: Call, question: str, title: str, reason: str) -> types.In
 Status = Literal["running", "waiting_for_input", "completed", "error", "interrupted", "cancelled"]
 
 OUTPUT_BUDGET = 24_000
+_GAP_LINE = 60
 _FROM_THE_START = "0"
 _RESTART_NOTICE = (
     "The cursor is from before the session was last loaded: the output starts over with all that is kept; lines may "
@@ -255,7 +256,7 @@ def report(
     notice = " ".join(filter(None, notices)) or None
     own = message.outcome.result() if message is not None and message.outcome.done() else None
     outcome = own or (None if session.busy else session.outcome)
-    usage = session.usage.total
+    usage, tools = session.usage.total, list(session.readable_lines.tools.values())
     return SessionReport(
         session_id=session.id,
         previous_session_id=asked_as if asked_as != session.id else None,
@@ -263,12 +264,9 @@ def report(
         result=parts.text("result", outcome.result, _MAX_RESULT) if outcome and outcome.result else None,
         recent_output=output,
         pending_inputs=pending_inputs(session.questions, parts),
-        tool_use_events=_tools(session),
+        tool_use_events=[ToolUseEvent(tool_name=tool.name, status=tool.status) for tool in tools[-_MAX_TOOLS:]],
         cost_usd=round(session.usage.cost_usd, 6),
-        tokens={
-            "input": usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens,
-            "output": usage.output_tokens,
-        },
+        tokens={"input": usage.all_input_tokens, "output": usage.output_tokens},
         turn_count=session.model_turns,
         next_cursor=session.events.cursor(next_cursor),
         has_more=more or None,
@@ -292,11 +290,6 @@ def silent_seconds(session: SessionView) -> int:
     """How long the process has been silent: since the stall was noticed, and before that."""
     noticed = session.events.latest(Stalled, 1)
     return int(sum(time.time() - stall.at + stall.seconds for stall in noticed if isinstance(stall, Stalled)))
-
-
-def _tools(session: SessionView) -> list[ToolUseEvent]:
-    recent = list(session.readable_lines.tools.values())[-_MAX_TOOLS:]
-    return [ToolUseEvent(tool_name=tool.name, status=tool.status) for tool in recent]
 
 
 def retrying_line(session: SessionView) -> str | None:
@@ -374,26 +367,17 @@ def _within_budget(
     shown: list[str] = []
     left, reached = OUTPUT_BUDGET, 0
     for event in events:
-        size = _size(event)
-        if size is not None:
+        if isinstance(event, Output | Gap):
+            size = len(event.line) if isinstance(event, Output) else _GAP_LINE
             if len(shown) == lines or (shown and size > left):
                 return shown, reached, True
-            shown.append(_line(event, parts))
+            if isinstance(event, Output):
+                shown.append(parts.line(event, OUTPUT_BUDGET))
+            else:
+                shown.append(f"[{event.seq - event.first + 1} earlier events are no longer kept]")
             left -= len(shown[-1])
         reached = event.seq
     return shown, reached, False
-
-
-def _size(event: Event) -> int | None:
-    """How long its line is; None if it has none."""
-    return len(event.line) if isinstance(event, Output) else 60 if isinstance(event, Gap) else None
-
-
-def _line(event: Event, parts: ResultParts) -> str:
-    if isinstance(event, Gap):
-        return f"[{event.seq - event.first + 1} earlier events are no longer kept]"
-    assert isinstance(event, Output)
-    return parts.line(event, OUTPUT_BUDGET)
 
 
 def render(report: SessionReport) -> str:

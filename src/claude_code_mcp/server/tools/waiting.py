@@ -58,8 +58,7 @@ async def wait_for_turn(
     Returns open questions where the client takes them as the result of a call. When the call is cancelled while it
     waits, `waiting_cancelled` decides what becomes of the turn.
     """
-    call.dialogs.follow(session.id)
-    call.dialogs.accept_forms(session.id, call.responses, call.offsets)
+    call.follow(session.id)
     await call.detach(session.id, message.id)
     try:
         async with progress_of(call, session):
