@@ -26,7 +26,8 @@ from .base import (
     Tool,
     read_part,
 )
-from .code_reports import (
+from .context import AnswerTexts, Call, ModeAfterPlan, answer_from
+from .status import (
     Configuration,
     ReplyReport,
     SessionInfos,
@@ -36,7 +37,6 @@ from .code_reports import (
     session_infos,
     unfinished_report,
 )
-from .context import AnswerTexts, Call, ModeAfterPlan, answer_from
 from .waiting import open_questions, wait_for_rest, wait_for_turn
 
 log = logging.getLogger(__name__)

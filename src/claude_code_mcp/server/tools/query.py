@@ -30,8 +30,8 @@ from ...store.event_log import Subscription
 from .. import sdk
 from .base import Arguments, Count, Name, Path, Reply, Rules, Text, Tool, ToolOutput
 from .context import Call
-from .status import ErrorInfo
-from .waiting import first_of, open_questions, output_so_far, progress_of, timeout_info, waiting_cancelled
+from .status import ErrorInfo, output_so_far, timeout_info
+from .waiting import first_of, open_questions, progress_of, waiting_cancelled
 
 METHOD = "claude-code/messages"
 _MAX_BUNDLE_BYTES = 16 << 20
