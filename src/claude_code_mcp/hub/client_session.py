@@ -335,10 +335,8 @@ class UpstreamClient:
         if side.log_level is not None and self.is_modern:
             params = {**params, "_meta": {**params.get("_meta", {}), types.LOG_LEVEL_META_KEY: side.log_level}}
         with self._calls.during_call(requester, side):
-            if method == "tools/call":
-                params = {**params, "name": self._config.own_name(str(params.get("name"))) or params.get("name")}
-                if await self._runs_as_task(params["name"]):
-                    return await self._run_task(params, side.on_progress)
+            if method == "tools/call" and await self._runs_as_task(str(params.get("name"))):
+                return await self._run_task(params, side.on_progress)
             return await self._send(method, params, side.on_progress)
         raise MovedElsewhere  # the block does so by itself; a type checker cannot know
 

@@ -204,7 +204,7 @@ class Hub(HubServers):
         configuration does not let through, UpstreamUnavailable, and MCPError with what the server answered.
         """
         pool = self._find(server)
-        if pool.server.config.own_name(tool) is None:
+        if pool.own_name(tool) is None:
             raise InvalidArgument(f"The MCP server {server!r} offers no tool {tool!r}.", field="tool")
         tool_arguments = dict(arguments or {})
         optional = {"inputResponses": input_responses, "requestState": request_state, "_meta": meta}
