@@ -135,11 +135,7 @@ def interruption(session: SessionView, dropped: Iterable[UserMessage], redactor:
 
 
 def status_of(session: SessionView) -> Status:
-    return _status(session.state)
-
-
-def _status(state: State) -> Status:
-    return SESSION_TOOL_STATUS[state]  # type: ignore[return-value]  # the values of the table are these
+    return SESSION_TOOL_STATUS[session.state]  # type: ignore[return-value]  # the values of the table are these
 
 
 def report(
@@ -162,15 +158,14 @@ def report(
     parts = ResultParts(redactor)
     start, known = _start(session, cursor)
     output, next_cursor, more = _output(session, lines, start, parts)
-    notices = (notice, None if known else _RESTART_NOTICE, session.not_recorded, *notices_of(session))
-    notice = " ".join(filter(None, notices)) or None
+    notice = _notice(session, notice, None if known else _RESTART_NOTICE)
     own = message.outcome.result() if message is not None and message.outcome.done() else None
     outcome = own or (None if session.busy else session.outcome)
     usage, tools = session.usage.total, list(session.readable_lines.tools.values())
     return SessionReport(
         session_id=session.id,
         previous_session_id=asked_as if asked_as != session.id else None,
-        status=_status(own.state) if own is not None else status_of(session),
+        status=SESSION_TOOL_STATUS[own.state] if own is not None else status_of(session),
         result=parts.text("result", outcome.result, _MAX_RESULT) if outcome and outcome.result else None,
         recent_output=output,
         pending_inputs=pending_inputs(session.questions, parts),
@@ -203,6 +198,10 @@ def worktree_report(session: SessionView) -> dict[str, str] | None:
         return None
     facts = {"path": worktree.path, "branch": worktree.branch, "base": worktree.base[:12], "from": worktree.repository}
     return facts if os.path.isdir(worktree.path) else {**facts, "state": "removed"}
+
+
+def _notice(session: SessionView, *more: str | None) -> str | None:
+    return " ".join(filter(None, (*more, session.not_recorded, *notices_of(session)))) or None
 
 
 def silent_seconds(session: SessionView) -> int:
@@ -517,7 +516,7 @@ def _outcome_report(session: SessionView, outcome: TurnOutcome, parts: ResultPar
         model_usage=_model_usage(outcome),
         permission_denials=parts.shortened(outcome.permission_denials, _MAX_PART) or None,
         truncated=parts.truncated,
-        notice=" ".join(filter(None, (session.not_recorded, *notices_of(session)))) or None,
+        notice=_notice(session),
     )
 
 
