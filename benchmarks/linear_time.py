@@ -23,7 +23,7 @@ from claude_code_mcp.escaped_text import unescaped
 from claude_code_mcp.hub import organisation
 from claude_code_mcp.hub.config_entry import StdioConfig, expand, for_directory
 from claude_code_mcp.hub.streams import id_of_answer, parse_message
-from claude_code_mcp.hub.tools import ToolIndex
+from claude_code_mcp.hub.tools import ToolIndex, with_long_parts_saved
 from claude_code_mcp.hub.transports import status_reason, stderr_summary
 from claude_code_mcp.json_text import decode_with_comments
 from claude_code_mcp.json_text import encode as encode_json
@@ -37,7 +37,6 @@ from claude_code_mcp.processes.lines import LineSplitter
 from claude_code_mcp.questions.form_model import questions_of
 from claude_code_mcp.questions.presentation import describe
 from claude_code_mcp.redaction import Redactor, is_secret_name, redact_url, secrets_in
-from claude_code_mcp.server.tools.hub_proxy import with_long_parts_saved
 from claude_code_mcp.store.conversation import read_outline, read_turn
 from claude_code_mcp.store.transcript_export import Detail, markdown, page
 from claude_code_mcp.store.transcript_lines import is_bare_command, unwrapped

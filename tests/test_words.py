@@ -37,7 +37,6 @@ SHARED_MODULE_NAMES: dict[str, str] = {
     "protocol": "that of the CLI and that of the greeting, both without I/O",
     "config": "the settings, and the command of that name",
     "sessions": "the session tools, and the command of that name",
-    "wire": "what every message passes on a transport, and the connection over NATS that is one",
     "transcripts": "those on this machine's disk, and those in the fleet's stream",
 }
 

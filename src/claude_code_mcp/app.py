@@ -461,7 +461,7 @@ async def running_service(
             spares=spares,
             replica=replica,
         )
-        service.observe(SessionLog())
+        service.observe(SessionLog(), SessionLog.EVENTS, SessionLog.ACTS)
         audit, telemetry = _audit(settings, audit_file), _telemetry(settings)
         closing = [observer for observer in (audit, telemetry) if observer is not None]
         for observer in closing:

@@ -38,7 +38,7 @@ from .processes.leftovers import new_mark
 from .sessions.dependencies import environment_key
 from .sessions.homes import default_directory, own_directory
 from .state.state_directory import database_in
-from .store.watched_files import FileFollower, Following, followable
+from .store.watched_files import FileFollower, Following, facts_of, followable
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ def _look_at(source: HubSource | LaterDenials, before: Sequence[Path]) -> tuple[
     """The files that count now, what is to be followed for them, and what is different when one of them is."""
     with suppress(ClaudeCodeError, OSError):  # our directory is gone
         before = source.files()
-    return before, {followable(str(path)) for path in before}, _facts(before)
+    return before, {followable(str(path)) for path in before}, [facts_of(path) for path in before]
 
 
 @asynccontextmanager
@@ -197,19 +197,6 @@ async def _waking(follower: FileFollower, targets: Collection[str], changed: asy
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _facts(files: Sequence[Path]) -> list[tuple[int, int, int] | None]:
-    """What is different when a file is."""
-
-    def of_file(file: Path) -> tuple[int, int, int] | None:
-        try:
-            facts = file.stat()
-        except OSError:
-            return None
-        return facts.st_mtime_ns, facts.st_size, facts.st_ino
-
-    return [of_file(file) for file in files]
 
 
 async def _update(hub: Hub, configuration: HubConfig, source: HubSource | LaterDenials) -> HubConfig:

@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .config import Settings
@@ -37,15 +36,6 @@ def uses_hub(settings: Settings) -> bool:
     """Whether there is a hub now: there are servers, or clients may ask for them. Blocks on the disk."""
     toolsets = {"hub", "hub-tools", "hub-search"} & set(settings.toolsets)
     return settings.hub != "off" and bool(settings.hub == "all" or toolsets or settings.hub_file.exists())
-
-
-def _facts(file: Path) -> tuple[int, int, int] | None:
-    """What is different when a file is; None while it is not there, or cannot be looked at. Blocks on the disk."""
-    try:
-        facts = file.stat()
-    except OSError:
-        return None
-    return facts.st_mtime_ns, facts.st_size, facts.st_ino
 
 
 class LazyHub:
@@ -222,7 +212,7 @@ class HubProvider:
     async def _await_servers(self) -> None:
         """Opens the hubs when our own file is there. What goes wrong is logged, and tried again when the file has
         changed; a client that comes meanwhile tries for itself."""
-        from .store.watched_files import FileFollower, followable  # noqa: PLC0415
+        from .store.watched_files import FileFollower, facts_of, followable  # noqa: PLC0415
 
         file, follower, tried = self._settings.hub_file, FileFollower(), None
         while self.hub is None:
@@ -232,7 +222,7 @@ class HubProvider:
                 if await asyncio.to_thread(followable, str(file)) != target:
                     continue
                 # Looked at before it is read: what changes meanwhile is another change.
-                facts = await asyncio.to_thread(_facts, file)
+                facts = await asyncio.to_thread(facts_of, file)
                 if facts != tried and await self._try_to_open():
                     return
                 tried = facts

@@ -115,7 +115,7 @@ class Service:
         self.observe = self._observers.add
         """From now on the observer hears of every event and every audited act."""
         self.audit = self._observers.act
-        """Reports an act to every observer."""
+        """Reports an act to every observer that wants to hear of it."""
         self.add_secrets = self._redactor.add
         """Values that `redaction` takes out from now on."""
         self._host = host
@@ -128,6 +128,8 @@ class Service:
         self.state = database_in(self.settings.state_dir)
         guarded = (str(config_directory(self._environment)), str(self.settings.state_dir))
         self._enforcer = PolicyEnforcer(policy, default, Spending(self.state, groups_of=policy.counted_groups), guarded)
+        self.answer_by_rule = self._enforcer.answer
+        """What the rules say of a call; None if a person must be asked."""
         owners = partial(owners_below, self.state)
         self._homes = Homes(
             self.settings, self._environment, policy, principals, self.audit, others=others, owners=owners
@@ -558,7 +560,7 @@ class Service:
 
     def policy_for(self, caller: Caller) -> CallerPolicy:
         """What the policy lets a caller do."""
-        return CallerPolicy(caller, self.settings, self._enforcer, self._environments, self._observers, self.hosts)
+        return CallerPolicy(caller, self._enforcer, self._environments, self._observers, self.hosts)
 
 
 async def _sweep_later(start_task: StartTask) -> None:

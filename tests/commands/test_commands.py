@@ -11,7 +11,7 @@ import pytest
 
 from claude_code_mcp import __version__
 from claude_code_mcp.config import Settings, load_settings, variable_of
-from claude_code_mcp.server.transports.tokens_file import load_tokens
+from claude_code_mcp.server.transports.callers import load_tokens
 from tests.support import warm_commands
 from tests.support.waiting import HANG_SECONDS
 

@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claude_code_mcp.hub.config_entry import parse_entry
-from claude_code_mcp.hub.tools import LONGEST_DESCRIPTION, trim_description, trim_tools
-from claude_code_mcp.server.tools.hub_proxy import exceeds, is_long, with_long_parts_saved
+from claude_code_mcp.hub.tools import (
+    LONGEST_DESCRIPTION,
+    exceeds,
+    is_long,
+    trim_description,
+    trim_tools,
+    with_long_parts_saved,
+)
 
 ANY = parse_entry("x", {"command": "x"}, {})
 

@@ -29,7 +29,7 @@ from claude_code_mcp.model.text import (
 )
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.server.tools.base import Tool
-from claude_code_mcp.server.tools.code_reports import SessionInfo
+from claude_code_mcp.server.tools.status import SessionInfo
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

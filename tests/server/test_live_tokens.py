@@ -17,8 +17,7 @@ import pytest
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import UpstreamUnavailable
 from claude_code_mcp.server.transports import callers as callers_module
-from claude_code_mcp.server.transports.callers import Callers
-from claude_code_mcp.server.transports.tokens_file import load_tokens
+from claude_code_mcp.server.transports.callers import Callers, load_tokens
 from claude_code_mcp.service import Service
 from claude_code_mcp.store.watched_files import WatchedFile
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread

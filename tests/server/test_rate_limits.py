@@ -3,7 +3,7 @@
 import pytest
 
 from claude_code_mcp.errors import RateLimited
-from claude_code_mcp.server.transports.rate_limits import RequestLimit
+from claude_code_mcp.server.transports.running_calls import RequestLimit
 from claude_code_mcp.testing import ScriptedModelThread
 from tests.web.conftest import running_console
 

@@ -72,7 +72,9 @@ class HttpSession(McpClient):
             "MCP-Protocol-Version": PROTOCOL_VERSION,
         }
         if token:
-            self._headers["Authorization"] = f"Bearer {_header_value(token)}"
+            if not token.isascii() or not token.isprintable():
+                raise InvalidArgument("The token has characters in it that no token has.")
+            self._headers["Authorization"] = f"Bearer {token}"
         self._lock = threading.Lock()
         self._last_id = 0
         self.request("initialize", **initialization())
@@ -123,19 +125,10 @@ class HttpSession(McpClient):
                     return answer
             raise NotRunning("the server has ended its answer too early")
         except (*_NO_ANSWER, ValueError) as error:
-            raise NotRunning(f"{self._address.geturl()} does not answer: {_reason(error)}") from None
+            reason = "it took too long" if isinstance(error, socket.timeout) else str(error) or type(error).__name__
+            raise NotRunning(f"{self._address.geturl()} does not answer: {reason}") from None
         finally:
             connection.close()
-
-
-def _header_value(token: str) -> str:
-    if not token.isascii() or not token.isprintable():
-        raise InvalidArgument("The token has characters in it that no token has.")
-    return token
-
-
-def _reason(error: Exception) -> str:
-    return "it took too long" if isinstance(error, socket.timeout) else str(error) or type(error).__name__
 
 
 def _refusal(response: http.client.HTTPResponse) -> CallFailed:

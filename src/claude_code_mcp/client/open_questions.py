@@ -116,6 +116,7 @@ def _closure(event: Mapping[str, Any]) -> str:
 
 
 def _open_question(entry: Mapping[str, Any], tool_input: Mapping[str, Any], session: Mapping[str, Any]) -> OpenQuestion:
+    diff, note = entry.get("fileDiff") or "", entry.get("fileNote") or ""
     question = Question(
         id=entry["inputId"],
         session_id=session["sessionId"],
@@ -125,13 +126,8 @@ def _open_question(entry: Mapping[str, Any], tool_input: Mapping[str, Any], sess
         description=entry["description"],
         reason=entry.get("reason"),
         blocked_path=entry.get("blockedPath"),
-        change=_file_change(entry),
+        change=FileChange(diff, note) if diff or note else None,
         modes=tuple(entry.get("modes") or ()),
         session_rules=tuple(entry.get("sessionRules") or ()),
     )
     return OpenQuestion(question, session, bool(entry.get("canAllowForSession")), entry.get("expiresAt"))
-
-
-def _file_change(entry: Mapping[str, Any]) -> FileChange | None:
-    diff, note = entry.get("fileDiff") or "", entry.get("fileNote") or ""
-    return FileChange(diff, note) if diff or note else None

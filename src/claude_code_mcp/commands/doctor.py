@@ -238,7 +238,7 @@ def _check_policy(settings: Settings) -> Finding:
 
 
 def _check_tokens(settings: Settings) -> Iterator[Finding]:
-    from ..server.transports.tokens_file import load_tokens  # noqa: PLC0415
+    from ..server.transports.callers import load_tokens  # noqa: PLC0415
 
     if settings.http_token is not None or settings.http_tokens_file is not None:
         yield _check_loads("tokens", lambda: load_tokens(settings), "all of them can be used", "correct it, as it says")
@@ -360,7 +360,7 @@ def _check_isolation(settings: Settings) -> Finding:
     """Really runs a sandbox, and looks at what it would be given. Wrong only where the server would not start, and only
     if something is configured that matters over HTTP alone."""
     from ..app import read_policy  # noqa: PLC0415 - loads the MCP SDK
-    from ..server.transports.tokens_file import load_tokens  # noqa: PLC0415
+    from ..server.transports.callers import load_tokens  # noqa: PLC0415
     from ..sessions.homes import Homes  # noqa: PLC0415
 
     subject, reason = "isolation", sandbox_unavailable(os.environ)

@@ -25,9 +25,8 @@ from nats.errors import Error as NatsError
 
 from ..errors import ClaudeCodeError
 from ..model.caller import LOCAL
-from ..server.sdk import NotificationLines
+from ..server.sdk import NotificationLines, sound_line
 from ..server.transports.stdio import Inbox, LineConnection, Outbox, line_streams
-from ..server.transports.wire import sound_line
 from . import names
 from .connection import FleetConnection
 from .wire import Wire, WireBroken, open_wire

@@ -341,10 +341,9 @@ class UpstreamClient:
             params = {**params, "_meta": {**params.get("_meta", {}), types.LOG_LEVEL_META_KEY: side.log_level}}
         with self._calls.during_call(requester, side):
             if method == "tools/call":
-                params = {**params, "name": self._config.own_name(str(params.get("name"))) or params.get("name")}
                 if self.capabilities.tasks is not None:
                     await self.tools()  # which shows those that run as tasks
-                if params["name"] in self._task_tools:
+                if str(params.get("name")) in self._task_tools:
                     return await self._run_task(params, side.on_progress)
             request = _AnyRequest(method=method, params=params)
             result: JsonObject = await self._session.send_request(

@@ -8,8 +8,11 @@ This is the public face of the package. `Hub` finds the server and checks what t
 import asyncio
 import itertools
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
+import math
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -20,7 +23,7 @@ from mcp.client.auth import OAuthFlowError
 from mcp.shared.dispatcher import ProgressFnT
 
 from ..config import Settings
-from ..errors import InvalidArgument, UpstreamUnavailable
+from ..errors import InvalidArgument, LimitReached, UpstreamUnavailable
 from ..model.question import AskPerson
 from ..model.tool_names import ToolNames, normalise
 from .auth.credentials import ShowAddress
@@ -38,6 +41,7 @@ from .transport_factory import own_storage
 log = logging.getLogger(__name__)
 
 _SIGN_IN_TIMEOUT = 300.0
+_MINUTE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,41 @@ class HubTool:
     name: str
     server: str
     tool: types.Tool
+
+
+class CallCounts:
+    """The calls of one caller to one server: those that run, and when those of the last minute began."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._begun: deque[float] = deque()
+
+    @contextmanager
+    def counted(self, server: str, limits: CallLimits) -> Iterator[None]:
+        """Counts a call for as long as it runs. Raises LimitReached where it is one too many."""
+        now = time.monotonic()
+        while self._begun and self._begun[0] <= now - _MINUTE:
+            self._begun.popleft()
+        if limits.calls_at_once is not None and self._running >= limits.calls_at_once:
+            raise LimitReached(
+                f"You have {self._running} calls to {server!r} under way, which is all you may have at once.",
+                limit=limits.calls_at_once,
+            )
+        if limits.calls_per_minute is not None:
+            if len(self._begun) >= limits.calls_per_minute:
+                seconds = math.ceil(self._begun[0] + _MINUTE - now)
+                raise LimitReached(
+                    f"You have made {len(self._begun)} calls to {server!r} within a minute, which is all you may. Try "
+                    f"again in {seconds} s.",
+                    limit=limits.calls_per_minute,
+                    retry_after=seconds,
+                )
+            self._begun.append(now)
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
 
 
 class Hub(HubServers):
@@ -165,7 +204,7 @@ class Hub(HubServers):
         configuration does not let through, UpstreamUnavailable, and MCPError with what the server answered.
         """
         pool = self._find(server)
-        if pool.server.config.own_name(tool) is None:
+        if pool.own_name(tool) is None:
             raise InvalidArgument(f"The MCP server {server!r} offers no tool {tool!r}.", field="tool")
         optional = {"inputResponses": input_responses, "requestState": request_state, "_meta": meta}
         params = {key: value for key, value in optional.items() if value is not None}
@@ -179,7 +218,7 @@ class Hub(HubServers):
         return types.CallToolResult.model_validate(result)
 
     def limits(self, server: str) -> CallLimits:
-        """What the configuration says of how much a client may call a server; whoever calls for clients sees to it."""
+        """How much a client may call a server; whoever calls for clients sees to it, with `CallCounts`."""
         return self._find(server).server.config.limits
 
     async def resolve(self, name: str) -> tuple[str, str]:

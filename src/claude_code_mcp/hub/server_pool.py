@@ -80,6 +80,12 @@ class ServerPool:
         self._watchers.add(watcher)
         return lambda: self._watchers.discard(watcher)
 
+    def own_name(self, tool: str) -> str | None:
+        """The server's own name for a tool that is called so here; None where none is that may be used."""
+        config = self.server.config
+        has_rules = config.tool_overrides or config.exclude_tools or config.include_tools is not None
+        return config.own_name(tool) if has_rules else tool
+
     def route(self, caller: str = "", directory: str | None = None) -> "Route":
         """The way of a caller to the server; to be closed."""
         return Route(self, caller, directory or self._context.deps.directory)
@@ -189,7 +195,7 @@ class Route:
 
     def allows(self, tool: object) -> bool:
         """Whether the configuration lets a tool through under this name."""
-        return isinstance(tool, str) and self._pool.server.config.own_name(tool) is not None
+        return isinstance(tool, str) and self._pool.own_name(tool) is not None
 
     def roots(self) -> JsonObject:
         """The result of `roots/list` for this caller."""
@@ -200,8 +206,11 @@ class Route:
         return await self._fitting().connected()
 
     async def request(self, method: str, params: JsonObject, side: CallerSide = NO_SIDE) -> JsonObject:
-        """Sends a request, as `Upstream.request` does. A call that cannot be told from the calls of others when the
-        server asks about all of them is given up there, and sent again on a connection of this caller alone."""
+        """Sends a request, as `Upstream.request` does, a call of a tool by the server's own name for it. A call that
+        cannot be told from the calls of others when the server asks about all of them is given up there, and sent again
+        on a connection of this caller alone."""
+        if method == "tools/call":
+            params = {**params, "name": self._pool.own_name(str(params.get("name"))) or params.get("name")}
         requester = Requester(self._caller, self._directory)
         try:
             return await self._fitting().request(method, params, side, requester)

@@ -1,4 +1,4 @@
-"""What of a server's tools is passed on, and tools found by words. Pure.
+"""What of a server's tools and results is passed on, and tools found by words. Pure.
 
 A word of a name counts three times as much as one of a description or a parameter. Words are compared without case and
 without the ending of a plural, names are split at `_`, `-` and capitals (`createIssue`, `create_issue`), and a word of
@@ -6,10 +6,11 @@ the query also finds longer words that begin with it, for half as much (`repo` f
 proportion to the text of the tools and of the query.
 """
 
+import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -73,6 +74,61 @@ def text_of(block: types.ContentBlock) -> str:
         return block.text
     resource = block.resource if isinstance(block, types.EmbeddedResource) else None
     return resource.text if isinstance(resource, types.TextResourceContents) else ""
+
+
+# -- results that are too long for a model's context -----------------------------------------------------------------
+
+Save = Callable[[str, str], str]
+"""Keeps a text in a file with this ending and returns its path."""
+
+
+def is_long(result: types.CallToolResult, limit: int) -> bool:
+    """Whether a result has more than so many characters of text, or of structured content."""
+    if sum(len(text_of(block)) for block in result.content) > limit:
+        return True
+    return result.structured_content is not None and exceeds(result.structured_content, limit)
+
+
+def with_long_parts_saved(
+    result: types.CallToolResult, limit: int, save: Save, *, keep_structured: bool
+) -> types.CallToolResult:
+    """The result with all of its text in a file where that is longer than the limit, and structured content likewise.
+
+    A notice in their place says where they are and how long. Other content stays, and so does structured content that
+    the tool has promised to its callers (`keep_structured`). The result is no error because of it.
+    """
+    texts = [text_of(block) for block in result.content]
+    content = list(result.content)
+    if sum(map(len, texts)) > limit:
+        whole = "\n".join(filter(None, texts))
+        notice = _notice(whole, save(whole, ".txt"), "Plain text")
+        content = [types.TextContent(text=notice), *(block for block in content if not text_of(block))]
+    changes: dict[str, Any] = {"content": content}
+    if not keep_structured and exceeds(result.structured_content, limit):
+        whole = json.dumps(result.structured_content, ensure_ascii=False, indent=1)
+        content.append(types.TextContent(text=_notice(whole, save(whole, ".json"), "JSON")))
+        changes["structured_content"] = None
+    return result.model_copy(update=changes)
+
+
+def _notice(text: str, path: str, format_: str) -> str:
+    lines = text.count("\n") + 1
+    return (
+        f"The result ({len(text):,} characters across {lines:,} lines) is too long to be shown. "
+        f"It has been saved whole to {path}\nFormat: {format_}\n"
+        "Read the file in portions, or search in it. Before you summarise it, read all of it, or say which part you "
+        "have read."
+    )
+
+
+def exceeds(value: Any, limit: int) -> bool:
+    """Whether a JSON value has more than so many characters of text in it; stops counting when it does."""
+    size = 0
+    for part in json_parts(value):
+        size += len(part) if isinstance(part, str) else not isinstance(part, dict | list)
+        if size > limit:
+            return True
+    return False
 
 
 # -- tool search ------------------------------------------------------------------------------------------------------

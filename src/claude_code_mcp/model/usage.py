@@ -29,6 +29,11 @@ class ModelUsage:
     cache_creation_tokens: int = 0
     cost_usd: float = 0.0
 
+    @property
+    def all_input_tokens(self) -> int:
+        """Those of the cache too."""
+        return self.input_tokens + self.cache_read_tokens + self.cache_creation_tokens
+
     def __add__(self, other: "ModelUsage") -> "ModelUsage":
         return ModelUsage(
             self.input_tokens + other.input_tokens,

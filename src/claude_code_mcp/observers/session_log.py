@@ -51,6 +51,10 @@ class PrivateLogFile(logging.handlers.RotatingFileHandler):
 class SessionLog:
     """An observer that logs a line for each start, end, crash, refusal and failed turn, without prompts and answers."""
 
+    EVENTS = (ProcessChanged, TurnEnded)
+    ACTS = frozenset({*_BEGINNINGS, AuditKind.CANCELLED, AuditKind.REFUSED, AuditKind.AUTH_FAILED})
+    """What it wants to hear of."""
+
     def act(self, act: AuditEvent) -> None:
         if act.kind in _BEGINNINGS:
             details = act.details

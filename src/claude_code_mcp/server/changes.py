@@ -28,7 +28,6 @@ from mcp.shared.exceptions import MCPError
 from ..errors import ClaudeCodeError
 from ..model.caller import Caller
 from ..model.events import (
-    LIST_CHANGES,
     AuditEvent,
     Event,
     QuestionOpened,
@@ -352,9 +351,8 @@ class SessionChanges:
                     followed.watch = self._service.start_task(self._watch(key), endless=True)
 
     def act(self, act: AuditEvent) -> None:
-        if act.kind in LIST_CHANGES:
-            self._changes.sessions_changed(act.who)
-            self._changes.resource_updated(LIST, act.who)
-            renamed = self._names.get(act.session_id or "", ())
-            for key in renamed:
-                self._updated(key, _WRITTEN)
+        """One of `LIST_CHANGES`: sessions come and go, or have another name."""
+        self._changes.sessions_changed(act.who)
+        self._changes.resource_updated(LIST, act.who)
+        for key in self._names.get(act.session_id or "", ()):
+            self._updated(key, _WRITTEN)

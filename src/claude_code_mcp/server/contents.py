@@ -26,6 +26,7 @@ from mcp.shared.exceptions import MCPError
 from ..config import Settings
 from ..errors import ClaudeCodeError
 from ..model.caller import Caller
+from ..model.events import LIST_CHANGES
 from ..model.tool_names import UPDATED
 from ..service import Service
 from ..store.cost_table import Grouping
@@ -361,7 +362,7 @@ class Contents:
         self._followed: dict[Dialogs, dict[str, FollowedKey | None]] = {}
         """What each connection with a handshake has subscribed to, and how it is followed if it is a session."""
         if own:
-            service.observe(self._sessions)
+            service.observe(self._sessions, acts=LIST_CHANGES)
 
     def handlers(self) -> dict[str, Any]:
         """By the names that the SDK has for them."""
@@ -513,19 +514,16 @@ def refusing_handlers(problem: ClaudeCodeError) -> dict[str, Any]:
     async def refuse(_: Context, __: Any) -> Any:
         raise MCPError(types.INTERNAL_ERROR, problem.message, {"code": problem.code})
 
-    async def no_resources(_: Context, __: Any) -> types.ListResourcesResult:
-        return types.ListResourcesResult(resources=[])
+    def nothing(result: Any) -> Any:
+        async def answer(_: Context, __: Any) -> Any:
+            return result
 
-    async def no_templates(_: Context, __: Any) -> types.ListResourceTemplatesResult:
-        return types.ListResourceTemplatesResult(resource_templates=[])
-
-    async def no_prompts(_: Context, __: Any) -> types.ListPromptsResult:
-        return types.ListPromptsResult(prompts=[])
+        return answer
 
     refused = ("read_resource", "subscribe_resource", "unsubscribe_resource", "get_prompt", "completion")
     return {
         **{f"on_{name}": refuse for name in refused},
-        "on_list_resources": no_resources,
-        "on_list_resource_templates": no_templates,
-        "on_list_prompts": no_prompts,
+        "on_list_resources": nothing(types.ListResourcesResult(resources=[])),
+        "on_list_resource_templates": nothing(types.ListResourceTemplatesResult(resource_templates=[])),
+        "on_list_prompts": nothing(types.ListPromptsResult(prompts=[])),
     }

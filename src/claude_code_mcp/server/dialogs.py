@@ -31,8 +31,7 @@ from ..model.text import Page, page_of, visible
 from ..questions.form_model import FieldKind, FormField, form_schema, options_of
 from ..questions.presentation import FORM_PAGE, as_offered, full_text, is_whole, without_secrets
 from ..service import Service
-from .sdk import is_modern
-from .transports.wire import log_pushed
+from .sdk import is_modern, log_pushed
 
 CONFIRM = "confirm"
 _ONCE, _SESSION, _DENY = "Allow once", "Allow for this session", "Deny"

@@ -24,27 +24,13 @@ from mcp.shared.exceptions import MCPError
 
 from ..errors import ClaudeCodeError, InvalidArgument, SessionNotFound
 from ..model.caller import Caller
-from ..model.events import (
-    Event,
-    Gap,
-    MessageJoined,
-    Output,
-    ProcessChanged,
-    QuestionOpened,
-    QuestionSettled,
-    Retrying,
-    Stalled,
-    StateChanged,
-    TurnEnded,
-    TurnStarted,
-)
 from ..model.options import is_session_id
-from ..model.text import clip_line, cut, iso, visible
+from ..model.text import clip_line, iso, visible
 from ..service import Service
 from ..sessions.session_view import SessionView
 from ..store.cost_table import Grouping
 from ..store.transcript_export import Detail
-from .session_feed import ITEMS, feed_page, item_rows
+from .session_feed import ITEMS, event_page, feed_page, item_rows
 from .tools import base
 from .tools.base import ResultParts, dump, read_part
 from .tools.library import cost_report
@@ -67,9 +53,7 @@ _QUERY: Mapping[View, frozenset[str]] = {
 }
 _LONGEST_ADDRESS = 4096
 _PAGE = 24_000
-"""Characters of a page of a transcript, or of events."""
-_LONGEST_TEXT = 4000
-"""Characters of a text in an event."""
+"""Characters of a page of a transcript."""
 _NEWEST = 20
 _LONGEST_TITLE = 100
 _MOST_LISTED = 50
@@ -271,7 +255,7 @@ class SessionResources:
         cursor = query.get("cursor")
         if not _is_on(query, "full"):
             return event_page(session, cursor)
-        return await feed_page(session, cursor, _number(query, "wait"), self._service.redaction, _fields)
+        return await feed_page(session, cursor, _number(query, "wait"), self._service.redaction)
 
     def _status(self, session: SessionView, address: ResourceAddress) -> dict[str, Any]:
         redactor = self._service.redaction
@@ -281,69 +265,6 @@ class SessionResources:
         entry = dump(report(session, redactor, lines=0, asked_as=address.session_id))
         entry.pop("recentOutput", None)
         return {**entry, "workingDirectory": session.cwd, "live": session.live}
-
-
-# -- events -------------------------------------------------------------------------------------------------------
-
-
-def event_page(session: SessionView, cursor: str | None) -> dict[str, Any]:
-    """What happened behind a cursor, or all that is kept, as far as it fits on a page. After a cursor from before the
-    session was last loaded all that is kept comes again, and `restarted` says so."""
-    log = session.events
-    try:
-        start = log.position(cursor) if cursor else 0
-    except ValueError:
-        raise InvalidArgument("cursor: must be the nextCursor of an earlier page.", field="cursor") from None
-    shown: list[dict[str, Any]] = []
-    left, reached, more = _PAGE, log.last_seq, False
-    for event in log.after(start or 0):
-        fields = _fields(event)
-        if fields is None:
-            continue
-        entry = {"seq": event.seq, "at": iso(event.at), **fields}
-        left -= len(json.dumps(entry, ensure_ascii=False))
-        if left < 0 and shown:
-            reached, more = shown[-1]["seq"], True
-            break
-        shown.append(entry)
-    ending = {"hasMore": more} | ({"restarted": True} if start is None else {})
-    return {"sessionId": session.id, "events": shown, "nextCursor": log.cursor(reached), **ending}
-
-
-def _fields(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911 - one line for each kind
-    """What is shown of an event; None for fragments and for what other events say in readable lines."""
-    match event:
-        case Output():
-            return {"type": "output", "line": cut(event.line, _LONGEST_TEXT)}
-        case StateChanged():
-            return {"type": "state", "state": str(event.state), "detail": cut(event.detail, _LONGEST_TEXT)}
-        case TurnStarted():
-            return {"type": "turn_started", "turn": event.number, "prompt": cut(event.prompt, _LONGEST_TEXT)}
-        case MessageJoined():
-            return {"type": "message_joined", "text": cut(event.text, _LONGEST_TEXT)}
-        case TurnEnded():
-            outcome = event.outcome
-            text = cut(outcome.result or outcome.detail, _LONGEST_TEXT)
-            return {"type": "turn_ended", "turn": event.number, "code": str(outcome.code), "result": text}
-        case QuestionOpened():
-            question = event.question
-            description = cut(question.description, _LONGEST_TEXT)
-            return {"type": "question", "inputId": question.id, "tool": question.tool_name, "description": description}
-        case QuestionSettled():
-            answer = event.resolution.answer
-            decision = None if answer is None else "allow" if answer.allow else "deny"
-            closure, by = str(event.resolution.closure), event.resolution.by
-            whose = {"by": by} | ({"client": event.resolution.client} if event.resolution.client else {})
-            return {"type": closure, "inputId": event.question.id, "decision": decision, **whose}
-        case Retrying():
-            return {"type": "retrying", "attempt": event.attempt, "status": event.status}
-        case Stalled():
-            return {"type": "stalled", "seconds": event.seconds}
-        case ProcessChanged():
-            return {"type": "process", "change": event.change}
-        case Gap():
-            return {"type": "gap", "first": event.first}
-    return None
 
 
 # -- parts --------------------------------------------------------------------------------------------------------

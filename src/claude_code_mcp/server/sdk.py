@@ -1,24 +1,33 @@
 """Everything of the MCP SDK that is private to it and that this server uses, and which revision of the protocol a
 request is of: an upgrade of the SDK has one place to look. The hub, which is a client of the SDK, has its own such
 place in `hub/streams.py`.
+
+What every message passes on all transports is here too: a check that it can be written as JSON, and a line in the debug
+log, without its contents.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import anyio.lowlevel
+import mcp_types as types
 from anyio import BrokenResourceError, ClosedResourceError
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream, create_context_streams
+from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic_core import to_json
 
+from .. import json_text
 from .transports.http_streams import response_stream_of
-from .transports.wire import log_pushed, notification_line, writable
+
+log = logging.getLogger(__name__)
 
 __all__ = [
     "ChangingServer",
@@ -29,17 +38,21 @@ __all__ = [
     "NotificationLines",
     "ask_client",
     "cancelled_by_client",
+    "checked_results",
     "connection_id",
     "create_context_streams",
     "end_connections",
     "is_modern",
     "line_outbox",
+    "log_pushed",
+    "notification_line",
     "notify_client",
     "once_per_connection",
     "send_all",
     "send_lines",
     "send_many",
     "send_notification",
+    "sound_line",
     "takes_lines",
 ]
 
@@ -221,3 +234,85 @@ async def end_connections(server: Server[Any], client_id: str, subject: str) -> 
     for session_id, transport in opened:
         if transport is not None:
             await manager._discard_session(session_id, transport)
+
+
+# -- what can be written as JSON ---------------------------------------------------------------------------------------
+
+
+async def checked_results(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Middleware of the SDK's server: a result that JSON cannot represent is mended, or becomes an error."""
+    if log.isEnabledFor(logging.DEBUG):
+        kind, named = "notification" if ctx.request_id is None else "request", (ctx.params or {}).get("name")
+        tool = f" {named[:100]!r}" if isinstance(named, str) else ""
+        log.debug("<- client %s %s%s%s", kind, ctx.method, tool, _id(ctx))
+    try:
+        result = await call_next(ctx)
+    except MCPError as error:
+        _log_sent(ctx, "error", None)
+        if json_text.flaw([error.message, error.data]) is None:
+            raise
+        raise MCPError(error.code, json_text.sound_text(error.message)) from None
+    return result if ctx.request_id is None else _checked(ctx, result)
+
+
+def _checked(context: Context, result: HandlerResult) -> HandlerResult:
+    try:
+        size = len(to_json(result))
+    except ValueError:
+        try:
+            result = json_text.sound(result)
+        except ValueError as error:
+            raise MCPError(types.INTERNAL_ERROR, f"The result cannot be written as JSON: {error}") from None
+        size = len(to_json(result))
+    _log_sent(context, "result", size)
+    return result
+
+
+def writable(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The parameters of something that is pushed, mended if need be. ValueError if that is not possible."""
+    try:
+        to_json(params)
+        return params
+    except ValueError:
+        mended: Mapping[str, Any] = json_text.sound(params)
+        return mended
+
+
+def notification_line(method: str, params: Mapping[str, Any]) -> bytes:
+    """A notification as JSON without line breaks, mended if need be. ValueError if that is not possible."""
+    message = {"jsonrpc": "2.0", "method": method, "params": params}
+    try:
+        return to_json(message, inf_nan_mode="null")
+    except ValueError:
+        return json_text.encode(message)
+
+
+def sound_line(message: types.JSONRPCMessage) -> bytes:
+    """A message as a line. One that JSON cannot represent is mended; an answer that cannot be mended becomes an error
+    with its id. ValueError if nothing is left that could be sent."""
+    try:
+        return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+    except ValueError:
+        pass
+    try:
+        return json_text.encode(message.model_dump(by_alias=True, exclude_unset=True, warnings=False)) + b"\n"
+    except ValueError:
+        if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+            raise
+    problem = {"code": types.INTERNAL_ERROR, "message": "The result cannot be written as JSON."}
+    return json_text.encode({"jsonrpc": "2.0", "id": message.id, "error": problem}) + b"\n"
+
+
+def _log_sent(context: Context, kind: str, size: int | None) -> None:
+    if log.isEnabledFor(logging.DEBUG):
+        bytes_ = "" if size is None else f" {size} bytes"
+        log.debug("-> client %s of %s%s%s", kind, context.method, _id(context), bytes_)
+
+
+def log_pushed(kind: str, method: str) -> None:
+    """A request or notification that the server sends on its own."""
+    log.debug("-> client %s %s", kind, method)
+
+
+def _id(context: Context) -> str:
+    return "" if context.request_id is None else f" id {str(context.request_id)[:100]!r}"

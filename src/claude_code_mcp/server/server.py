@@ -42,7 +42,6 @@ from .tools.code import code_tools
 from .tools.context import (
     Call,
     HeldEvents,
-    Switches,
     can_be_asked,
     declares_tasks,
     instructions,
@@ -54,7 +53,6 @@ from .tools.query import query_tools
 from .tools.sessions import TOOLS as SESSION_TOOLS
 from .tools.waiting import end_turns
 from .transports.http_streams import OpenStreams
-from .transports.wire import checked_results
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
@@ -164,14 +162,14 @@ class McpServer:
         tracing = server.middleware if self.service.settings.otel else ()
         server.middleware[:] = [
             *tracing,
-            checked_results,
+            sdk.checked_results,
             RequestStateBoundary(self._security, default_audience=NAME),
         ]
         return server
 
     def join_calls(self, running: "RunningCalls") -> None:
         """Has the transport's account of running calls keep to the policy, and end them when a share is taken back."""
-        from .transports.rate_limits import RequestLimit  # noqa: PLC0415 - on stdio there is nothing to limit
+        from .transports.running_calls import RequestLimit  # noqa: PLC0415 - on stdio there is nothing to limit
 
         service, access = self.service, self.service.access
         running.requests = RequestLimit(lambda name: service.policy_for(Caller(name)).requests_per_minute)
@@ -260,13 +258,11 @@ class McpServer:
         run = self._runner(params.name, client.proxy) or self._for_person(params.name, context)
         if run is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
-        caller = Caller(principal(), client.environment)
         call = Call(
             self.service,
             self._dialogs(context),
-            caller,
+            Caller(principal(), client.environment),
             context,
-            Switches(self.service, caller),
             self._held_events,
             client.hub,
             client.proxy,
@@ -522,5 +518,5 @@ def refusing_server(problem: ClaudeCodeError, settings: Settings) -> Server[Any]
         on_call_tool=call_tool,
         **handlers,
     )
-    server.middleware[:] = [checked_results]
+    server.middleware[:] = [sdk.checked_results]
     return server

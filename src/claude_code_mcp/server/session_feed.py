@@ -1,23 +1,39 @@
-"""What happens in a session, for programs that draw it: as it happens, with what is being written, and what was before.
+"""What happens in a session as JSON: in short, or whole for programs that draw it, and what was before.
 
-A page of what happens begins behind a cursor, or with the last turn, and may be waited for. Whoever asks again when it
-has drawn a page gets all that came meanwhile in one: the log merges fragments, so that a slow reader costs neither side
-memory.
+A page of everything, with what is being written, begins behind a cursor, or with the last turn, and may be waited for.
+Whoever asks again when it has drawn a page gets all that came meanwhile in one: the log merges fragments, so that a
+slow reader costs neither side memory.
 """
 
 import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ..errors import InvalidArgument
-from ..model.events import Event, Message, MessageJoined, Output, Partial, PartialRun, TurnStarted
+from ..model.events import (
+    Event,
+    Gap,
+    Message,
+    MessageJoined,
+    Output,
+    Partial,
+    PartialRun,
+    ProcessChanged,
+    QuestionOpened,
+    QuestionSettled,
+    Retrying,
+    Stalled,
+    StateChanged,
+    TurnEnded,
+    TurnStarted,
+)
 from ..model.text import cut, iso
 from ..questions.presentation import Redaction
 from ..sessions.session_view import SessionView
-from ..store.conversation import Item
 from ..store.event_log import EventReader
 from ..store.transcript_reader import ConversationPage, Extent
 from .tools.status import retrying_line, silent_seconds, status_of
@@ -28,52 +44,59 @@ _PAGE = 200_000
 ITEMS = Extent(_PAGE)
 """Of a page of what was before."""
 _LONGEST_PROMPT = 100_000
-FieldsOf = Callable[[Event], dict[str, Any] | None]
-"""How an event is shown; None for one that is not."""
+_TOOL_FIELDS = ("name", "input", "status", "result", "diff", "agent")
+_SHORT_PAGE = 24_000
+_LONGEST_TEXT = 4000
+"""Characters of a text in an event in short."""
+Shown = tuple[dict[str, Any] | None, int]
+"""The fields of an event, None if it is not shown, and the number that a reader has reached with it."""
 
 
-async def feed_page(
-    session: SessionView, cursor: str | None, wait: float, redactor: Redaction, fields_of: FieldsOf
-) -> dict[str, Any]:
-    """All that happened behind a cursor, as far as it fits; without one, since the last turn began. If there is
-    nothing, waits for something, at most so many seconds. After a cursor of another log it begins anew, and
-    `restarted` says so.
+def event_page(session: SessionView, cursor: str | None) -> dict[str, Any]:
+    """What happened behind a cursor in short, or all that is kept, as far as it fits on a page. After a cursor from
+    before the session was last loaded all that is kept comes again, and `restarted` says so."""
+    start = _position(session, cursor) if cursor else 0
+    page = _page(session, start or 0, _SHORT_PAGE, lambda event: (_in_short(event), event.seq))
+    return page | ({"restarted": True} if start is None else {})
 
-    `fields_of` shows what is neither a message nor a fragment.
-    """
-    start, known = _start(session, cursor)
-    page = _page(session, start, redactor, fields_of)
+
+async def feed_page(session: SessionView, cursor: str | None, wait: float, redactor: Redaction) -> dict[str, Any]:
+    """All that happened behind a cursor, as far as it fits, and how the session stands; without a cursor, since the
+    last turn began. If there is nothing, waits for something, at most so many seconds. After a cursor of another log it
+    begins anew, and `restarted` says so."""
+    log = session.events
+    position = _position(session, cursor) if cursor else None
+    known = not cursor or position is not None
+    turns = log.latest(TurnStarted, 1)
+    start = position if position is not None else turns[0].seq - 1 if turns else log.restored_seq
+    whole = partial(_whole, log=log, redactor=redactor)
+    page = _page(session, start, _PAGE, whole)
     if wait and not page["events"] and known:
         # Nothing is awaited between the page and the subscription: no event is missed.
         with contextlib.suppress(TimeoutError), session.events.subscribe() as happening:
             async with asyncio.timeout(min(wait, LONGEST_WAIT)):
                 async for event in happening:
                     if not isinstance(event, Output):
-                        page = _page(session, start, redactor, fields_of)
+                        page = _page(session, start, _PAGE, whole)
                         if page["events"]:
                             break
-    return page | ({} if known else {"restarted": True})
+    return page | {"session": _summary(session)} | ({} if known else {"restarted": True})
 
 
-def _start(session: SessionView, cursor: str | None) -> tuple[int, bool]:
-    """Behind which event a page begins, and whether the cursor is of this log."""
-    log = session.events
+def _position(session: SessionView, cursor: str) -> int | None:
+    """The event that a cursor names; None if it is of another log."""
     try:
-        position = log.position(cursor) if cursor else None
+        return session.events.position(cursor)
     except ValueError:
         raise InvalidArgument("cursor: must be the nextCursor of an earlier page.", field="cursor") from None
-    if position is not None:
-        return position, True
-    turns = log.latest(TurnStarted, 1)
-    return (turns[0].seq - 1 if turns else log.restored_seq), cursor is None
 
 
-def _page(session: SessionView, start: int, redactor: Redaction, fields_of: FieldsOf) -> dict[str, Any]:
-    log = session.events
+def _page(session: SessionView, start: int, most: int, show: Callable[[Event], Shown]) -> dict[str, Any]:
+    """The events behind `start`, with at most so many characters, but at least one if any is shown."""
     shown: list[dict[str, Any]] = []
-    left, reached, more = _PAGE, start, False
-    for event in log.after(start):
-        fields, end = _shown(event, log, redactor, fields_of)
+    left, reached, more = most, start, False
+    for event in session.events.after(start):
+        fields, end = show(event)
         if fields is not None:
             entry = {"seq": end, "at": iso(event.at), **fields}
             left -= len(json.dumps(entry, ensure_ascii=False, default=str))
@@ -82,19 +105,11 @@ def _page(session: SessionView, start: int, redactor: Redaction, fields_of: Fiel
                 break
             shown.append(entry)
         reached = end
-    return {
-        "sessionId": session.id,
-        "events": shown,
-        "nextCursor": log.cursor(reached),
-        "hasMore": more,
-        "session": _summary(session),
-    }
+    return {"sessionId": session.id, "events": shown, "nextCursor": session.events.cursor(reached), "hasMore": more}
 
 
-def _shown(
-    event: Event, log: EventReader, redactor: Redaction, fields_of: FieldsOf
-) -> tuple[dict[str, Any] | None, int]:
-    """The fields of an event, None if it is not shown, and the number that a reader has reached with it."""
+def _whole(event: Event, log: EventReader, redactor: Redaction) -> Shown:
+    """An event with whole messages and prompts; lines that say the same in words are not shown."""
     match event:
         case PartialRun():
             return _fragment(event, log, redactor)
@@ -109,10 +124,10 @@ def _shown(
             return {"type": "message_joined", "messageId": event.message_id, "text": text}, event.seq
         case Output() | Partial():
             return None, event.seq
-    return fields_of(event), event.seq
+    return _in_short(event), event.seq
 
 
-def _fragment(run: PartialRun, log: EventReader, redactor: Redaction) -> tuple[dict[str, Any] | None, int]:
+def _fragment(run: PartialRun, log: EventReader, redactor: Redaction) -> Shown:
     """What is being written. The end of it is held back while it may be the beginning of a secret; of the input of a
     tool, which is nothing to read before it is whole, only the length is told."""
     parts, end = run.parts, run.seq
@@ -128,6 +143,42 @@ def _fragment(run: PartialRun, log: EventReader, redactor: Redaction) -> tuple[d
     return {"type": "fragment", "kind": run.kind, **shown}, end
 
 
+def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911 - one line for each kind
+    """What is shown of an event; None for fragments and for what other events say in readable lines."""
+    match event:
+        case Output():
+            return {"type": "output", "line": cut(event.line, _LONGEST_TEXT)}
+        case StateChanged():
+            return {"type": "state", "state": str(event.state), "detail": cut(event.detail, _LONGEST_TEXT)}
+        case TurnStarted():
+            return {"type": "turn_started", "turn": event.number, "prompt": cut(event.prompt, _LONGEST_TEXT)}
+        case MessageJoined():
+            return {"type": "message_joined", "text": cut(event.text, _LONGEST_TEXT)}
+        case TurnEnded():
+            outcome = event.outcome
+            text = cut(outcome.result or outcome.detail, _LONGEST_TEXT)
+            return {"type": "turn_ended", "turn": event.number, "code": str(outcome.code), "result": text}
+        case QuestionOpened():
+            question = event.question
+            description = cut(question.description, _LONGEST_TEXT)
+            return {"type": "question", "inputId": question.id, "tool": question.tool_name, "description": description}
+        case QuestionSettled():
+            answer = event.resolution.answer
+            decision = None if answer is None else "allow" if answer.allow else "deny"
+            closure, by = str(event.resolution.closure), event.resolution.by
+            whose = {"by": by} | ({"client": event.resolution.client} if event.resolution.client else {})
+            return {"type": closure, "inputId": event.question.id, "decision": decision, **whose}
+        case Retrying():
+            return {"type": "retrying", "attempt": event.attempt, "status": event.status}
+        case Stalled():
+            return {"type": "stalled", "seconds": event.seconds}
+        case ProcessChanged():
+            return {"type": "process", "change": event.change}
+        case Gap():
+            return {"type": "gap", "first": event.first}
+    return None
+
+
 def _summary(session: SessionView) -> dict[str, Any]:
     """What a status line shows of a session."""
     usage = session.usage.total
@@ -137,7 +188,7 @@ def _summary(session: SessionView) -> dict[str, Any]:
         "model": session.options.model,
         "permissionMode": session.options.permission_mode,
         "costUsd": round(session.usage.cost_usd, 6),
-        "inputTokens": usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens,
+        "inputTokens": usage.all_input_tokens,
         "outputTokens": usage.output_tokens,
         "turnStarted": None if session.turn_seconds is None else time.time() - session.turn_seconds,
         "retrying": retrying_line(session),
@@ -153,21 +204,17 @@ def _summary(session: SessionView) -> dict[str, Any]:
 
 def item_rows(page: ConversationPage) -> list[dict[str, Any]]:
     """The rows of a page: what was said and done, oldest first, each with the id that messages have too."""
-    return [*_item_rows(page)]
-
-
-def _item_rows(page: ConversationPage) -> Iterator[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
     for number, turn in ((part.number, part.turn) for part in page.parts):
         if turn.prompt is not None:
-            yield {"kind": "prompt", "turn": number, "id": turn.message_id or "", "at": turn.at, "text": turn.prompt}
+            message_id = turn.message_id or ""
+            rows.append({"kind": "prompt", "turn": number, "id": message_id, "at": turn.at, "text": turn.prompt})
         for item in turn.items:
-            # That of a call, or of its line: what the CLI names it by while it happens.
-            item_id = item.id if item.kind == "tool" else item.id.partition(":")[0]
-            yield {"kind": item.kind, "turn": number, "id": item_id, **_item_fields(item)}
-
-
-def _item_fields(item: Item) -> dict[str, Any]:
-    if item.kind != "tool":
-        return {"text": item.text}
-    names = ("name", "input", "status", "result", "diff", "agent")
-    return {name: value for name in names if (value := getattr(item, name))}
+            if item.kind == "tool":
+                item_id = item.id
+                fields = {name: value for name in _TOOL_FIELDS if (value := getattr(item, name))}
+            else:
+                # That of its line: what the CLI names it by while it happens.
+                item_id, fields = item.id.partition(":")[0], {"text": item.text}
+            rows.append({"kind": item.kind, "turn": number, "id": item_id, **fields})
+    return rows

@@ -14,15 +14,13 @@ is logged and does not keep the others from being told.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Protocol
 
-from ..config import Settings
 from ..errors import InvalidArgument, LimitReached, PermissionDenied, SessionNotFound
 from ..model.caller import Caller, is_reserved
 from ..model.events import AuditEvent, AuditKind, Event
-from ..model.question import Answer
 from ..state.shares import GROUP, Access, Share, Shares
 from ..state.spending import Budget
 from .dependencies import ClientEnvironments
@@ -168,27 +166,35 @@ class Observer(Protocol):
 
 
 class ObserverList:
-    """Calls all observers in the order in which they were added."""
+    """Calls the observers in the order in which they were added, each with what it wants to hear of."""
 
     def __init__(self) -> None:
-        self._observers: tuple[Observer, ...] = ()
+        self._observers: tuple[tuple[Observer, tuple[type[Event], ...], Container[AuditKind]], ...] = ()
 
-    def add(self, observer: Observer) -> None:
-        self._observers = (*self._observers, observer)
+    def add(
+        self,
+        observer: Observer,
+        events: tuple[type[Event], ...] = (Event,),
+        acts: Container[AuditKind] = frozenset(AuditKind),
+    ) -> None:
+        """From now on the observer hears of every event and every audited act, or of these kinds."""
+        self._observers = (*self._observers, (observer, events, acts))
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
-        for observer in self._observers:
-            try:
-                observer.event(session_id, owner, event)
-            except Exception:
-                log.exception("an observer failed")
+        for observer, events, _ in self._observers:
+            if isinstance(event, events):
+                try:
+                    observer.event(session_id, owner, event)
+                except Exception:
+                    log.exception("an observer failed")
 
     def act(self, act: AuditEvent) -> None:
-        for observer in self._observers:
-            try:
-                observer.act(act)
-            except Exception:
-                log.exception("an observer failed")
+        for observer, _, acts in self._observers:
+            if act.kind in acts:
+                try:
+                    observer.act(act)
+                except Exception:
+                    log.exception("an observer failed")
 
     @contextlib.contextmanager
     def auditing_refusals(self, principal: str, what: str, session_id: str | None = None) -> Iterator[None]:
@@ -221,7 +227,6 @@ class CallerPolicy:
     def __init__(
         self,
         caller: Caller,
-        settings: Settings,
         enforcer: PolicyEnforcer,
         environments: ClientEnvironments,
         observers: ObserverList,
@@ -229,7 +234,6 @@ class CallerPolicy:
     ) -> None:
         """`enforcer` is that of the service; `own_servers` are the callers who share MCP servers with nobody."""
         self._caller, self._principal = caller, caller.principal
-        self._settings = settings
         self._service_enforcer = enforcer
         self._environments = environments
         self._observers = observers
@@ -239,11 +243,6 @@ class CallerPolicy:
     def _enforcer(self) -> PolicyEnforcer:
         """That of the caller's own environment and directory."""
         return self._environments.of(self._caller).enforcer
-
-    def answer(self, tool: str, arguments: Mapping[str, Any]) -> Answer | None:
-        """What the rules say of a call that no session makes; None if a person must be asked."""
-        cwd = self._settings.default_cwd or ""
-        return self._service_enforcer.answer(self._principal, cwd, tool, arguments)
 
     @property
     def modes(self) -> tuple[str, ...]:

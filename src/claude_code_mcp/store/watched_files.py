@@ -204,6 +204,17 @@ def followable(path: str) -> str:
     return path
 
 
+def facts_of(file: "os.PathLike[str] | None") -> object:
+    """What is different when a file is; how it cannot be looked at, if so. Blocks on the disk."""
+    if file is None:
+        return None
+    try:
+        found = os.stat(file)
+    except OSError as error:
+        return error.errno
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode, found.st_uid
+
+
 class Following:
     """One follower of one file."""
 

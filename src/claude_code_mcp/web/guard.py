@@ -19,8 +19,8 @@ from starlette.responses import Response
 
 from ..model.caller import LOCAL, Caller
 from ..server.transports.callers import Callers
-from ..server.transports.proxy_users import user_of
-from ..server.transports.rate_limits import FailureLimit
+from ..server.transports.people import user_of
+from ..server.transports.running_calls import FailureLimit
 from ..state.sign_ins import SIGN_IN_SECONDS, Identity, NewSignIn, SignIn, SignIns
 from .answers import RequestRefused
 

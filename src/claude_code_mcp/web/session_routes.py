@@ -158,7 +158,7 @@ class SessionRoutes:
             "result": outcome.result if outcome is not None else None,
             "error": {"code": str(failed.code), "message": failed.detail} if failed is not None else None,
             "tokens": {
-                "input": usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens,
+                "input": usage.all_input_tokens,
                 "output": usage.output_tokens,
             },
             "turnCount": session.model_turns,

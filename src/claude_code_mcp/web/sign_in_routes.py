@@ -12,7 +12,7 @@ from ..errors import InvalidArgument
 from ..model.events import AuditEvent, AuditKind
 from ..model.text import iso, one_line, visible
 from ..server.tools.base import Arguments
-from ..server.transports.proxy_users import user_of
+from ..server.transports.people import user_of
 from ..service import Service
 from ..state.sign_ins import Identity, SignIns
 from .answers import answer, arguments_of

@@ -1,5 +1,6 @@
 """The `claude_code` family: a call runs a turn and returns its result; its many options."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +12,6 @@ from ...errors import InvalidArgument, PermissionDenied
 from ...model.options import Preset, SessionOptions, Thinking, ToolPreset
 from ...sessions.acceptance import PendingTurn
 from ...sessions.messages import WhenBusy
-from ...sessions.session import Session
 from .base import (
     ABOUT_IMAGES,
     Arguments,
@@ -26,7 +26,8 @@ from .base import (
     Tool,
     read_part,
 )
-from .code_reports import (
+from .context import AnswerTexts, Call, ModeAfterPlan, answer_from
+from .status import (
     Configuration,
     ReplyReport,
     SessionInfos,
@@ -36,8 +37,9 @@ from .code_reports import (
     session_infos,
     unfinished_report,
 )
-from .context import AnswerTexts, Call, ModeAfterPlan, answer_from
 from .waiting import open_questions, wait_for_rest, wait_for_turn
+
+log = logging.getLogger(__name__)
 
 
 class SystemPromptPreset(Arguments):
@@ -221,7 +223,7 @@ async def claude_code(call: Call, arguments: ClaudeCode) -> Reply:
 
 async def _create(call: Call, arguments: ClaudeCode) -> PendingTurn:
     options = session_options(arguments)
-    call.switches.check(options.permission_mode)
+    call.check_mode(options.permission_mode)
     options = options.model_copy(update={"worktree": bool(arguments.worktree)})
     return await call.service.create(
         arguments.prompt,
@@ -278,7 +280,7 @@ def _resume_parameters(call: Call, arguments: ReplyArguments) -> dict[str, Any]:
         return {}
     if not isinstance(arguments, DiskReply):
         return {}
-    call.switches.check(arguments.permission_mode)
+    call.check_mode(arguments.permission_mode)
     keeps_own = _in_memory(call, arguments) and not arguments.fork_session
     options = {} if keeps_own else {"options": resume_options(arguments)}
     return {**options, "at_message": arguments.resume_session_at}
@@ -337,32 +339,17 @@ async def claude_code_session(call: Call, arguments: SessionAction) -> Reply:
     if arguments.action == "get" and arguments.part is not None:
         return SessionInfos(part=read_part(session, arguments.part, arguments.offset or 0, call.service.redaction))
     if arguments.action == "respond" and call.resumed_session is None:
-        _respond(call, session, arguments)
-        await session.saved()  # what was allowed for the session outlives this process
-    call.dialogs.follow(session.id)
-    call.dialogs.accept_forms(session.id, call.responses, call.offsets)
+        if arguments.input_id is None or arguments.decision is None:
+            missing = "inputId" if arguments.input_id is None else "decision"
+            raise InvalidArgument(f"{missing}: required for respond", field=missing)
+        answer = answer_from(arguments.decision, arguments)
+        await call.respond(session, arguments.input_id, answer, "claude_code_session")
+    call.follow(session.id)
     if arguments.wait_seconds:
         await call.detach(session.id)
         await wait_for_rest(call, session, arguments.wait_seconds)
     questions = open_questions(call, session) if arguments.wait_seconds else None
     return questions or session_details(session, sensitive, call.service.redaction)
-
-
-def _respond(call: Call, session: Session, arguments: SessionAction) -> None:
-    for name, value in (("inputId", arguments.input_id), ("decision", arguments.decision)):
-        if value is None:
-            raise InvalidArgument(f"{name}: required for respond", field=name)
-    assert arguments.input_id is not None
-    assert arguments.decision is not None
-    answer = answer_from(arguments.decision, arguments)
-    call.service.respond(
-        session.id,
-        arguments.input_id,
-        answer,
-        principal=call.principal,
-        by="claude_code_session",
-        client=call.dialogs.client,
-    )
 
 
 # -- the bypass switch ----------------------------------------------------------------------------------------
@@ -372,9 +359,14 @@ async def claude_code_configure(call: Call, arguments: Configure) -> Reply:
     if arguments.action == "enable_bypass":
         return await _enable_bypass(call)
     if arguments.action == "disable_bypass":
-        call.switches.set_bypass(False, by=call.principal)
-    state = "on" if call.switches.bypass else "off"
-    return Configuration(allow_bypass=call.switches.bypass, message=f"bypassPermissions is switched {state}.")
+        _switch_bypass(call, False)
+    bypass = call.service.policy_for(call.caller).bypass_on
+    return Configuration(allow_bypass=bypass, message=f"bypassPermissions is switched {'on' if bypass else 'off'}.")
+
+
+def _switch_bypass(call: Call, on: bool) -> None:
+    call.service.policy_for(call.caller).set_bypass(on, by=call.principal)
+    log.warning("bypassPermissions was switched %s by %s", "on" if on else "off", call.principal)
 
 
 _BYPASS_QUESTION = (
@@ -391,7 +383,7 @@ async def _enable_bypass(call: Call) -> Reply:
         return answer
     if answer is False:  # where nobody can be asked, the policy alone decides, which has allowed it
         raise PermissionDenied("The person at the client did not confirm it; bypassPermissions stays off.")
-    call.switches.set_bypass(True, by=call.principal)
+    _switch_bypass(call, True)
     return Configuration(
         allow_bypass=True, message="bypassPermissions is switched on: sessions may run every tool without asking."
     )

@@ -7,7 +7,6 @@ Each such repetition is another round of the same call: `state` is what the roun
 """
 
 import json
-import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from ...model.caller import Caller
 from ...model.question import Answer, Scope
 from ...service import Service
 from ...sessions.acceptance import PendingTurn
+from ...sessions.session import Session
 from ...sessions.session_view import SessionView
 from ...store.event_log import Subscription
 from ..dialogs import CONFIRM, Dialogs, confirmation, confirmed
@@ -118,33 +118,9 @@ def point_to_remedy(error: ClaudeCodeError, settings: Settings) -> None:
 # -- context ----------------------------------------------------------------------------------------------------------
 
 
-log = logging.getLogger(__name__)
-
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 _MAX_HELD = 100
 """Subscriptions that are kept between two rounds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Switches:
-    """The permission switches of a caller, for its own sessions, while the server runs and the client is there."""
-
-    service: Service
-    caller: Caller
-
-    @property
-    def bypass(self) -> bool:
-        return self.service.policy_for(self.caller).bypass_on
-
-    def set_bypass(self, on: bool, *, by: str) -> None:
-        """`by` is the person or caller who agreed to it."""
-        self.service.policy_for(self.caller).set_bypass(on, by=by)
-        log.warning("bypassPermissions was switched %s by %s", "on" if on else "off", by)
-
-    def check(self, permission_mode: str | None) -> None:
-        """Refuses a mode that is switched off."""
-        if permission_mode == "bypassPermissions" and not self.bypass:
-            raise PermissionDenied("bypassPermissions is switched off.", remedy=ENABLE_BYPASS)
 
 
 class DetachableCall(Protocol):
@@ -217,7 +193,6 @@ class Call:
     dialogs: Dialogs
     caller: Caller
     context: Context
-    switches: Switches
     held_events: HeldEvents
     hub: "Hub | None" = None
     proxy: "ToolFinder | None" = None
@@ -237,6 +212,22 @@ class Call:
     @property
     def principal(self) -> str:
         return self.caller.principal
+
+    def check_mode(self, permission_mode: str | None) -> None:
+        """Refuses a mode that is switched off for the caller, at this client."""
+        if permission_mode == "bypassPermissions" and not self.service.policy_for(self.caller).bypass_on:
+            raise PermissionDenied("bypassPermissions is switched off.", remedy=ENABLE_BYPASS)
+
+    def follow(self, session_id: str) -> str:
+        """Shows the session's questions to this client from now on, and accepts the answers that the call brought;
+        returns who was faster if one came too late, or an empty text."""
+        self.dialogs.follow(session_id)
+        return self.dialogs.accept_forms(session_id, self.responses, self.offsets)
+
+    async def respond(self, session: Session, input_id: str, answer: Answer, by: str) -> None:
+        """Answers a question of the session, on behalf of this client and by the tool of that name."""
+        self.service.respond(session.id, input_id, answer, principal=self.principal, by=by, client=self.dialogs.client)
+        await session.saved()  # what was allowed for the session outlives this process
 
     @property
     def resumed_session(self) -> str | None:

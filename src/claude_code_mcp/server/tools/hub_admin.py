@@ -50,13 +50,12 @@ class ServerReports(ToolOutput):
     error: ErrorInfo | None = None
 
     def text(self) -> str:
-        lines = [f"{server['name']}: {server['state']}" + _reason(server) for server in self.servers or []]
+        lines = [
+            f"{server['name']}: {server['state']}" + (f" ({server['reason']})" if server.get("reason") else "")
+            for server in self.servers or []
+        ]
         lines += [f"left out: {problem}" for problem in self.problems or []]
         return "\n".join([*filter(None, [self.message, self.url]), *lines]) or "No MCP servers are configured."
-
-
-def _reason(server: Mapping[str, Any]) -> str:
-    return f" ({server['reason']})" if server.get("reason") else ""
 
 
 async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:

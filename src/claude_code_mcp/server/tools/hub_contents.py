@@ -15,9 +15,9 @@ from pydantic import BaseModel, ValidationError
 
 from ...errors import ClaudeCodeError
 from ...hub.hub import Hub
-from ...model.caller import Caller
 from ...model.tool_names import ToolNames, plain_name
 from ...service import Service
+from .hub_proxy import rule_on_call
 
 _LIST_TIMEOUT = 5.0
 """Seconds that a server has to connect before what there is is listed without it."""
@@ -82,7 +82,7 @@ class HubContents:
         return [(server, items) for server, items in lists.items() if self._may_use(principal, server)]
 
     def _may_use(self, principal: str, server: str) -> bool:
-        answer = self._service.policy_for(Caller(principal)).answer(plain_name(server, _ANY), {})
+        answer = rule_on_call(self._service, principal, plain_name(server, _ANY), {})
         return answer is None or answer.allow
 
     # -- one of them --------------------------------------------------------------------------------------------

@@ -9,19 +9,22 @@ from pydantic import Field, StringConstraints
 
 from ...errors import InvalidArgument, PermissionDenied
 from ...model.caller import Caller
+from ...model.text import clip_line
 from ...service import Service
+from ...sessions.stored_sessions import ChangedFiles
 from ...state.documents import Mark
 from ...state.shares import Access
 from ...store.cost_table import Grouping
 from ...store.transcript_export import Detail
-from . import status
 from .base import Arguments, Name, Path, Reply, SessionId, Tool, ToolOutput
 from .context import Call
-from .status import ErrorInfo
+from .status import ErrorInfo, worktree_report
 
 _PAGE = 24_000
 """Characters of a page."""
 _MOST_LINES = 500
+_LONGEST_DIFF = 24_000
+_MOST_FILES = 20
 
 Action = Literal[
     "rename",
@@ -193,18 +196,96 @@ async def _work(call: Call, arguments: ManageSession) -> Reply:
     done: str | types.InputRequiredResult
     match arguments.action:
         case "diff":
-            done, path = await status.diff(call, session_id)
+            done, path = await _diff(call, session_id)
         case "merge":
             done = await call.service.work.merge(session_id, arguments.text, caller=call.caller)
         case "changes":
-            done = await status.changes(call, session_id)
+            done = await _changes(call, session_id)
         case "rewind":
-            done = await status.rewind(call, session_id, arguments.text, confirmed=confirmed)
+            done = await _rewind(call, session_id, arguments.text, confirmed=confirmed)
         case _:
-            done = await status.discard(call, session_id, confirmed=confirmed)
+            done = await _discard(call, session_id, confirmed=confirmed)
     if isinstance(done, types.InputRequiredResult):
         return done
     return Managed(session_id=session_id, message=done, path=path)
+
+
+async def _diff(call: Call, session_id: str) -> tuple[str, str | None]:
+    """The changes in the worktree; those that are too long to be returned are in a file."""
+    text = call.service.redaction.text(await call.service.work.diff(session_id, caller=call.caller))
+    if len(text) <= _LONGEST_DIFF:
+        return text or "Nothing has changed.", None
+    path = await call.service.stored.keep_text(session_id, ".diff", text, caller=call.caller)
+    return f"{text[:_LONGEST_DIFF]}\n[cut here; the whole diff is in {path}]", str(path)
+
+
+async def _discard(call: Call, session_id: str, *, confirmed: bool) -> str | types.InputRequiredResult:
+    """Removes the worktree. What is not merged or committed is lost only with the yes of a person, or of a caller that
+    says to have it."""
+    work = call.service.work
+    if confirmed:
+        return await work.discard(session_id, None, caller=call.caller)
+    lost = await work.unsaved(session_id, caller=call.caller)
+    if lost:
+        question = f"Discard the worktree of session {session_id}? This would be lost: {lost}."
+        asked = await _asked(call, question, "Discard it", f"it has {lost}")
+        if asked is not None:
+            return asked
+    # With what the person has seen: `discard` counts again, and refuses if that is something else.
+    return await work.discard(session_id, lost, caller=call.caller)
+
+
+async def _changes(call: Call, session_id: str) -> str:
+    """The messages that the files can be taken back to."""
+    listed = await call.service.work.checkpoints(session_id, caller=call.caller)
+    shown = [_work_line(changed, call) for changed in listed]
+    return "Going back to a message would change, as files are now:\n" + "\n".join(shown)
+
+
+def _work_line(changed: ChangedFiles, call: Call) -> str:
+    checkpoint = changed.checkpoint
+    prompt = clip_line(call.service.redaction.text(checkpoint.prompt), 80)
+    return f"{checkpoint.message_id}  {checkpoint.at[:19]}  {changed}  {prompt!r}{_names(changed)}"
+
+
+def _names(changed: ChangedFiles) -> str:
+    more = len(changed.files) - _MOST_FILES
+    names = [*changed.files[:_MOST_FILES], *([f"and {more} more"] if more > 0 else [])]
+    return "".join(f"\n    {name}" for name in names)
+
+
+async def _rewind(
+    call: Call, session_id: str, message_id: str | None, *, confirmed: bool
+) -> str | types.InputRequiredResult:
+    """Takes the files back to a message, with the yes of a person, or of a caller that says to have it."""
+    if message_id is None:
+        raise InvalidArgument("text: the id of the message to go back to, as changes lists it.", field="text")
+    work, agreed = call.service.work, None
+    if not confirmed:
+        listed = await work.checkpoints(session_id, caller=call.caller)
+        agreed = next((changed for changed in listed if changed.checkpoint.message_id == message_id), None)
+        if agreed is None:
+            raise InvalidArgument(f"There is no checkpoint at a message {message_id[:100]!r}.", field="text")
+        question = f"Take the files of session {session_id} back to a message? This changes {agreed}:{_names(agreed)}"
+        asked = await _asked(call, question, "Take them back", f"this changes {agreed}")
+        if asked is not None:
+            return asked
+    # With what the person has seen: `rewind` looks again, and refuses if that is something else.
+    changed = await work.rewind(session_id, message_id, agreed, caller=call.caller)
+    return f"Taken back: {changed}. The conversation is as it was.{_names(changed)}"
+
+
+async def _asked(call: Call, question: str, title: str, reason: str) -> types.InputRequiredResult | None:
+    """Asks a person; returns the question where it goes back as the result of the call. PermissionDenied without a
+    yes."""
+    answer = await call.confirmed(question, title)
+    if isinstance(answer, types.InputRequiredResult):
+        return answer
+    if answer is None:
+        raise PermissionDenied(f"Nobody can be asked here, and {reason}: it takes confirm.", field="confirm")
+    if not answer:
+        raise PermissionDenied("The person at the client did not confirm it; nothing was changed.")
+    return None
 
 
 def _needed(text: str | None) -> str:
@@ -216,7 +297,7 @@ def _needed(text: str | None) -> str:
 async def _reconfigure(call: Call, arguments: ManageSession) -> Reply:
     value = _needed(arguments.text).strip() or None
     if arguments.action == "mode":
-        call.switches.check(value)
+        call.check_mode(value)
     change = {"model" if arguments.action == "model" else "permission_mode": value}
     session_id = arguments.session_id
     await call.service.stored.reconfigure(session_id, change, caller=call.caller)
@@ -238,7 +319,7 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
             raise PermissionDenied("The person at the client did not confirm it; nothing was deleted.")
     # Before the deletion: afterwards nobody knows where its worktree is.
     session = await call.service.find(arguments.session_id, caller=call.caller)
-    left = status.worktree_report(session)
+    left = worktree_report(session)
     await call.service.stored.delete(arguments.session_id, caller=call.caller)
     stays = f" Its worktree {left['path']} stays, with the branch {left['branch']}." if left else ""
     return Managed(session_id=arguments.session_id, message=f"It is deleted.{stays}")

@@ -30,8 +30,8 @@ from ...store.event_log import Subscription
 from .. import sdk
 from .base import Arguments, Count, Name, Path, Reply, Rules, Text, Tool, ToolOutput
 from .context import Call
-from .status import ErrorInfo
-from .waiting import first_of, open_questions, output_so_far, progress_of, timeout_info, waiting_cancelled
+from .status import ErrorInfo, output_so_far, timeout_info
+from .waiting import first_of, open_questions, progress_of, waiting_cancelled
 
 METHOD = "claude-code/messages"
 _MAX_BUNDLE_BYTES = 16 << 20
@@ -110,7 +110,7 @@ async def claude_code_query(call: Call, arguments: Query) -> Reply:
     options = arguments.options or QueryOptions()
     turn = call.resumed_turn()
     if turn is None:
-        call.switches.check(options.permission_mode)
+        call.check_mode(options.permission_mode)
         wanted, timeout = _session_options(call, options), call.service.settings.max_execution_time_ms / 1000
         turn = await call.service.create(
             arguments.prompt, wanted, caller=call.caller, timeout=timeout, key=arguments.message_key
@@ -299,8 +299,7 @@ class _QueryStream:
 
     async def run(self) -> Reply:
         call, session = self._call, self._session
-        call.dialogs.follow(session.id)
-        call.dialogs.accept_forms(session.id, call.responses, call.offsets)
+        call.follow(session.id)
         await call.detach(session.id, self._user_message.id)
         # What an earlier round has sent is in the bundle again.
         for event in session.events.after(0):

@@ -265,15 +265,7 @@ async def respond(call: Call, arguments: Respond) -> Reply:
     since = session.events.cursor(session.events.last_seq)
     if call.resumed_session is None:
         answer = answer_from(arguments.decision, arguments)
-        call.service.respond(
-            arguments.session_id,
-            arguments.input_id,
-            answer,
-            principal=call.principal,
-            by="claude_respond",
-            client=call.dialogs.client,
-        )
-        await session.saved()  # what was allowed for the session outlives this process
+        await call.respond(session, arguments.input_id, answer, "claude_respond")
     return await _result(call, session, arguments.wait_seconds, since, asked_as=arguments.session_id)
 
 
@@ -325,6 +317,8 @@ def _not_recorded(sessions: Iterable[Session]) -> ErrorInfo | None:
 
 
 def _listed_session(entry: Entry, session: Session | None, last_state: State | None) -> ListedSession:
+    # What is recorded on disk or, of a session in memory, what is known of it there if that is more.
+    costs = (entry.cost_usd, session.usage.cost_usd if session else None)
     return ListedSession(
         session_id=entry.session_id,
         project_directory=entry.project,
@@ -337,18 +331,12 @@ def _listed_session(entry: Entry, session: Session | None, last_state: State | N
         created=iso(entry.created) if entry.created is not None else None,
         messages=entry.messages,
         model=entry.model,
-        cost_usd=_cost(entry, session),
+        cost_usd=max((round(cost, 6) for cost in costs if cost is not None), default=None),
         tag=entry.tag,
         pinned=entry.pinned or None,
         mention=entry.mention,
         asks=[question.description for question in session.questions] or None if session else None,
     )
-
-
-def _cost(entry: Entry, session: Session | None) -> float | None:
-    """What is recorded on disk or, of a session in memory, what is known of it there if that is more."""
-    known = [entry.cost_usd, session.usage.cost_usd if session else None]
-    return max((round(cost, 6) for cost in known if cost is not None), default=None)
 
 
 async def _result(
@@ -379,9 +367,7 @@ async def _result(
 def _accept_answers(call: Call, session: Session) -> str:
     """Shows the session's questions to this client and accepts the answers that the call brought; returns who was
     faster if one came too late, in this round or an earlier one."""
-    call.dialogs.follow(session.id)
-    late = call.dialogs.accept_forms(session.id, call.responses, call.offsets)
-    return late or str(call.state.get("late") or "")
+    return call.follow(session.id) or str(call.state.get("late") or "")
 
 
 def _notice(call: Call, session: Session, late: str) -> str | None:

@@ -1,125 +1,36 @@
-"""The reports of the session tools: status, output within a budget, open questions, and what was changed."""
+"""The reports of the tools: status, output within a budget and open questions of a session, and what a turn came to.
+
+The session tools return a `SessionReport`, or the short form of one; the `claude_code` tools a `TurnReport`, or rows of
+sessions. Both have the same parts.
+"""
 
 import os
 import time
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
-import mcp_types as types
 from pydantic import ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
-from ...errors import InvalidArgument, PermissionDenied
-from ...model.events import Event, Gap, Output, Stalled
+from ...config import Settings
+from ...errors import ClaudeCodeError, InvalidArgument, SessionBusy, TurnTimeout
+from ...model.events import Event, Gap, Output, Stalled, TurnStarted
 from ...model.options import Worktree
-from ...model.outcome import SESSION_TOOL_STATUS, State
+from ...model.outcome import CODE_TOOL_STATUS, SESSION_TOOL_STATUS, OutcomeCode, State
+from ...model.outcome import Outcome as TurnOutcome
 from ...model.question import Question
-from ...model.text import as_json, clip_line, cut, iso
+from ...model.text import as_json, cut, iso
 from ...questions.presentation import Redaction
 from ...sessions.launcher import notices_of
 from ...sessions.messages import UserMessage
 from ...sessions.session_view import SessionView
-from ...sessions.stored_sessions import ChangedFiles
-from .base import ResultParts, ToolOutput, render_page, render_truncated
-from .context import Call
-
-_LONGEST_DIFF = 24_000
-_MOST_FILES = 20
-
-
-def worktree_report(session: SessionView) -> dict[str, str] | None:
-    """Where the worktree of a session is, if it has one."""
-    worktree = session.options.worktree
-    if not isinstance(worktree, Worktree):
-        return None
-    facts = {"path": worktree.path, "branch": worktree.branch, "base": worktree.base[:12], "from": worktree.repository}
-    return facts if os.path.isdir(worktree.path) else {**facts, "state": "removed"}
-
-
-async def diff(call: Call, session_id: str) -> tuple[str, str | None]:
-    """The changes in the worktree; those that are too long to be returned are in a file."""
-    text = call.service.redaction.text(await call.service.work.diff(session_id, caller=call.caller))
-    if len(text) <= _LONGEST_DIFF:
-        return text or "Nothing has changed.", None
-    path = await call.service.stored.keep_text(session_id, ".diff", text, caller=call.caller)
-    return f"{text[:_LONGEST_DIFF]}\n[cut here; the whole diff is in {path}]", str(path)
-
-
-async def discard(call: Call, session_id: str, *, confirmed: bool) -> str | types.InputRequiredResult:
-    """Removes the worktree. What is not merged or committed is lost only with the yes of a person, or of a caller that
-    says to have it."""
-    work = call.service.work
-    if confirmed:
-        return await work.discard(session_id, None, caller=call.caller)
-    lost = await work.unsaved(session_id, caller=call.caller)
-    if lost:
-        question = f"Discard the worktree of session {session_id}? This would be lost: {lost}."
-        asked = await _asked(call, question, "Discard it", f"it has {lost}")
-        if asked is not None:
-            return asked
-    # With what the person has seen: `discard` counts again, and refuses if that is something else.
-    return await work.discard(session_id, lost, caller=call.caller)
-
-
-async def changes(call: Call, session_id: str) -> str:
-    """The messages that the files can be taken back to."""
-    listed = await call.service.work.checkpoints(session_id, caller=call.caller)
-    shown = [_work_line(changed, call) for changed in listed]
-    return "Going back to a message would change, as files are now:\n" + "\n".join(shown)
-
-
-def _work_line(changed: ChangedFiles, call: Call) -> str:
-    checkpoint = changed.checkpoint
-    prompt = clip_line(call.service.redaction.text(checkpoint.prompt), 80)
-    return f"{checkpoint.message_id}  {checkpoint.at[:19]}  {changed}  {prompt!r}{_names(changed)}"
-
-
-def _names(changed: ChangedFiles) -> str:
-    more = len(changed.files) - _MOST_FILES
-    names = [*changed.files[:_MOST_FILES], *([f"and {more} more"] if more > 0 else [])]
-    return "".join(f"\n    {name}" for name in names)
-
-
-async def rewind(
-    call: Call, session_id: str, message_id: str | None, *, confirmed: bool
-) -> str | types.InputRequiredResult:
-    """Takes the files back to a message, with the yes of a person, or of a caller that says to have it."""
-    if message_id is None:
-        raise InvalidArgument("text: the id of the message to go back to, as changes lists it.", field="text")
-    work, agreed = call.service.work, None
-    if not confirmed:
-        listed = await work.checkpoints(session_id, caller=call.caller)
-        agreed = next((changed for changed in listed if changed.checkpoint.message_id == message_id), None)
-        if agreed is None:
-            raise InvalidArgument(f"There is no checkpoint at a message {message_id[:100]!r}.", field="text")
-        question = f"Take the files of session {session_id} back to a message? This changes {agreed}:{_names(agreed)}"
-        asked = await _asked(call, question, "Take them back", f"this changes {agreed}")
-        if asked is not None:
-            return asked
-    # With what the person has seen: `rewind` looks again, and refuses if that is something else.
-    changed = await work.rewind(session_id, message_id, agreed, caller=call.caller)
-    return f"Taken back: {changed}. The conversation is as it was.{_names(changed)}"
-
-
-async def _asked(call: Call, question: str, title: str, reason: str) -> types.InputRequiredResult | None:
-    """Asks a person; returns the question where it goes back as the result of the call. PermissionDenied without a
-    yes."""
-    answer = await call.confirmed(question, title)
-    if isinstance(answer, types.InputRequiredResult):
-        return answer
-    if answer is None:
-        raise PermissionDenied(f"Nobody can be asked here, and {reason}: it takes confirm.", field="confirm")
-    if not answer:
-        raise PermissionDenied("The person at the client did not confirm it; nothing was changed.")
-    return None
-
-
-# -- status -----------------------------------------------------------------------------------------------------------
-
+from .base import ResultParts, ToolOutput, dump, render_page, render_truncated
+from .context import how_to_answer, how_to_wait
 
 Status = Literal["running", "waiting_for_input", "completed", "error", "interrupted", "cancelled"]
 
 OUTPUT_BUDGET = 24_000
+_GAP_LINE = 60
 _FROM_THE_START = "0"
 _RESTART_NOTICE = (
     "The cursor is from before the session was last loaded: the output starts over with all that is kept; lines may "
@@ -224,11 +135,7 @@ def interruption(session: SessionView, dropped: Iterable[UserMessage], redactor:
 
 
 def status_of(session: SessionView) -> Status:
-    return _status(session.state)
-
-
-def _status(state: State) -> Status:
-    return SESSION_TOOL_STATUS[state]  # type: ignore[return-value]  # the values of the table are these
+    return SESSION_TOOL_STATUS[session.state]  # type: ignore[return-value]  # the values of the table are these
 
 
 def report(
@@ -251,24 +158,20 @@ def report(
     parts = ResultParts(redactor)
     start, known = _start(session, cursor)
     output, next_cursor, more = _output(session, lines, start, parts)
-    notices = (notice, None if known else _RESTART_NOTICE, session.not_recorded, *notices_of(session))
-    notice = " ".join(filter(None, notices)) or None
+    notice = _notice(session, notice, None if known else _RESTART_NOTICE)
     own = message.outcome.result() if message is not None and message.outcome.done() else None
     outcome = own or (None if session.busy else session.outcome)
-    usage = session.usage.total
+    usage, tools = session.usage.total, list(session.readable_lines.tools.values())
     return SessionReport(
         session_id=session.id,
         previous_session_id=asked_as if asked_as != session.id else None,
-        status=_status(own.state) if own is not None else status_of(session),
+        status=SESSION_TOOL_STATUS[own.state] if own is not None else status_of(session),
         result=parts.text("result", outcome.result, _MAX_RESULT) if outcome and outcome.result else None,
         recent_output=output,
         pending_inputs=pending_inputs(session.questions, parts),
-        tool_use_events=_tools(session),
+        tool_use_events=[ToolUseEvent(tool_name=tool.name, status=tool.status) for tool in tools[-_MAX_TOOLS:]],
         cost_usd=round(session.usage.cost_usd, 6),
-        tokens={
-            "input": usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens,
-            "output": usage.output_tokens,
-        },
+        tokens={"input": usage.all_input_tokens, "output": usage.output_tokens},
         turn_count=session.model_turns,
         next_cursor=session.events.cursor(next_cursor),
         has_more=more or None,
@@ -288,15 +191,23 @@ def report(
     )
 
 
+def worktree_report(session: SessionView) -> dict[str, str] | None:
+    """Where the worktree of a session is, if it has one."""
+    worktree = session.options.worktree
+    if not isinstance(worktree, Worktree):
+        return None
+    facts = {"path": worktree.path, "branch": worktree.branch, "base": worktree.base[:12], "from": worktree.repository}
+    return facts if os.path.isdir(worktree.path) else {**facts, "state": "removed"}
+
+
+def _notice(session: SessionView, *more: str | None) -> str | None:
+    return " ".join(filter(None, (*more, session.not_recorded, *notices_of(session)))) or None
+
+
 def silent_seconds(session: SessionView) -> int:
     """How long the process has been silent: since the stall was noticed, and before that."""
     noticed = session.events.latest(Stalled, 1)
     return int(sum(time.time() - stall.at + stall.seconds for stall in noticed if isinstance(stall, Stalled)))
-
-
-def _tools(session: SessionView) -> list[ToolUseEvent]:
-    recent = list(session.readable_lines.tools.values())[-_MAX_TOOLS:]
-    return [ToolUseEvent(tool_name=tool.name, status=tool.status) for tool in recent]
 
 
 def retrying_line(session: SessionView) -> str | None:
@@ -374,26 +285,17 @@ def _within_budget(
     shown: list[str] = []
     left, reached = OUTPUT_BUDGET, 0
     for event in events:
-        size = _size(event)
-        if size is not None:
+        if isinstance(event, Output | Gap):
+            size = len(event.line) if isinstance(event, Output) else _GAP_LINE
             if len(shown) == lines or (shown and size > left):
                 return shown, reached, True
-            shown.append(_line(event, parts))
+            if isinstance(event, Output):
+                shown.append(parts.line(event, OUTPUT_BUDGET))
+            else:
+                shown.append(f"[{event.seq - event.first + 1} earlier events are no longer kept]")
             left -= len(shown[-1])
         reached = event.seq
     return shown, reached, False
-
-
-def _size(event: Event) -> int | None:
-    """How long its line is; None if it has none."""
-    return len(event.line) if isinstance(event, Output) else 60 if isinstance(event, Gap) else None
-
-
-def _line(event: Event, parts: ResultParts) -> str:
-    if isinstance(event, Gap):
-        return f"[{event.seq - event.first + 1} earlier events are no longer kept]"
-    assert isinstance(event, Output)
-    return parts.line(event, OUTPUT_BUDGET)
 
 
 def render(report: SessionReport) -> str:
@@ -429,3 +331,252 @@ def render_inputs(pending_inputs: list[PendingInput] | None) -> list[str]:
         f"WAITING [{entry.input_id}] {entry.type}: {entry.description}\ninput: {as_json(entry.tool_input)}"
         for entry in pending_inputs or []
     ]
+
+
+# -- turns that ran out of time ----------------------------------------------------------------------------------------
+
+
+def timeout_error(session: SessionView, outcome: TurnOutcome, report: ToolOutput) -> TurnTimeout:
+    """The error of a call whose turn ran out of time; `report` is what the call would have returned otherwise."""
+    payload = dump(report)
+    payload["result"] = outcome.result or output_so_far(session)
+    return TurnTimeout(_timeout_message(session, outcome), session_id=session.id, report=payload)
+
+
+def timeout_info(session: SessionView, outcome: TurnOutcome) -> ErrorInfo | None:
+    """The same for a result that has an `error` field; None if the turn did not run out of time."""
+    if outcome.code is not OutcomeCode.TIMEOUT:
+        return None
+    return ErrorInfo(code=TurnTimeout.code, message=_timeout_message(session, outcome))
+
+
+def _timeout_message(session: SessionView, outcome: TurnOutcome) -> str:
+    return f"{outcome.detail} Session {session.id} can be continued."
+
+
+def output_so_far(session: SessionView) -> str:
+    """The last lines of output of the session's newest turn, as many as fit."""
+    began = max((event.seq for event in session.events.latest(TurnStarted, 1)), default=0)
+    lines: list[str] = []
+    left = OUTPUT_BUDGET
+    for event in reversed([event for event in session.events.after(began) if isinstance(event, Output)]):
+        left -= len(event.line) + 1
+        if left < 0 and lines:
+            break
+        lines.append(event.line[-OUTPUT_BUDGET:])
+    return "\n".join(reversed(lines))
+
+
+# -- the reports of the claude_code tools ------------------------------------------------------------------------------
+
+
+_MAX_PART = 256 << 10
+"""Characters of a part of a report; what is longer is read in pages."""
+_DETAILS = {
+    "notice",
+    "worktree",
+    "result",
+    "recent_output",
+    "pending_inputs",
+    "structured_output",
+    "error",
+    "retrying",
+    "stalled_seconds",
+    "truncated",
+}
+"""The fields of a session tool's report that `claude_code_session` adds to a single session."""
+
+
+_PendingInputs = Annotated[list[PendingInput], WithJsonSchema({"items": {"type": "object"}, "type": "array"})]
+"""The schema of an entry is that of `claude_get_status`; it is told once, not with every tool."""
+
+
+class TurnReport(ToolOutput):
+    """What a turn came to; totals are the session's, the rest this call's."""
+
+    session_id: str | None = None
+    previous_session_id: str | None = Field(None, description="The id before /clear; it leads to the new one")
+    result: str | None = None
+    is_error: bool | None = None
+    duration_ms: int | None = None
+    duration_api_ms: int | None = None
+    num_turns: int | None = None
+    total_cost_usd: float | None = None
+    session_total_turns: int | None = None
+    session_total_cost_usd: float | None = None
+    structured_output: Any = None
+    stop_reason: str | None = None
+    error_subtype: str | None = None
+    usage: dict[str, Any] | None = None
+    model_usage: dict[str, Any] | None = None
+    permission_denials: list[dict[str, Any]] | None = None
+    status: str | None = Field(None, description="Only while not finished: running or waiting_for_input")
+    pending_inputs: _PendingInputs | None = None
+    truncated: list[dict[str, Any]] | None = None
+    notice: str | None = None
+    error: ErrorInfo | None = None
+
+    def text(self) -> str:
+        notice = [f"[{self.notice}]"] if self.notice else []
+        inputs, truncated = render_inputs(self.pending_inputs), render_truncated(self.truncated)
+        return "\n".join([self.result or "", *inputs, *truncated, *notice])
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.is_error)
+
+
+class ReplyReport(ToolOutput):
+    """What the schema of `claude_code_reply` tells of its output, which is a whole `TurnReport`: that is told once."""
+
+    session_id: str | None = None
+    result: str | None = None
+    is_error: bool | None = None
+    structured_output: Any = None
+    status: str | None = None
+    pending_inputs: _PendingInputs | None = None
+    error: ErrorInfo | None = None
+
+
+class SessionInfo(ToolOutput):
+    session_id: str
+    status: str
+    created_at: str
+    last_active_at: str
+    total_turns: int
+    total_cost_usd: float
+    model: str | None = None
+    permission_mode: str | None = None
+    cwd: str | None = None
+    system_prompt: Any = None
+    agents: Any = None
+    additional_directories: list[str] | None = None
+
+
+class SessionInfos(ToolOutput):
+    sessions: list[dict[str, Any]] | None = None
+    message: str | None = None
+    part: dict[str, Any] | None = None
+    error: ErrorInfo | None = None
+
+    def text(self) -> str:
+        return super().text() if self.part is None else render_page(self.part)
+
+
+class Configuration(ToolOutput):
+    allow_bypass: bool | None = None
+    message: str | None = None
+    error: ErrorInfo | None = None
+
+    def text(self) -> str:
+        return self.message or ""
+
+
+def finished_report(session: SessionView, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
+    """The report of a turn that has ended; raises the error of one that ran out of time or could not start."""
+    if outcome.code is OutcomeCode.TIMEOUT:
+        raise timeout_error(session, outcome, _outcome_report(session, outcome, parts))
+    if outcome.code is OutcomeCode.START_FAILED:
+        raise _start_failure(outcome, session)
+    return _outcome_report(session, outcome, parts)
+
+
+def unfinished_report(session: SessionView, parts: ResultParts, settings: Settings) -> TurnReport:
+    """The report of a turn that goes on in the background or waits for an answer, with the tool to call next."""
+    waiting = session.state is State.WAITING
+    how = how_to_answer(settings) if waiting else how_to_wait(settings)
+    doing = "waits for an answer" if waiting else "is still working"
+    return TurnReport(
+        session_id=session.id,
+        status="waiting_for_input" if waiting else "running",
+        result=f"Session {session.id} {doing}. {how}",
+        pending_inputs=pending_inputs(session.questions, parts) or None,
+        truncated=parts.truncated,
+    )
+
+
+def _outcome_report(session: SessionView, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
+    warning = f"{outcome.detail}\n\n" if outcome.code is OutcomeCode.NOT_SAVED else ""
+    return TurnReport(
+        session_id=session.id,
+        result=parts.text("result", f"{warning}{outcome.result}", _MAX_PART)
+        if outcome.result
+        else parts.text("error", outcome.detail, _MAX_PART),
+        is_error=not outcome.ok,
+        duration_ms=outcome.duration_ms,
+        duration_api_ms=outcome.duration_api_ms,
+        num_turns=outcome.num_turns,
+        total_cost_usd=outcome.usage.cost_usd,
+        session_total_turns=session.model_turns,
+        session_total_cost_usd=session.usage.cost_usd,
+        structured_output=parts.data("structuredOutput", outcome.structured_output, _MAX_PART),
+        stop_reason=outcome.stop_reason,
+        error_subtype=None if outcome.ok else _error_subtype(outcome),
+        usage=dict(outcome.raw_usage) or None,
+        model_usage=_model_usage(outcome),
+        permission_denials=parts.shortened(outcome.permission_denials, _MAX_PART) or None,
+        truncated=parts.truncated,
+        notice=_notice(session),
+    )
+
+
+def _error_subtype(outcome: TurnOutcome) -> str:
+    """The CLI's own subtype if that names an error; of an API failure it says `success`."""
+    subtype = outcome.subtype
+    return subtype if subtype and subtype.startswith("error") else f"error_{outcome.code}"
+
+
+def _start_failure(outcome: TurnOutcome, session: SessionView) -> ClaudeCodeError:
+    if outcome.error_code == SessionBusy.code:
+        return SessionBusy(outcome.detail, session_id=session.id)
+    refused = session.start_error
+    if refused is not None and refused.code != ClaudeCodeError.code:
+        return refused  # the options were fine once, and are not any more
+    return ClaudeCodeError(f"Session {session.id} could not start: {outcome.detail}", session_id=session.id)
+
+
+def _model_usage(outcome: TurnOutcome) -> dict[str, Any] | None:
+    by_model = {
+        name: {
+            "inputTokens": usage.input_tokens,
+            "outputTokens": usage.output_tokens,
+            "cacheReadInputTokens": usage.cache_read_tokens,
+            "cacheCreationInputTokens": usage.cache_creation_tokens,
+            "costUSD": usage.cost_usd,
+        }
+        for name, usage in outcome.usage.models.items()
+    }
+    return by_model or None
+
+
+def session_infos(sessions: Iterable[SessionView], sensitive: bool, message: str | None = None) -> SessionInfos:
+    """Rows of a list of sessions; `sensitive` adds directories, prompts and agents."""
+    return SessionInfos(sessions=[dump(_session_info(session, sensitive)) for session in sessions], message=message)
+
+
+def session_details(session: SessionView, sensitive: bool, redactor: Redaction) -> SessionInfos:
+    """One session with what its last turn has come to: its result and output, and what it waits for."""
+    details = report(session, redactor).model_dump(mode="json", by_alias=True, exclude_none=True, include=_DETAILS)
+    return SessionInfos(sessions=[{**dump(_session_info(session, sensitive)), **details}])
+
+
+def _session_info(session: SessionView, sensitive: bool) -> SessionInfo:
+    options = session.options
+    prompt = options.system_prompt
+    hidden = {
+        "cwd": session.cwd,
+        "system_prompt": prompt if prompt is None or isinstance(prompt, str) else prompt.model_dump(exclude_none=True),
+        "agents": options.agents,
+        "additional_directories": list(options.additional_directories) or None,
+    }
+    return SessionInfo(
+        session_id=session.id,
+        status=CODE_TOOL_STATUS[session.state],
+        created_at=iso(session.created_at),
+        last_active_at=iso(session.used_at),
+        total_turns=session.model_turns,
+        total_cost_usd=session.usage.cost_usd,
+        model=options.model,
+        permission_mode=options.permission_mode,
+        **(hidden if sensitive else {}),
+    )

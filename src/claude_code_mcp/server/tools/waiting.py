@@ -15,7 +15,6 @@ import mcp_types as types
 from mcp.shared.dispatcher import ProgressFnT
 
 from ... import json_text
-from ...errors import TurnTimeout
 from ...model.events import (
     Event,
     Gap,
@@ -27,19 +26,14 @@ from ...model.events import (
     TurnEnded,
     TurnStarted,
 )
-from ...model.outcome import Outcome as TurnOutcome
-from ...model.outcome import OutcomeCode
 from ...model.question import Closure, Question
 from ...model.text import cut
 from ...service import Service
 from ...sessions.messages import UserMessage
 from ...sessions.session import Session
-from ...sessions.session_view import SessionView
 from ...store.event_log import Subscription
 from .. import sdk
-from .base import ToolOutput, dump
 from .context import Call
-from .status import OUTPUT_BUDGET, ErrorInfo
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +52,7 @@ async def wait_for_turn(
     Returns open questions where the client takes them as the result of a call. When the call is cancelled while it
     waits, `waiting_cancelled` decides what becomes of the turn.
     """
-    call.dialogs.follow(session.id)
-    call.dialogs.accept_forms(session.id, call.responses, call.offsets)
+    call.follow(session.id)
     await call.detach(session.id, message.id)
     try:
         async with progress_of(call, session):
@@ -238,37 +231,3 @@ def _progress_line(event: Event) -> str | None:
 
 def _question_line(question: Question) -> str:
     return f"Waiting for an answer [{question.id}]: {question.description}"
-
-
-# -- turns that ran out of time -------------------------------------------------------------------------------
-
-
-def timeout_error(session: SessionView, outcome: TurnOutcome, report: ToolOutput) -> TurnTimeout:
-    """The error of a call whose turn ran out of time; `report` is what the call would have returned otherwise."""
-    payload = dump(report)
-    payload["result"] = outcome.result or output_so_far(session)
-    return TurnTimeout(_timeout_message(session, outcome), session_id=session.id, report=payload)
-
-
-def timeout_info(session: Session, outcome: TurnOutcome) -> ErrorInfo | None:
-    """The same for a result that has an `error` field; None if the turn did not run out of time."""
-    if outcome.code is not OutcomeCode.TIMEOUT:
-        return None
-    return ErrorInfo(code=TurnTimeout.code, message=_timeout_message(session, outcome))
-
-
-def _timeout_message(session: SessionView, outcome: TurnOutcome) -> str:
-    return f"{outcome.detail} Session {session.id} can be continued."
-
-
-def output_so_far(session: SessionView) -> str:
-    """The last lines of output of the session's newest turn, as many as fit."""
-    began = max((event.seq for event in session.events.latest(TurnStarted, 1)), default=0)
-    lines: list[str] = []
-    left = OUTPUT_BUDGET
-    for event in reversed([event for event in session.events.after(began) if isinstance(event, Output)]):
-        left -= len(event.line) + 1
-        if left < 0 and lines:
-            break
-        lines.append(event.line[-OUTPUT_BUDGET:])
-    return "\n".join(reversed(lines))

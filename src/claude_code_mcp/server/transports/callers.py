@@ -1,7 +1,8 @@
 """The callers with tokens as they are now, and who else is let in over HTTP.
 
-The one place that says who may call, for `/mcp`, `/metrics` and the console alike. The file of tokens
-(`tokens_file.py`) is followed:
+The one place that says who may call, for `/mcp`, `/metrics` and the console alike. The operator gives tokens out, one
+in the settings, others in a file. A token that could be guessed, a name that two have, and a name that this server uses
+for something else stop the start. The file is followed:
 
 - A change counts as soon as it is written. While the file is being read again nobody is let in by the list from before;
   a request waits for that moment.
@@ -20,26 +21,27 @@ runs then runs to its end.
 """
 
 import asyncio
+import hashlib
 import hmac
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from mcp.server.auth.provider import AccessToken, TokenVerifier
 
 from ...config import Settings
-from ...errors import ClaudeCodeError, UpstreamUnavailable
+from ...errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
+from ...model.caller import is_reserved
 from ...model.events import AuditEvent, AuditKind
+from ...private_files import read_secret
 from ...state.known_people import PersonNames
 from ...state.sign_ins import Identity
-from ...store.watched_files import WatchedFile
+from ...store.watched_files import WatchedFile, facts_of
 from .access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
-from .people import Admit, Assign, People, Returning, is_person
-from .proxy_users import check_proxy_settings
-from .rate_limits import FailureLimit
-from .running_calls import AccessUntil, RunningCalls, caller_address
-from .tokens_file import facts_of, identities, load_tokens
+from .people import Admit, Assign, People, Returning, check_proxy_settings, is_person
+from .running_calls import AccessUntil, FailureLimit, RunningCalls, caller_address
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,9 @@ _CHANGED_MEANWHILE = object()
 _MOST_UNKNOWN_TOKENS = 60
 """Tokens of one address within a minute that are nobody's, before the issuer is asked about no more of them."""
 _PROXY = "proxy"
+_MIN_LENGTH = 24
+_MIN_DISTINCT = 10
+_LARGEST = 4 << 20
 _UNAVAILABLE = "The tokens of this server cannot be read just now."
 
 
@@ -87,7 +92,7 @@ class Callers:
         self._file = settings.http_tokens_file
         # Looked at before it is read: a change between the two is noticed by `follow`.
         self._facts: object = facts_of(self._file)
-        self._tokens: Mapping[str, Identity] = identities(load_tokens(settings, principal))
+        self._tokens: Mapping[str, Identity] = _identities(load_tokens(settings, principal))
         self.open = settings.oauth or settings.oauth_issuer is not None or settings.proxy_user_header is not None
         """Whether people may come whom nobody has listed here."""
         if self.open:
@@ -325,7 +330,7 @@ class Callers:
                 self._facts = _CHANGED_MEANWHILE
                 return
             service.add_secrets(read)
-            tokens = identities(read)
+            tokens = _identities(read)
             waiting = await self._waiting_for_restart(tokens, service)
         except ClaudeCodeError as error:
             self._refuse(error.message, service.audit)
@@ -422,3 +427,66 @@ class CallerTokens(TokenVerifier):
             resource=self._resource,
             subject=identity.credential,
         )
+
+
+# -- the tokens that the operator has given out ------------------------------------------------------------------------
+
+
+def load_tokens(settings: Settings, principal: str = "default", *, may_be_empty: bool = False) -> dict[str, str]:
+    """Callers by token, from the settings, where it is that of the `principal`, and from the file that they name;
+    InvalidArgument for weak, repeated or unreadable ones, and for a file without a token unless it `may_be_empty`.
+    Blocks on the disk."""
+    tokens: dict[str, str] = {}
+    if settings.http_token is not None:
+        _add(tokens, principal, settings.http_token.get_secret_value(), "CLAUDE_CODE_MCP_TOKEN")
+    if settings.http_tokens_file is not None:
+        listed = _read_file(settings.http_tokens_file)
+        if not listed and not may_be_empty:
+            raise InvalidArgument(f"The tokens file {settings.http_tokens_file} holds no token.")
+        for name, token in listed.items():
+            if is_reserved(name):
+                raise _taken(f"the tokens file {settings.http_tokens_file}", name)
+            _add(tokens, name, token, f"the token of {name!r} in {settings.http_tokens_file}")
+    return tokens
+
+
+def _taken(where: str, name: str) -> InvalidArgument:
+    return InvalidArgument(f"{where}: the name {name!r} is taken; every caller needs a name of its own.")
+
+
+def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
+    if name in tokens.values():
+        raise _taken(where, name)
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidArgument(f"{where} must consist of visible ASCII characters; no client could send it otherwise.")
+    if len(token) < _MIN_LENGTH or len(set(token)) < _MIN_DISTINCT:
+        raise InvalidArgument(
+            f"{where} is too weak: use at least {_MIN_LENGTH} random characters, for example from "
+            "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`."
+        )
+    if token in tokens:
+        raise InvalidArgument(f"{where} is used twice; every caller needs a token of its own.")
+    tokens[token] = name
+
+
+def _read_file(path: Path) -> dict[str, str]:
+    """The tokens in the file, by the names of their callers. InvalidArgument if the file cannot be used."""
+    try:
+        lines = read_secret(path, _LARGEST).splitlines()
+    except OSError as error:
+        raise InvalidArgument(f"The tokens file {path} cannot be used: {error.strerror or error}.") from None
+    tokens: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        fields = line.split()
+        if not fields or fields[0].startswith("#"):
+            continue
+        if len(fields) != 2 or fields[0] in tokens:
+            raise InvalidArgument(f"Line {number} of {path} must be `name token`, each name once.")
+        tokens[fields[0]] = fields[1]
+    return tokens
+
+
+def _identities(tokens: Mapping[str, str]) -> dict[str, Identity]:
+    return {
+        token: Identity(name, f"token:{hashlib.sha256(token.encode()).hexdigest()}") for token, name in tokens.items()
+    }

@@ -45,7 +45,7 @@ from ..sdk import end_connections
 from .access_tokens import AccessTokens
 from .callers import SCOPE, Callers, CallerTokens
 from .http_streams import OpenStreams, response_streams
-from .proxy_users import ProxyUsers
+from .people import ProxyUsers
 from .running_calls import RunningCalls
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Everything that callers have running over HTTP, and how it ends with what lets them in.
+"""Everything that callers have running over HTTP, how it ends with what lets them in, and how often they may ask.
 
 - A caller that is removed: every request, stream and call of it is cancelled at once (`end`).
 - A session that is no longer shared with a caller: what of theirs has to do with it is cancelled.
@@ -12,8 +12,11 @@ While the issuer cannot be asked the stream goes on until its token would expire
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
+import math
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -25,7 +28,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...errors import RateLimited, UpstreamUnavailable
 from ...state.sign_ins import Identity
-from .rate_limits import RequestLimit
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,9 @@ _ENDING = 10.0
 """Seconds that a call may take to end once it was cancelled."""
 _LAST_WORD = 1.0
 """Seconds that a client may take to read the end of a stream."""
+_WINDOW = 60.0
+_MOST_ADDRESSES = 2000
+_MOST_CALLERS = 10_000
 
 _current_call: ContextVar["RunningCall | None"] = ContextVar("running_call", default=None)
 
@@ -71,6 +76,33 @@ def caller_address() -> str:
     """Where the request that is being answered is from; empty outside of one."""
     call = _current_call.get()
     return call.address if call is not None else ""
+
+
+class RequestLimit:
+    """So many requests of each caller within a minute, with all of them at once if need be: a caller who has used them
+    up has one more whenever the part of a minute is over that one is."""
+
+    def __init__(self, per_minute_of: Callable[[str], int | None], clock: Callable[[], float] = time.monotonic) -> None:
+        """`per_minute_of` says how many a caller has by now; None for any number."""
+        self._per_minute_of = per_minute_of
+        self._clock = clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """Of callers who are limited: when they have last asked, and how many requests they had left then."""
+
+    def take(self, caller: str) -> None:
+        """Counts a request; RateLimited if the caller has none left."""
+        most = self._per_minute_of(caller)
+        if most is None:
+            return
+        now = self._clock()
+        asked, left = self._left.pop(caller, (now, float(most)))
+        left = min(float(most), left + (now - asked) * most / _WINDOW)
+        self._left[caller] = now, max(0.0, left - 1.0) if left >= 1.0 else left
+        while len(self._left) > _MOST_CALLERS:
+            self._left.popitem(last=False)
+        if left < 1.0:
+            wait = math.ceil((1.0 - left) * _WINDOW / most)
+            raise RateLimited(f"You may send {most} requests a minute; wait {wait} s.", wait)
 
 
 class RunningCalls:
@@ -251,3 +283,40 @@ class _Answer:
                 )
             elif not self._complete:
                 await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+class FailureLimit:
+    """Counts failures of each address: after so many within a minute no more tries are allowed until it is over."""
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._failed: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        """Since when an address fails, and how often."""
+
+    def check(self, address: str) -> None:
+        """RateLimited for an address that has failed too often."""
+        since, count = self._failed.get(_network_of(address), (0.0, 0))
+        left = since + _WINDOW - self._clock()
+        if count >= self._most and left > 0:
+            raise RateLimited("Too many tokens or sign-ins have failed; wait a minute.", int(left) + 1)
+
+    def failed(self, address: str) -> None:
+        now, address = self._clock(), _network_of(address)
+        since, count = self._failed.pop(address, (now, 0))
+        self._failed[address] = (since, count + 1) if now - since < _WINDOW else (now, 1)
+        # The one that failed longest ago goes first, since each failure puts its address at the end.
+        while len(self._failed) > _MOST_ADDRESSES:
+            self._failed.popitem(last=False)
+
+
+def _network_of(address: str) -> str:
+    """All addresses of one IPv6 network count as one: whoever has one of them has them all."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return str(ipaddress.ip_network(f"{found}/64", strict=False)) if found.version == 6 else address

@@ -32,8 +32,8 @@ from ..sdk import (
     NotificationLines,
     create_context_streams,
     line_outbox,
+    sound_line,
 )
-from .wire import sound_line
 
 log = logging.getLogger(__name__)
 

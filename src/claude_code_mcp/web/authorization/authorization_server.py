@@ -35,7 +35,7 @@ from ...errors import ClaudeCodeError, RateLimited, UpstreamUnavailable
 from ...model.events import AuditEvent, AuditKind
 from ...server.transports.callers import SCOPE, Callers
 from ...server.transports.http import PATH
-from ...server.transports.rate_limits import FailureLimit
+from ...server.transports.running_calls import FailureLimit
 from ...service import Service
 from ...state.known_people import InvitedPeople, Person, change_mark
 from ...state.oauth_grants import Consent, OAuthGrants
