@@ -32,10 +32,18 @@ from ..model.text import visible
 from ..shared.client import CallFailed, ask_shared
 from ..state.sign_ins import SignIns
 from ..state.state_directory import database_in
-from .exit_codes import ExitCode, exit_code_of
-from .flags import piped_input, positive, print_json, standard_input, tool_rule
-from .printing import print_question
-from .verbs import Asking, add_session, add_verb, at_server, error_text, failed, target_of
+from .conventions import (
+    ExitCode,
+    exit_code_of,
+    failed,
+    piped_input,
+    positive,
+    print_json,
+    print_outcome,
+    standard_input,
+    tool_rule,
+)
+from .verbs import Asking, add_session, add_verb, at_server, error_text, print_question, target_of
 
 _SIGNALLED = 128
 """The exit code of a command that a signal ended is this and the signal's number."""
@@ -116,8 +124,7 @@ def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
             raise PermissionDenied(f"{error} In a shell: `claude-code-mcp bypass on`.") from None
         raise
     if arguments.detach:
-        print_json(made) if arguments.json else print(made["sessionId"])
-        return 0
+        return print_outcome(arguments, made, made["sessionId"])
     conversation = _Conversation(sessions, made["sessionId"], arguments, cursor="0")
     print(f"session {made['sessionId']}", file=sys.stderr, flush=True)
     return conversation.until_rest()
@@ -129,8 +136,7 @@ def _send(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     cursor = sessions.status(session_id, outputLines=0)["nextCursor"]
     accepted = sessions.send(session_id, text)
     if arguments.no_wait:
-        print_json(accepted) if arguments.json else print(f"{accepted['sessionId']}: {accepted['status']}")
-        return 0
+        return print_outcome(arguments, accepted, f"{accepted['sessionId']}: {accepted['status']}")
     return _Conversation(sessions, accepted["sessionId"], arguments, cursor=cursor).until_rest()
 
 

@@ -19,8 +19,7 @@ from ..shared.client import ask_shared
 from ..state.spending import Spending
 from ..state.state_directory import database_in
 from ..store.cost_table import CostLine, Costs
-from .exit_codes import Unavailable
-from .flags import add_config_file, add_json, camel_names, positive, print_json
+from .conventions import Unavailable, add_config_file, add_json, camel_names, positive, print_json
 from .sessions import library, print_unread
 
 _WIDEST = 40

@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .. import __version__
 from ..config import Settings, load_settings, variable_of
 from ..errors import ClaudeCodeError, ExecutableNotFound, InvalidArgument
-from .exit_codes import ExitCode
-from .flags import add_config_file, add_json, agreed, camel_names, positive, print_json, standard_input
+from .conventions import (
+    ExitCode,
+    add_config_file,
+    add_json,
+    agreed,
+    camel_names,
+    positive,
+    print_json,
+    print_outcome,
+    standard_input,
+)
 
 if TYPE_CHECKING:
     from ..fleet.connection import FleetConnection
@@ -426,8 +435,7 @@ async def _ticket(connection: "FleetConnection", arguments: argparse.Namespace) 
     from ..fleet.enrolment import ask_operator  # noqa: PLC0415
 
     ticket = (await ask_operator(connection, "ticket"))["ticket"]
-    print_json({"ticket": ticket}) if arguments.json else print(ticket)
-    return 0
+    return print_outcome(arguments, {"ticket": ticket}, ticket)
 
 
 async def _drain(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
@@ -438,8 +446,7 @@ async def _drain(connection: "FleetConnection", arguments: argparse.Namespace) -
     member = await (await Members.opened(connection)).drain(found.id, not arguments.undo, found.name)
     state = "takes nothing new" if member.draining else "takes sessions again"
     report = {"id": member.id, "name": member.name, "draining": member.draining}
-    print_json(report) if arguments.json else print(f"{member.name} ({member.id}) {state}.")
-    return 0
+    return print_outcome(arguments, report, f"{member.name} ({member.id}) {state}.")
 
 
 async def _remove(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
@@ -454,5 +461,4 @@ async def _remove(connection: "FleetConnection", arguments: argparse.Namespace) 
         return int(ExitCode.REFUSED)
     await ask_operator(connection, "remove", machine=member.id)
     report = {"id": member.id, "name": member.name}
-    print_json(report) if arguments.json else print(f"{member.name} ({member.id}) is removed.")
-    return 0
+    return print_outcome(arguments, report, f"{member.name} ({member.id}) is removed.")

@@ -1,6 +1,6 @@
 """The command line: registers every command, parses arguments, completes them in shells.
 
-Exit codes are those of `exit_codes.py`. Standard output takes any character on any terminal, and a reader that leaves
+Exit codes are those of `conventions.py`. Standard output takes any character on any terminal, and a reader that leaves
 early, as `| head` does, is no error.
 """
 
@@ -13,14 +13,14 @@ import re
 import shlex
 import sys
 from codecs import register_error
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
-from .exit_codes import ExitCode, exit_code_of
+from .conventions import ExitCode, exit_code_of, suggestion
 
 COMMANDS = {
     "serve": "serve",
@@ -39,7 +39,7 @@ COMMANDS = {
     "logs": "verbs",
     "sessions": "sessions",
     "costs": "costs",
-    "mcp": "mcp.command",
+    "mcp": "mcp",
     "web": "interfaces",
     "stats": "costs",
     "fleet": "fleet",
@@ -49,8 +49,8 @@ COMMANDS = {
     "claude": "doctor",
     "config": "config",
     "token": "serve",
-    "people": "invitations",
-    "audit": "audit_verify",
+    "people": "operator",
+    "audit": "operator",
     "backup": "backup",
     "restore": "backup",
     "completion": "parser",
@@ -100,14 +100,6 @@ def _run(argv: Sequence[str], greeted: GreetedInput | None) -> int:
 
 
 _USAGE = "usage: claude-code-mcp COMMAND …; `claude-code-mcp --help` lists all of them\n"
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """What a mistyped word may have been meant as, as a sentence; empty if nothing is like it."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only here
-
-    near = get_close_matches(word.casefold(), list(known), 2)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
 class _Misuse(InvalidArgument):

@@ -25,8 +25,7 @@ from ..shared.client import ask_shared
 from ..state.documents import Mark
 from ..store.catalogue import Catalogue, Entry
 from ..store.transcript_export import Detail
-from .exit_codes import ExitCode
-from .flags import add_json, agreed, camel_names, positive, print_json
+from .conventions import ExitCode, add_json, agreed, camel_names, positive, print_json
 
 _FIRST_LINES = 20
 _MOST_SESSIONS = 1_000_000

@@ -17,8 +17,7 @@ from ..errors import InvalidArgument
 from ..processes.environment import DEPTH, MARK
 from ..shared import client, place
 from ..shared.hello import Hello, new_identity
-from .exit_codes import ExitCode, Unavailable
-from .flags import add_config_file, add_json, positive, print_json
+from .conventions import ExitCode, Unavailable, add_config_file, add_json, positive, print_json, print_outcome
 from .serve import SETTINGS_WITH_FLAG, add_setting, overrides
 
 _INHERITED_HELP = "for fronts: the socket and the lock of this place are open as descriptors 3 and 4"
@@ -177,8 +176,7 @@ def _start(arguments: argparse.Namespace) -> int:
         raise InvalidArgument(f"It runs already (pid {running['pid']}); to serve over HTTP too: shared restart --http.")
     else:
         text = f"It runs already: pid {running['pid']}, {running['socket']}"
-    print_json(running) if arguments.json else print(text)
-    return 0
+    return print_outcome(arguments, running, text)
 
 
 def running_place(arguments: argparse.Namespace) -> place.Place:
@@ -262,8 +260,7 @@ def _restart(arguments: argparse.Namespace) -> int:
     where, fingerprint = _own_place(_settings_arguments(arguments))
     _asked(where, "restart")
     status = _started(where, fingerprint, arguments)
-    print_json(status) if arguments.json else print(f"Restarted: pid {status['pid']}, {status['socket']}")
-    return 0
+    return print_outcome(arguments, status, f"Restarted: pid {status['pid']}, {status['socket']}")
 
 
 # -- being it -------------------------------------------------------------------------------------------------

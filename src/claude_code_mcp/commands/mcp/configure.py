@@ -9,7 +9,6 @@ import argparse
 import copy
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,12 +33,11 @@ from ...hub.config_entry import (
 from ...hub.config_files import ConfiguredServer, HubConfig, hub_servers
 from ...json_text import decode_with_comments
 from ...model.paths import user_file
-from ...private_files import FILE, private_directory
-from ..exit_codes import NotFound
-from ..flags import print_json, standard_input
+from ...private_files import FILE, private_directory, replace_file
+from ..conventions import NotFound, print_json, print_outcome, standard_input
 from ..json_edit import remove_value, set_value
 from .add_line import checked_name, entry_of, read_add_json_line, read_add_line
-from .prompts import as_json, clean, table
+from .terminal import clean, print_table
 
 PROGRAMS = ("claude-desktop", "claude-code", "cursor", "vscode", "windsurf", "gemini")
 
@@ -140,10 +138,9 @@ def list_servers(arguments: argparse.Namespace) -> int:
     configuration = load_configuration(arguments)
     servers = list(configuration.servers.values())
     if arguments.json:
-        print(as_json([_server_data(server) for server in servers]))
+        print_json([_server_data(server) for server in servers])
     elif servers:
-        for line in table(("name", "type", "scope", "state", "address", "file"), map(_server_row, servers)):
-            print(line)
+        print_table(("name", "type", "scope", "state", "address", "file"), map(_server_row, servers))
     elif not configuration.problems:
         print("No servers. Add one: claude-code-mcp mcp add NAME -- COMMAND")
     return 1 if configuration.problems else 0
@@ -261,7 +258,7 @@ def get(arguments: argparse.Namespace) -> int:
     server = select_servers(load_configuration(arguments), [arguments.name]).servers[arguments.name]
     data = {**_server_data(server), "variables": sorted(getattr(server.config, "env", {}))}
     if arguments.json:
-        print(as_json(data))
+        print_json(data)
         return 0
     for key, value in data.items():
         shown = ", ".join(map(str, value)) if isinstance(value, list | dict) else value
@@ -309,11 +306,11 @@ def set_disabled(arguments: argparse.Namespace, disabled: bool) -> int:
         entry.pop("disabled", None)
         if disabled:
             entry["disabled"] = True
-    if arguments.json:
-        print_json({"name": arguments.name, "enabled": not disabled})
-    else:
-        print(f"{arguments.name} is {'disabled' if disabled else 'enabled'}.")
-    return 0
+    return print_outcome(
+        arguments,
+        {"name": arguments.name, "enabled": not disabled},
+        f"{arguments.name} is {'disabled' if disabled else 'enabled'}.",
+    )
 
 
 def _own_entry(entries: Mapping[str, Any], arguments: argparse.Namespace) -> Any:
@@ -346,7 +343,7 @@ def edit_entries(file: Path) -> Iterator[dict[str, Any]]:
                 raise InvalidArgument(f"{file}: {_KEY} must be an object; it was left as it is.")
             entries = copy.deepcopy(before)
             yield entries
-            _write_file(file, _with_entries(file, text, section, before, entries))
+            replace_file(file, _with_entries(file, text, section, before, entries).encode())
     except OSError as error:
         raise InvalidArgument(f"{file} cannot be changed: {error.strerror or error}.") from None
 
@@ -376,20 +373,6 @@ def _with_entries(file: Path, text: str, section: str, before: Mapping[str, Any]
         return text if section in decode_with_comments(text or "{}") else set_value(text, (section,), {})
     except ValueError as error:
         raise InvalidArgument(f"{file} cannot be changed: {error}; it was left as it is.") from None
-
-
-def _write_file(file: Path, text: str) -> None:
-    descriptor, new = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # created with mode 0600
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        # After the sync: a crash must leave the old file or the new one, and never an empty one.
-        os.replace(new, file)
-    except BaseException:
-        os.unlink(new)
-        raise
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
