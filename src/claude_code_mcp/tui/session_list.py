@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 
 from ..model.text import age, clip_line, visible
 from .blocks import ShownConversation
-from .drawing import Palette
+from .drawn_blocks import Palette
 
 _SIGNS = {
     "waiting_for_input": "?",
