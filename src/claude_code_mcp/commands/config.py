@@ -32,7 +32,7 @@ from ..model.paths import user_file
 from ..model.text import visible
 from ..private_files import FILE, replace_file
 from ..shared import place
-from .conventions import ExitCode, add_config_file, add_json, agreed, print_json
+from .conventions import ExitCode, add_config_file, add_json, agreed, failed, print_json
 from .json_edit import remove_value, set_value
 
 _PAGE = """\
@@ -91,14 +91,10 @@ def _run(arguments: argparse.Namespace) -> int:
         print_json(values)
         return 0
     for variable, value in values.items():
-        print(f"{variable}={_as_variable(value)}")
+        shown = ",".join(map(str, value)) if isinstance(value, list) else "" if value is None else value
+        print(f"{variable}={shown}")
     print(f"\nTo register this server: claude-code-mcp config {{{','.join(sorted(HOSTS))}}}")
     return 0
-
-
-def _as_variable(value: object) -> str:
-    """A value as its variable takes it."""
-    return ",".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
 def settings_page() -> str:
@@ -261,10 +257,6 @@ def _json_host(shown: str, file: Callable[[], Path] | None, dialect: JsonDialect
     return McpHost(instructions, file, dialect.merged if file is not None else None)
 
 
-def _claude_code(address: ServerAddress) -> str:
-    return f"Run:\n{shlex.join(claude_code_arguments('claude', address))}"
-
-
 def claude_code_arguments(executable: str, address: ServerAddress) -> list[str]:
     """The command that registers this server in Claude Code, for all projects of the user."""
     add = [executable, "mcp", "add", "--scope", "user"]
@@ -339,7 +331,7 @@ _PLAIN = f"${{{TOKEN}}}"
 _OF_ENVIRONMENT = f"${{env:{TOKEN}}}"
 _USUAL = JsonDialect("mcpServers", _PLAIN)
 HOSTS: dict[str, McpHost] = {
-    "claude-code": McpHost(_claude_code),
+    "claude-code": McpHost(lambda address: f"Run:\n{shlex.join(claude_code_arguments('claude', address))}"),
     "claude-desktop": _json_host(
         "Add to claude_desktop_config.json (Settings, Developer, Edit Config):", _desktop_file, _USUAL
     ),
@@ -387,11 +379,14 @@ HOSTS: dict[str, McpHost] = {
 def install_by_command(address: ServerAddress, *, yes: bool) -> int:
     """Claude Code changes its file all the time; only it can write to it safely."""
     executable = find_executable(os.environ.get(variable_of("claude_path")))
-    present = _registered_in_claude_code()
+    try:
+        present = json.loads(user_file(os.environ).read_bytes())["mcpServers"][NAME]
+    except (OSError, ValueError, KeyError, TypeError):
+        present = None  # its own command says what is wrong with the file
     wanted: Entry = {"url": address.url}
     if address.url is None:
         wanted = {"command": address.command[0], "args": [*address.command[1:]]}
-    if present and all(present.get(name) == value for name, value in wanted.items()):
+    if isinstance(present, dict) and present and wanted.items() <= present.items():
         print(f"{user_file(os.environ)} has it already.")
         return int(ExitCode.DONE)
     commands = [claude_code_arguments(executable, address)]
@@ -399,25 +394,11 @@ def install_by_command(address: ServerAddress, *, yes: bool) -> int:
         commands.insert(0, [executable, "mcp", "remove", "--scope", "user", NAME])
     print("\n".join(map(shlex.join, commands)), flush=True)
     if not yes and not agreed("Run this?"):
-        return _unchanged()
+        return failed("Nothing was changed.", ExitCode.REFUSED)
     for command in commands:
         if subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode:
             return int(ExitCode.FAILED)
     return int(ExitCode.DONE)
-
-
-def _registered_in_claude_code() -> dict[str, Any]:
-    """Our entry in Claude Code's file, for all projects of the user; empty if there is none."""
-    try:
-        entry = json.loads(user_file(os.environ).read_bytes())["mcpServers"][NAME]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}  # its own command says what is wrong with the file
-    return entry if isinstance(entry, dict) else {}
-
-
-def _unchanged() -> int:
-    print("Nothing was changed.", file=sys.stderr)
-    return int(ExitCode.REFUSED)
 
 
 def install_in_file(
@@ -437,7 +418,7 @@ def install_in_file(
     difference = difflib.unified_diff(before.splitlines(), after.splitlines(), str(file), str(file), n=1, lineterm="")
     print("\n".join(map(visible, difference)), flush=True)
     if not yes and not agreed(f"Write {file}?"):
-        return _unchanged()
+        return failed("Nothing was changed.", ExitCode.REFUSED)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         # In one step, since the client may read its file at any moment, and with the mode that the file has; a new one

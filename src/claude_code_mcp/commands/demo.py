@@ -58,16 +58,12 @@ def _run(_: argparse.Namespace) -> int:
             asyncio.run(_run_tour(Path(directory), executable))
         # A person is told the one failure that ended the demo, and not the groups that it has passed through.
         except BaseExceptionGroup as group:  # from the task groups of the client
-            failed = group.subgroup(ProcessFailed)
-            raise _first(failed) if failed is not None else group from None
+            error: BaseException = group.subgroup(ProcessFailed) or group
+            while isinstance(error, BaseExceptionGroup) and error is not group:
+                error = error.exceptions[0]
+            raise error from None
     print(f"\nThat was everything, in {time.monotonic() - started:.1f} s. Nothing was left behind.")
     return 0
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def _run_tour(directory: Path, executable: str) -> None:
@@ -79,7 +75,8 @@ async def _run_tour(directory: Path, executable: str) -> None:
         sandbox = Sandbox(directory, model.url)
         (sandbox.project / "calculator.py").write_text(_CALCULATOR, encoding="utf-8")
         hub_file = directory / "mcp.json"
-        hub_file.write_text(json.dumps({"mcpServers": {"tickets": _ticket_server()}}), encoding="utf-8")
+        tickets = {"command": sys.executable, "args": ["-I", "-S", ticket_server.__file__]}
+        hub_file.write_text(json.dumps({"mcpServers": {"tickets": tickets}}), encoding="utf-8")
         settings = {
             "LOG_LEVEL": "error",
             "CLAUDE_CODE_PATH": executable,
@@ -94,11 +91,6 @@ async def _run_tour(directory: Path, executable: str) -> None:
         )
         async with Client(stdio_client(command), elicitation_callback=_answer_dialog) as client:
             await _Tour(client, sandbox.project).run()
-
-
-def _ticket_server() -> dict[str, Any]:
-    """The entry of an MCP server that the hub shares among the sessions."""
-    return {"command": sys.executable, "args": ["-I", "-S", str(Path(ticket_server.__file__))]}
 
 
 async def _answer_dialog(context: "ClientRequestContext", params: "types.ElicitRequestParams") -> "types.ElicitResult":
@@ -200,13 +192,9 @@ class _Tour:
         _print(f"-> {name} {shown}")
         result = await self._client.call_tool(name, arguments)
         if result.is_error or result.structured_content is None:
-            raise ProcessFailed(f"The demo failed: {_text_of(result)}")
+            texts = " ".join(block.text for block in result.content if block.type == "text")
+            raise ProcessFailed(f"The demo failed: {' '.join(texts.split())}")
         return dict(result.structured_content)
-
-
-def _text_of(result: "types.CallToolResult") -> str:
-    texts = (block.text for block in result.content if block.type == "text")
-    return " ".join(" ".join(texts).split())
 
 
 def _open_question(report: dict[str, Any]) -> dict[str, Any]:

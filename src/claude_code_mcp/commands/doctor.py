@@ -104,10 +104,8 @@ def _add_doctor(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     findings = check_all(arguments.config, deep=arguments.deep, yes=arguments.yes)
-    return _print_json(findings) if arguments.json else _print_lines(findings)
-
-
-def _print_lines(findings: Iterator[Finding]) -> int:
+    if arguments.json:
+        return _print_json(list(findings))
     print(f"claude-code-mcp {__version__}, Python {sys.version.split()[0]} on {sys.platform}")
     wrong, untried, is_deep = 0, 0, False
     for finding in findings:
@@ -125,15 +123,14 @@ def _print_lines(findings: Iterator[Finding]) -> int:
     return 0
 
 
-def _print_json(findings: Iterator[Finding]) -> int:
-    found = list(findings)
-    ok = all(finding.ok for finding in found)
+def _print_json(findings: list[Finding]) -> int:
+    ok = all(finding.ok for finding in findings)
     report = {
         "version": __version__,
         "python": sys.version.split()[0],
         "platform": sys.platform,
         "ok": ok,
-        "findings": [finding.data() for finding in found],
+        "findings": [finding.data() for finding in findings],
     }
     print_json(report)
     return 0 if ok else 1
@@ -169,7 +166,7 @@ def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> 
 
 
 def _check_deeply(settings: Settings, *, yes: bool) -> Iterator[Finding]:
-    yield _check_versions()
+    yield Finding("versions", True, ", ".join(_versions()))  # never wrong: for whoever reports a problem
     try:
         executable = find_executable(settings.claude_path)
     except ExecutableNotFound:
@@ -522,20 +519,12 @@ async def _check_turn(settings: Settings) -> Finding:
     return Finding(subject, outcome.ok and outcome.result == "hello", detail)
 
 
-def _check_versions() -> Finding:
-    """The versions of what takes part, for whoever reports a problem. Never wrong."""
-    return Finding("versions", True, ", ".join([*_package_versions(), *_program_versions()]))
-
-
-def _package_versions() -> Iterator[str]:
+def _versions() -> Iterator[str]:
     for name in _PACKAGES:
         try:
             yield f"{name} {metadata.version(name)}"
         except metadata.PackageNotFoundError:
             yield f"no {name}"
-
-
-def _program_versions() -> Iterator[str]:
     for name in _PROGRAMS:
         path = shutil.which(name)
         if path is None:

@@ -21,11 +21,7 @@ from ..shared import client
 from ..shared.client import McpClient
 from . import shared as shared_command
 from .conventions import Unavailable, add_json, print_json, print_outcome
-from .verbs import target_of
-
-_INSTALL = (
-    "the terminal interface needs Textual: `pip install 'claude-code-mcp[tui]'`, or in a clone `pip install '.[tui]'`."
-)
+from .verbs import add_own, add_target, target_of
 
 
 def add_to(commands: Any) -> None:
@@ -41,12 +37,8 @@ def _add_tui(commands: Any) -> None:
         "open questions, new sessions. `?` shows the keys. Leaving it ends no session.",
     )
     parser.add_argument("session", nargs="?", help="open this one: its id, the beginning of it, or its title")
-    parser.add_argument("--url", metavar="URL", help="a server that runs with --http, instead of the shared one")
-    parser.add_argument("--token", metavar="TOKEN", help="the token for --url (default: CLAUDE_CODE_MCP_TOKEN)")
-    parser.add_argument("--config", metavar="FILE", help="the TOML file with settings that the shared server has")
-    parser.add_argument(
-        "--own", action="store_true", help="on a server that is started for this and ends with it, not the shared one"
-    )
+    add_target(parser)
+    add_own(parser)
     parser.add_argument("--light", action="store_true", help="for a light background (Ctrl+T switches)")
     parser.add_argument("--demo", action="store_true", help="on a scripted model, with no account: see what it does")
     parser.set_defaults(run=_run_tui)
@@ -54,7 +46,10 @@ def _add_tui(commands: Any) -> None:
 
 def _run_tui(arguments: argparse.Namespace) -> int:
     if find_spec("textual") is None:
-        raise InvalidArgument(_INSTALL)
+        raise InvalidArgument(
+            "The terminal interface needs Textual: `pip install 'claude-code-mcp[tui]'`, or in a clone "
+            "`pip install '.[tui]'`."
+        )
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidArgument("tui needs a terminal; `ps`, `questions` and `answer` do without.")
     if arguments.demo:

@@ -222,7 +222,12 @@ def _add_audit(commands: Any) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    path = arguments.file or _configured(arguments)
+    path = arguments.file
+    if path is None:
+        settings = load_settings(file=arguments.config)
+        if settings.audit_file == "off":
+            raise InvalidArgument("The audit trail is switched off.")
+        path = settings.audit_file or settings.state_dir / "audit.jsonl"
     # The oldest first: a line goes on from the one before it.
     numbered = sorted(
         (file for file in path.parent.glob(f"{path.name}.*") if file.suffix[1:].isdigit()),
@@ -240,14 +245,8 @@ def _verify(arguments: argparse.Namespace) -> int:
             print(finding)
         print(f"{report.lines} lines follow each other, up to {report.last or 'none'}.")
         for count, what in ((report.earlier, "are from before there was a chain"), (report.cut_off, "were cut off")):
-            print(f"{count} lines {what}." if count else "", end="\n" if count else "")
+            if count:
+                print(f"{count} lines {what}.")
         if missing:
             print(f"{arguments.expect} is not among them: lines were exchanged, or the end is gone.")
     return 0 if report.intact and not missing else 1
-
-
-def _configured(arguments: argparse.Namespace) -> Path:
-    settings = load_settings(file=arguments.config)
-    if settings.audit_file == "off":
-        raise InvalidArgument("The audit trail is switched off.")
-    return settings.audit_file or settings.state_dir / "audit.jsonl"

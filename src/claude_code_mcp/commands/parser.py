@@ -114,16 +114,13 @@ class _Parser(argparse.ArgumentParser):
     """Raises `_Misuse` where argparse would end the process, so that a waiting client can be told why."""
 
     def error(self, message: str) -> NoReturn:
-        raise _Misuse(_with_suggestion(_without_values(message)), self.format_usage())
+        message = _without_values(message)
+        choice = _INVALID_CHOICE.search(message)
+        near = suggestion(choice[1], re.findall(r"[\w-]+", choice[2])) if choice is not None else ""
+        raise _Misuse(message + near, self.format_usage())
 
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
-
-
-def _with_suggestion(message: str) -> str:
-    """A message of argparse about a value that is none of several, with those that are like it."""
-    found = _INVALID_CHOICE.search(message)
-    return message + suggestion(found[1], re.findall(r"[\w-]+", found[2])) if found is not None else message
 
 
 def _without_values(message: str) -> str:
@@ -173,7 +170,7 @@ def run_with_output(command: Callable[[], int]) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except (BrokenPipeError, BaseExceptionGroup) as error:
-        if _other_than_broken_pipe(error):
+        if isinstance(error, BaseExceptionGroup) and error.split(BrokenPipeError)[1] is not None:
             raise
         _discard_output()
         return 0
@@ -197,10 +194,6 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 
 register_error(_ESCAPE, _escaped)
-
-
-def _other_than_broken_pipe(error: BaseException) -> bool:
-    return isinstance(error, BaseExceptionGroup) and error.split(BrokenPipeError)[1] is not None
 
 
 def _discard_output() -> None:
@@ -230,7 +223,6 @@ def add_to(commands: Any) -> None:
 
 
 def _print_completion(arguments: argparse.Namespace) -> int:
-
     print(_SHELLS[arguments.shell](list(commands_of(build_parser()))), end="")
     return 0
 
@@ -292,42 +284,37 @@ complete -o default -F _claude_code_mcp claude-code-mcp
 
 
 def _bash(commands: list[CompletedCommand]) -> str:
-    paths = "|".join(shlex.quote(_before_last(command.path)) for command in commands if command.path)
-    cases = "\n".join(
-        f"        {shlex.quote(command.path)}) candidates={_bash_words(command)} ;;" for command in commands
-    )
-    return _BASH.format(paths=paths, cases=cases)
-
-
-def _before_last(path: str) -> str:
-    """How a path looks when its last word has just been read: what is before it, a space and the word."""
-    before, _, last = path.rpartition(" ")
-    return f"{before} {last}"
-
-
-def _bash_words(command: CompletedCommand) -> str:
-    fixed = shlex.quote(" ".join((*command.below, *command.choices, *command.flags)))
-    return f'{fixed}" $({_IDS})"' if command.takes_session else fixed
+    paths, cases = [], []
+    for command in commands:
+        # How a path looks when its last word has just been read: what is before it, a space and the word.
+        before, _, last = command.path.rpartition(" ")
+        if last:
+            paths.append(shlex.quote(f"{before} {last}"))
+        candidates = shlex.quote(" ".join((*command.below, *command.choices, *command.flags)))
+        if command.takes_session:
+            candidates += f'" $({_IDS})"'
+        cases.append(f"        {shlex.quote(command.path)}) candidates={candidates} ;;")
+    return _BASH.format(paths="|".join(paths), cases="\n".join(cases))
 
 
 def _zsh(commands: list[CompletedCommand]) -> str:
-    head = (
-        "# claude-code-mcp: completion for zsh, by way of that for bash\nautoload -U +X bashcompinit && bashcompinit\n"
-    )
-    return head + _bash(commands)
+    """By way of that for bash."""
+    return f"# claude-code-mcp: completion for zsh\nautoload -U +X bashcompinit && bashcompinit\n{_bash(commands)}"
 
 
 # -- fish ---------------------------------------------------------------------------------------------------------
 
 
 def _fish(commands: list[CompletedCommand]) -> str:
-    return "# claude-code-mcp: completion for fish\n" + "".join(
-        f"{line}\n" for command in commands for line in _fish_lines(command)
-    )
+    lines = (line for command in commands for line in _fish_lines(command))
+    return "\n".join(["# claude-code-mcp: completion for fish", *lines, ""])
 
 
 def _fish_lines(command: CompletedCommand) -> Iterator[str]:
-    base = f"complete -c claude-code-mcp -n {shlex.quote(_fish_condition(command))}"
+    seen = [f"__fish_seen_subcommand_from {word}" for word in command.path.split()]
+    unseen = [f"not __fish_seen_subcommand_from {' '.join(command.below)}"] if command.below else []
+    condition = "; and ".join([*seen, *unseen]) if seen else "__fish_use_subcommand"
+    base = f"complete -c claude-code-mcp -n {shlex.quote(condition)}"
     for name, summary in command.below.items():
         yield f"{base} -f -a {shlex.quote(name)} -d {shlex.quote(_plain(summary))}"
     for choice in command.choices:
@@ -337,14 +324,6 @@ def _fish_lines(command: CompletedCommand) -> Iterator[str]:
         yield f"{base} {kind} -d {shlex.quote(_plain(summary))}"
     if command.takes_session:
         yield f"{base} -f -a {shlex.quote(f'({_IDS})')}"
-
-
-def _fish_condition(command: CompletedCommand) -> str:
-    seen = [f"__fish_seen_subcommand_from {word}" for word in command.path.split()]
-    if not seen:
-        return "__fish_use_subcommand"
-    unseen = [f"not __fish_seen_subcommand_from {' '.join(command.below)}"] if command.below else []
-    return "; and ".join([*seen, *unseen])
 
 
 _SHELLS: dict[str, Callable[[list[CompletedCommand]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}

@@ -17,7 +17,7 @@ from ..errors import InvalidArgument
 from ..processes.environment import DEPTH, MARK
 from ..shared import client, place
 from ..shared.hello import Hello, new_identity
-from .conventions import ExitCode, Unavailable, add_config_file, add_json, positive, print_json, print_outcome
+from .conventions import ExitCode, Unavailable, add_config_file, add_json, failed, positive, print_outcome
 from .serve import SETTINGS_WITH_FLAG, add_setting, overrides
 
 _INHERITED_HELP = "for fronts: the socket and the lock of this place are open as descriptors 3 and 4"
@@ -102,12 +102,8 @@ def _asked(where: place.Place, ask: str) -> Any:
 
 def _status(arguments: argparse.Namespace) -> int:
     running = [status for where in _places() if (status := _asked(where, "status")) is not None]
-    if arguments.json:
-        print_json(running)
-    elif not running:
-        print("No shared server runs.")
-    for status in running if not arguments.json else ():
-        print("\n".join(_status_lines(status)))
+    text = "\n".join(line for status in running for line in _status_lines(status)) or "No shared server runs."
+    print_outcome(arguments, running, text)
     return int(ExitCode.DONE if running else ExitCode.UNAVAILABLE)
 
 
@@ -158,8 +154,7 @@ def _logs(arguments: argparse.Namespace) -> int:
                     log.seek(at)  # the rest of the line is still to come
                     time.sleep(_FOLLOW_INTERVAL)  # another process writes it
     except FileNotFoundError:
-        print(f"There is no log at {file}.", file=sys.stderr)
-        return int(ExitCode.NOT_FOUND)
+        return failed(f"There is no log at {file}.", ExitCode.NOT_FOUND)
     return 0
 
 
@@ -229,13 +224,8 @@ def _settings_arguments(arguments: argparse.Namespace) -> list[str]:
 def _stop(arguments: argparse.Namespace) -> int:
     chosen = _places() if arguments.all else [_own_place()[0]]
     stopped = [status for where in chosen if (status := _asked(where, "stop")) is not None]
-    if arguments.json:
-        print_json(stopped)
-    else:
-        for status in stopped:
-            print(f"Stopped: pid {status['pid']}, {status.get('busy', 0)} sessions were at work")
-        if not stopped:
-            print("No shared server runs.")
+    lines = [f"Stopped: pid {status['pid']}, {status.get('busy', 0)} sessions were at work" for status in stopped]
+    print_outcome(arguments, stopped, "\n".join(lines) or "No shared server runs.")
     return 0 if stopped else 1
 
 

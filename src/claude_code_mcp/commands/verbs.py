@@ -44,16 +44,27 @@ Verb = Callable[[LiveSessions, argparse.Namespace], int]
 def add_verb(commands: Any, name: str, summary: str, run: Callable[[argparse.Namespace], int]) -> Any:
     """A command that is a client of a server."""
     parser = commands.add_parser(name, help=summary)
-    parser.add_argument("--url", metavar="URL", help="a server that runs with --http, instead of the shared one")
-    parser.add_argument("--token", metavar="TOKEN", help="the token for --url (default: CLAUDE_CODE_MCP_TOKEN)")
-    parser.add_argument("--config", metavar="FILE", help="the TOML file with settings that the shared server has")
+    add_target(parser)
     add_json(parser)
     parser.set_defaults(run=run)
     return parser
 
 
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Which server it is."""
+    parser.add_argument("--url", metavar="URL", help="a server that runs with --http, instead of the shared one")
+    parser.add_argument("--token", metavar="TOKEN", help="the token for --url (default: CLAUDE_CODE_MCP_TOKEN)")
+    parser.add_argument("--config", metavar="FILE", help="the TOML file with settings that the shared server has")
+
+
 def add_session(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("session", help="its id, the beginning of it, or its title")
+
+
+def add_own(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--own", action="store_true", help="on a server that is started for this and ends with it, not the shared one"
+    )
 
 
 def target_of(arguments: argparse.Namespace) -> Target:
@@ -285,28 +296,29 @@ def _print_sessions(listed: list[dict[str, Any]], arguments: argparse.Namespace)
 def _questions(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     asked = OpenQuestions(sessions).all()
     if arguments.json:
-        print_json(
-            [
-                {
-                    "inputId": entry.id,
-                    "sessionId": entry.session["sessionId"],
-                    "type": entry.question.kind,
-                    "toolName": entry.question.tool_name,
-                    "toolInput": entry.question.tool_input,
-                    "description": entry.question.description,
-                    "canAllowForSession": entry.for_session,
-                    "sessionRules": entry.question.session_rules,
-                    "expiresAt": entry.expires_at,
-                }
-                for entry in asked
-            ]
-        )
+        print_json([_question_data(entry) for entry in asked])
         return 0
     for number, entry in enumerate(asked):
         print("\n" if number else "", end="")
         print_question(entry)
-    print("" if asked else "No open questions.\n", end="")
+    if not asked:
+        print("No open questions.")
     return 0
+
+
+def _question_data(asked: OpenQuestion) -> dict[str, Any]:
+    question = asked.question
+    return {
+        "inputId": asked.id,
+        "sessionId": asked.session["sessionId"],
+        "type": question.kind,
+        "toolName": question.tool_name,
+        "toolInput": question.tool_input,
+        "description": question.description,
+        "canAllowForSession": asked.for_session,
+        "sessionRules": question.session_rules,
+        "expiresAt": asked.expires_at,
+    }
 
 
 # -- one session --------------------------------------------------------------------------------------------------
@@ -410,21 +422,17 @@ def _answer(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
         if arguments.decision is None:
             decision = _asked_at_terminal(asked)
         elif arguments.decision == "say":
-            decision = _parts_answered(asked, arguments.text)
+            parts = len(asked.question.choices)
+            if asked.question.kind is not QuestionKind.USER_QUESTION or len(arguments.text) != parts:
+                raise NoAnswer(f"say: this question has {parts} parts to answer.")
+            decision = {"decision": "allow", "answers": arguments.text}
         else:
             decision = decide(asked, arguments.decision, " ".join(arguments.text))
     except NoAnswer as error:
         raise InvalidArgument(str(error)) from None
     if decision is None:
-        return failed("nothing was answered.")
+        return failed("Nothing was answered.")
     return print_outcome(arguments, questions.answer(asked, decision), f"Answered: {decision['decision']}.")
-
-
-def _parts_answered(asked: OpenQuestion, texts: list[str]) -> dict[str, Any]:
-    parts = len(asked.question.choices)
-    if asked.question.kind is not QuestionKind.USER_QUESTION or len(texts) != parts:
-        raise NoAnswer(f"say: this question has {parts} parts to answer.")
-    return {"decision": "allow", "answers": texts}
 
 
 def _asked_at_terminal(asked: OpenQuestion) -> dict[str, Any] | None:
@@ -459,7 +467,7 @@ _BYPASS_QUESTION = (
 
 def _bypass(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     if arguments.switch == "on" and not arguments.yes and not agreed(_BYPASS_QUESTION):
-        return failed("it stays off.", ExitCode.REFUSED)
+        return failed("It stays off.", ExitCode.REFUSED)
     report = sessions.switch_bypass(None if arguments.switch is None else arguments.switch == "on")
     return print_outcome(arguments, report, report["message"])
 

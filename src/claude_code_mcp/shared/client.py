@@ -234,7 +234,9 @@ class LineClient(McpClient):
                 if "method" not in message and message.get("id") in self._waiting:
                     self._waiting.pop(message["id"]).put(message)
                 elif "method" in message and "id" in message:
-                    self._send(_reply_to(message))
+                    refusal = {"code": -32601, "message": "this client takes no such request"}
+                    reply = {"result": {}} if message["method"] == "ping" else {"error": refusal}
+                    self._send({"jsonrpc": "2.0", "id": message["id"], **reply})
                 elif "method" in message and self._on_notification is not None:
                     self._on_notification(message["method"], message.get("params") or {})
         except (OSError, ValueError, NotRunning):
@@ -248,10 +250,3 @@ class LineClient(McpClient):
             unanswered = list(self._waiting.values())
         for answers in unanswered:
             answers.put(None)
-
-
-def _reply_to(request: Mapping[str, Any]) -> dict[str, Any]:
-    if request["method"] == "ping":
-        return {"jsonrpc": "2.0", "id": request["id"], "result": {}}
-    problem = {"code": -32601, "message": "this client takes no such request"}
-    return {"jsonrpc": "2.0", "id": request["id"], "error": problem}

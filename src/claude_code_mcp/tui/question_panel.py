@@ -22,7 +22,7 @@ from ..client.open_questions import OpenQuestion
 from ..client.question_view import ACCEPT_EDITS, NoAnswer, decide, question_lines
 from ..model.question import Choice, QuestionKind
 from ..model.text import clip_line, visible
-from .drawn_blocks import DrawnAtAnyWidth, DrawnMarkdown, Palette, styled_lines
+from .drawn_blocks import DrawnAtAnyWidth, Palette, styled_lines
 
 _ENTER_HINT = "Ctrl+N or Tab: answer"
 _KINDS = {QuestionKind.PERMISSION: "Permission", QuestionKind.PLAN_REVIEW: "Plan"}
@@ -105,7 +105,7 @@ def question_body(
         return DrawnAtAnyWidth(_choice(parts, palette), palette)
     plan = question.tool_input.get("plan")
     if question.kind is QuestionKind.PLAN_REVIEW and isinstance(plan, str) and not as_source:
-        return DrawnMarkdown(visible(plan), palette)
+        return DrawnAtAnyWidth(visible(plan), palette, is_markdown=True)
     return styled_lines(question_lines(question), palette)
 
 

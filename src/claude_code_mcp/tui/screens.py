@@ -112,7 +112,7 @@ class ServersScreen(View):
         Binding("e", "steer('enable')", "Enable"),
         Binding("d", "steer('disable')", "Disable"),
         Binding("s", "status", "Connect all"),
-        Binding("t", "tools", "Tools"),
+        Binding("t", "steer('status')", "Tools"),
     ]
 
     def __init__(self, do: Do) -> None:
@@ -152,19 +152,9 @@ class ServersScreen(View):
         names = ", ".join(server.get("toolNames") or ())
         self.query_one("#details", Static).update(Text(visible("\n".join([*details, names]))))
 
-    def action_tools(self) -> None:
-        option = self.query_one(OptionList).highlighted_option
-        if option is not None and option.id is not None:
-            self.run_worker(self._show_tools(option.id), exclusive=True)
-
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self.action_tools()
-
-    async def _show_tools(self, server: str) -> None:
-        report = await self.ask(lambda sessions: sessions.servers("status", server))
-        if report is not None and report.get("servers"):
-            self._show(report["servers"][0])
+        self.action_steer("status")
 
     def action_steer(self, action: str) -> None:
         option = self.query_one(OptionList).highlighted_option
@@ -175,12 +165,15 @@ class ServersScreen(View):
         report = await self.ask(lambda sessions: sessions.servers(action, server))
         if report is None:
             return
-        if report.get("url"):
+        if action == "status":
+            if report.get("servers"):
+                self._show(report["servers"][0])  # with its tools
+        elif report.get("url"):
             self.app.copy_to_clipboard(str(report["url"]))
             text = f"{report.get('message') or ''}\n{report['url']}\n(copied)"
             self.query_one("#details", Static).update(Text(visible(text)))
-            return
-        await self._read("list")
+        else:
+            await self._read("list")
 
 
 _NONE = "No MCP servers are configured: `claude-code-mcp mcp add` or `mcp import` adds some."

@@ -68,27 +68,19 @@ def add_to(commands: Any) -> None:
         "CLAUDE_CODE_MCP_HUB=all those of ~/.claude.json and .mcp.json too. Only our own file is ever changed.",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=_ActionParser)
-    _add_list(actions)
-    _add_add(actions)
-    _add_add_json_get_and_import(actions)
-    _add_remove_enable_disable(actions)
-    _add_status(actions)
+    _add_configuring(actions)
     _add_lists(actions)
-    _add_call(actions)
-    _add_read_prompt_and_complete(actions)
+    _add_operations(actions)
     _add_watch(actions)
     _add_login_and_logout(actions)
     _add_connect(actions)
 
 
-def _add_list(actions: Any) -> None:
+def _add_configuring(actions: Any) -> None:
     parser = actions.add_parser("list", help="what is configured, and where; connects to nothing")
     _add_scope(parser)
     add_json(parser)
     parser.set_defaults(run=_configure, action="list")
-
-
-def _add_add(actions: Any) -> None:
     parser = actions.add_parser(
         "add",
         help="configure a server in our own file; takes the lines of `claude mcp add`",
@@ -101,9 +93,6 @@ def _add_add(actions: Any) -> None:
     )
     parser.reads_line = True
     parser.set_defaults(run=_configure, action="add")
-
-
-def _add_add_json_get_and_import(actions: Any) -> None:
     parser = actions.add_parser(
         "add-json",
         help="configure a server in our own file from its entry as JSON",
@@ -114,11 +103,6 @@ def _add_add_json_get_and_import(actions: Any) -> None:
     )
     parser.reads_line = True
     parser.set_defaults(run=_configure, action="add-json")
-    parser = actions.add_parser("get", help="one server as it is configured, without its secrets")
-    parser.add_argument("name", metavar="NAME")
-    add_json(parser)
-    _add_scope(parser)
-    parser.set_defaults(run=_configure, action="get")
     parser = actions.add_parser("import", help="copy the servers of another program into our own file")
     parser.add_argument(
         "source",
@@ -130,10 +114,8 @@ def _add_add_json_get_and_import(actions: Any) -> None:
     parser.add_argument("--project", type=Path, default=Path(), metavar="DIR", help="whose files count too")
     add_json(parser)
     parser.set_defaults(run=_configure, action="import")
-
-
-def _add_remove_enable_disable(actions: Any) -> None:
     for action, summary in (
+        ("get", "one server as it is configured, without its secrets"),
         ("remove", "take a server out of our own file"),
         ("enable", "let a server of our own file be used again"),
         ("disable", "keep a server of our own file, but do not use it"),
@@ -145,57 +127,36 @@ def _add_remove_enable_disable(actions: Any) -> None:
         parser.set_defaults(run=_configure, action=action)
 
 
-def _add_status(actions: Any) -> None:
-    parser = actions.add_parser("status", help="connect to servers and tell how they stand")
-    _add_servers(parser)
-    parser.set_defaults(run=_use, action="status")
-
-
 def _add_lists(actions: Any) -> None:
     for action, summary in (
+        ("status", "connect to servers and tell how they stand"),
         ("tools", "the tools of all servers, or of some"),
         ("resources", "the resources, and templates of their addresses, of all servers, or of some"),
         ("prompts", "the prompts of all servers, or of some"),
     ):
         parser = actions.add_parser(action, help=summary)
-        _add_servers(parser)
+        parser.add_argument("servers", nargs="*", metavar="SERVER", help="only these")
+        add_json(parser)
+        _add_seconds(parser, "--connect-timeout", _CONNECT_SECONDS)
+        _add_scope(parser)
         parser.set_defaults(run=_use, action=action)
 
 
-def _add_servers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("servers", nargs="*", metavar="SERVER", help="only these")
-    add_json(parser)
-    _add_seconds(parser, "--connect-timeout", _CONNECT_SECONDS)
-    _add_scope(parser)
-
-
-def _add_call(actions: Any) -> None:
-    parser = actions.add_parser(
+def _add_operations(actions: Any) -> None:
+    call = actions.add_parser(
         "call",
         help="call a tool",
         description="Prints what the tool answers; its progress goes to standard error. Ends with 1 when the tool "
         "says that it failed.",
     )
-    parser.add_argument("server", metavar="SERVER")
-    parser.add_argument("tool", metavar="TOOL")
-    parser.add_argument(
+    call.add_argument("server", metavar="SERVER")
+    call.add_argument("tool", metavar="TOOL")
+    call.add_argument(
         "arguments",
         nargs="*",
         metavar="JSON | NAME=VALUE",
         help="one object, - to read it from standard input, or pairs",
     )
-    _add_common(parser)
-    parser.set_defaults(run=_use, action="call")
-
-
-def _add_common(parser: _ActionParser) -> None:
-    parser.options_anywhere = True
-    add_json(parser, "print the whole result as JSON")
-    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="give up after this long")
-    _add_scope(parser)
-
-
-def _add_read_prompt_and_complete(actions: Any) -> None:
     read = actions.add_parser(
         "read",
         help="read a resource",
@@ -213,8 +174,11 @@ def _add_read_prompt_and_complete(actions: Any) -> None:
     complete.add_argument("argument", metavar="ARGUMENT")
     complete.add_argument("value", nargs="?", default="", metavar="BEGINNING", help="what is typed already")
     complete.add_argument("pairs", nargs="*", metavar="NAME=VALUE", help="arguments that have a value already")
-    for parser, action in ((read, "read"), (prompt, "prompt"), (complete, "complete")):
-        _add_common(parser)
+    for parser, action in ((call, "call"), (read, "read"), (prompt, "prompt"), (complete, "complete")):
+        parser.options_anywhere = True
+        add_json(parser, "print the whole result as JSON")
+        parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="give up after this long")
+        _add_scope(parser)
         parser.set_defaults(run=_use, action=action)
 
 
@@ -264,26 +228,16 @@ def _add_connect(actions: Any) -> None:
     stdio = kinds.add_parser(
         "stdio", help="a program on this machine", usage="%(prog)s [--env NAME=VALUE] COMMAND [ARGUMENT …]"
     )
-    _add_variables(stdio)
+    # `--header` and `--env` are parsed by the action: argparse would repeat in its message what it cannot parse, which
+    # may be a secret.
+    stdio.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the program")
     stdio.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the program and its arguments")
     stdio.set_defaults(run=_connect, kind="stdio", url=None, header=[])
     for kind, summary in _REMOTE_KINDS.items():
         remote = kinds.add_parser(kind, help=summary)
         remote.add_argument("url", metavar="URL")
-        _add_headers(remote)
+        remote.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent every time")
         remote.set_defaults(run=_connect, kind=kind, command=[], env=[])
-
-
-# `--header` and `--env` are parsed by the action: argparse would repeat in its message what it cannot parse, and that
-# may be a secret.
-
-
-def _add_headers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent every time")
-
-
-def _add_variables(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the program")
 
 
 def _add_seconds(parser: argparse.ArgumentParser, flag: str, default: float) -> None:
@@ -308,7 +262,7 @@ def _configure(arguments: argparse.Namespace) -> int:
 def _use(arguments: argparse.Namespace) -> int:
     from . import live  # noqa: PLC0415 - loads the MCP SDK
 
-    return live.ACTIONS[arguments.action](arguments)
+    return live.run(arguments)
 
 
 def _connect(arguments: argparse.Namespace) -> int:

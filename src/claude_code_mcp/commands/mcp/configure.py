@@ -140,15 +140,14 @@ def list_servers(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([_server_data(server) for server in servers])
     elif servers:
-        print_table(("name", "type", "scope", "state", "address", "file"), map(_server_row, servers))
+        rows = [
+            (each.name, each.config.type, each.scope.value, each.barred or "enabled", _address(each.config), each.file)
+            for each in servers
+        ]
+        print_table(("name", "type", "scope", "state", "address", "file"), rows)
     elif not configuration.problems:
         print("No servers. Add one: claude-code-mcp mcp add NAME -- COMMAND")
     return 1 if configuration.problems else 0
-
-
-def _server_row(server: ConfiguredServer) -> tuple[object, ...]:
-    state = "enabled" if server.barred is None else server.barred
-    return server.name, server.config.type, server.scope.value, state, _address(server.config), server.file
 
 
 def _address(config: ServerConfig) -> str:
@@ -231,7 +230,10 @@ def import_servers(arguments: argparse.Namespace) -> int:
                 report(name, "kept", f"{clean(name)}: already there; --force replaces it")
                 continue
             try:
-                entry = _with_whole_path(entry, file, arguments.project.resolve())
+                if isinstance(named := entry.get("envFile"), str):
+                    # The whole path: our own file is not beside it.
+                    named = named.replace("${workspaceFolder}", str(arguments.project.resolve()))
+                    entry = {**entry, "envFile": os.path.join(file.parent, named)}
                 description = _check_entry(checked_name(name), entry)
             except InvalidArgument as error:
                 failed += 1
@@ -243,14 +245,6 @@ def import_servers(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(results)
     return 1 if failed else 0
-
-
-def _with_whole_path(entry: dict[str, Any], file: Path, project: Path) -> dict[str, Any]:
-    """The entry with the whole path of its `envFile`, which our own file is not beside."""
-    named = entry.get("envFile")
-    if not isinstance(named, str):
-        return entry
-    return {**entry, "envFile": os.path.join(file.parent, named.replace("${workspaceFolder}", str(project)))}
 
 
 def get(arguments: argparse.Namespace) -> int:

@@ -70,7 +70,14 @@ What the server tells by itself is shown as it comes, behind a *."""
 
 
 def connect(arguments: argparse.Namespace) -> int:
-    return run_action(_connect(_server(arguments)))
+    server = _server(arguments)
+
+    async def connected() -> int:
+        client = InteractiveClient(server)
+        async with command_hub(HubConfig({server.name: server}), client.announce) as hub:
+            return await client.run(hub)
+
+    return run_action(connected())
 
 
 def _server(arguments: argparse.Namespace) -> ConfiguredServer:
@@ -80,24 +87,14 @@ def _server(arguments: argparse.Namespace) -> ConfiguredServer:
     if arguments.url is None and not command:
         raise InvalidArgument("Which program? claude-code-mcp mcp connect stdio COMMAND [ARGUMENT …]")
     entry = raw_entry(command, arguments.url, arguments.kind, arguments.header, arguments.env)
-    name = Path(command[0]).name if arguments.url is None else _host(arguments.url) or arguments.kind
+    try:
+        name = Path(command[0]).name if arguments.url is None else urlsplit(arguments.url).hostname or arguments.kind
+    except ValueError:
+        raise InvalidArgument("This is no address.") from None
     try:
         return ConfiguredServer(name, parse_entry(name, entry, os.environ), ConfigScope.OWN)
     except InvalidEntry as error:
         raise InvalidArgument(f"This server cannot be connected to: {error}.") from None
-
-
-def _host(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        raise InvalidArgument("This is no address.") from None
-
-
-async def _connect(server: ConfiguredServer) -> int:
-    client = InteractiveClient(server)
-    async with command_hub(HubConfig({server.name: server}), client.announce) as hub:
-        return await client.run(hub)
 
 
 class InteractiveClient:

@@ -97,7 +97,9 @@ class Candidates:
         known_arguments, word = _last_word(arguments)
         argument, separator, value = word.partition("=")
         if separator:
-            return _whole(value, await self._suggested(name, argument, value, known_arguments))
+            # What a server suggests replaces what was typed, whatever it begins with. A value with spaces is quoted.
+            values = await self._suggested(name, argument, value, known_arguments)
+            return [Candidate(f'"{each}"' if " " in each else each, len(value)) for each in values]
         return _beginning_like(
             word, ((f"{a.name}=", a.description or "") for a in declared if a.name not in known_arguments)
         )
@@ -146,11 +148,6 @@ def _beginning_like(typed: str, known: Iterable[tuple[str, str]]) -> list[Candid
     return [
         Candidate(clean(text), len(typed), one_line(remark, 60)) for text, remark in known if text.startswith(typed)
     ]
-
-
-def _whole(typed: str, values: Iterable[str]) -> list[Candidate]:
-    """What a server suggests replaces what was typed, whatever it begins with. A value with spaces is quoted."""
-    return [Candidate(f'"{value}"' if " " in value else value, len(typed)) for value in values]
 
 
 def _spaced(name: str, arguments: object) -> str:
@@ -294,7 +291,12 @@ class CommandHistory(History):
             if len(lines) > 2 * _MOST_KEPT:
                 lines = lines[-_MOST_KEPT:]
                 replace_file(self._file, "".join(f"{line}\n" for line in lines).encode())
-        return [command for command in map(_decoded, reversed(lines)) if command is not None]
+        commands = []
+        for line in reversed(lines):
+            with suppress(ValueError):
+                command = json.loads(line)
+                commands += [command] if isinstance(command, str) else []
+        return commands
 
     def store_string(self, string: str) -> None:
         """A command that begins with a space is not kept, as in shells: it may have a secret in it."""
@@ -305,11 +307,3 @@ class CommandHistory(History):
             descriptor = open_private(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             with open(descriptor, "a", encoding="utf-8") as file:
                 file.write(json.dumps(string) + "\n")
-
-
-def _decoded(line: str) -> str | None:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return None
-    return value if isinstance(value, str) else None

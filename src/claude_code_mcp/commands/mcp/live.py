@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -49,6 +50,7 @@ from .terminal import (
     is_terminal,
     notification_line,
     one_line,
+    plain_text,
     print_table,
     resource_text,
     result_text,
@@ -160,7 +162,7 @@ async def get_prompt(hub: Hub, server: str, name: str, texts: Sequence[str]) -> 
 def text_arguments(texts: Sequence[str]) -> dict[str, str]:
     """Arguments that are texts whatever they look like, as those of prompts are."""
     schema = {"properties": {text.partition("=")[0]: {"type": "string"} for text in texts}}
-    return {key: _as_text(value) for key, value in parse_arguments(texts, schema).items()}
+    return {key: plain_text(value) for key, value in parse_arguments(texts, schema).items()}
 
 
 async def complete(
@@ -185,10 +187,6 @@ def _those_there(name: str, there: Iterable[str]) -> str:
     names = [*there]
     close = difflib.get_close_matches(name, names, 3) or names[:10]
     return f"it has, among others: {clean(', '.join(close))}."
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 # -- actions -----------------------------------------------------------------------------------------------------------
@@ -219,14 +217,6 @@ def print_error(message: str, code: ExitCode = ExitCode.FAILED) -> int:
     return failed(" ".join(clean(message).split()), code)
 
 
-def print_found(found: OperationResult, *, json: bool) -> None:
-    """Prints what an operation found; to a terminal without what would steer it."""
-    if json:
-        print_json(found.data)
-    elif found.text:
-        print(clean(found.text) if is_terminal(sys.stdout) else found.text)
-
-
 _PASTE_HINT = """\
 A browser on another machine will end up on a page that it cannot open: paste the address of that page here."""
 
@@ -244,11 +234,18 @@ async def _status(arguments: argparse.Namespace) -> int:
             with anyio.move_on_after(timeout):
                 await in_thread(_have_connected, waiting)
             shared = await asyncio.to_thread(ask_shared, os.environ, "hub") or shared
-        statuses = [_status_of(status) for status in shared if status["name"] in configuration.servers]
+        # Without what is not known here: the shared server may be of another version.
+        known = {each.name for each in fields(ServerStatus)}
+        statuses = [
+            ServerStatus(**{name: value for name, value in status.items() if name in known})
+            for status in shared
+            if status["name"] in configuration.servers
+        ]
     else:
         async with command_hub(configuration) as hub:
-            tools = await hub.tools(timeout=timeout)
-            statuses = [_with_tool_count(status, tools) for status in hub.status()]
+            listed = Counter(tool.server for tool in await hub.tools(timeout=timeout))
+            # As many tools as were listed: a server that then announced a change has none in its status.
+            statuses = [replace(status, tools=listed[status.name] or status.tools) for status in hub.status()]
     if arguments.json:
         print_json([_status_data(status, timeout) for status in statuses])
     elif statuses:
@@ -269,19 +266,6 @@ def selected(arguments: argparse.Namespace) -> HubConfig:
     """The configuration with the servers that were named, or with all."""
     configuration = load_configuration(arguments)
     return select_servers(configuration, arguments.servers) if arguments.servers else configuration
-
-
-def _status_of(raw: Mapping[str, Any]) -> ServerStatus:
-    """A status as the shared server gives it, which may be of another version."""
-    known = {each.name for each in fields(ServerStatus)}
-    return ServerStatus(**{name: value for name, value in raw.items() if name in known})
-
-
-def _with_tool_count(status: ServerStatus, tools: list[HubTool]) -> ServerStatus:
-    """The status with the number of tools that were listed: a server that then announced a change has none in its
-    status."""
-    number = sum(tool.server == status.name for tool in tools)
-    return replace(status, tools=number) if number else status
 
 
 def _status_line(status: ServerStatus, timeout: float) -> str:
@@ -309,16 +293,6 @@ def server_name(status: ServerStatus) -> str:
 
 
 # -- call ----------------------------------------------------------------------------------------------------------
-
-
-async def _call(arguments: argparse.Namespace) -> int:
-    texts = [standard_input()] if arguments.arguments == ["-"] else arguments.arguments
-    async with command_hub(select_servers(load_configuration(arguments), [arguments.server])) as hub:
-        with anyio.move_on_after(arguments.timeout):
-            found = await call_tool(hub, arguments.server, arguments.tool, texts, _prompter())
-            print_found(found, json=arguments.json)
-            return 1 if found.failed else 0
-    return print_error(f"{arguments.tool} did not answer within {arguments.timeout:g} s.")
 
 
 def _prompter() -> AskPerson:
@@ -395,6 +369,11 @@ async def _logout(arguments: argparse.Namespace) -> int:
 # -- lists ---------------------------------------------------------------------------------------------------------
 
 _LISTS = {"tools": ("tools",), "resources": ("resources", "templates"), "prompts": ("prompts",)}
+_LINES: dict[str, Callable[..., list[str]]] = {
+    "tools": lambda tools: [tool_line(tool) for tool in tools],
+    "resources": resource_lines,
+    "prompts": lambda prompts: [prompt_line(prompt) for prompt in prompts],
+}
 
 
 async def _list(arguments: argparse.Namespace) -> int:
@@ -409,7 +388,9 @@ async def _list(arguments: argparse.Namespace) -> int:
     else:
         for name, found in by_server.items():
             counts = (count_of(len(items), kind.removesuffix("s")) for kind, items in zip(kinds, found, strict=True))
-            print("\n".join([f"{name}: {', '.join(counts)}", *(f"  {line}" for line in _list_lines(kinds, found))]))
+            print(
+                "\n".join([f"{name}: {', '.join(counts)}", *(f"  {line}" for line in _LINES[arguments.action](*found))])
+            )
     missing = [
         status
         for status in statuses
@@ -425,28 +406,38 @@ def _list_data(kinds: tuple[str, ...], found: list[list[Any]]) -> Any:
     return dumped if len(dumped) > 1 else dumped[kinds[0]]
 
 
-def _list_lines(kinds: tuple[str, ...], found: list[list[Any]]) -> list[str]:
-    if kinds == ("tools",):
-        return [tool_line(tool) for tool in found[0]]
-    return resource_lines(*found) if len(found) > 1 else [prompt_line(prompt) for prompt in found[0]]
-
-
 # -- one thing of one server ---------------------------------------------------------------------------------------
 
 
-async def _on_server(
-    arguments: argparse.Namespace, operation: Callable[[Hub], Coroutine[Any, Any, OperationResult]]
-) -> int:
+async def _operate(arguments: argparse.Namespace) -> int:
     """Does something with the one server that was named, within the time that was given, and prints what it found."""
+    # What is typed is read before anything is started: a mistake in it costs no connection.
+    known_arguments = text_arguments(arguments.pairs) if arguments.action == "complete" else {}
+    if arguments.action == "call" and arguments.arguments == ["-"]:
+        arguments.arguments = [standard_input()]
     async with command_hub(select_servers(load_configuration(arguments), [arguments.server])) as hub:
         with anyio.move_on_after(arguments.timeout):
-            found = await operation(hub)
+            found = await _operation(hub, arguments, known_arguments)
             if arguments.action == "read" and not arguments.json and not is_terminal(sys.stdout):
                 _write_contents(found.data)
-            else:
-                print_found(found, json=arguments.json)
-            return 0
+            elif arguments.json:
+                print_json(found.data)
+            elif found.text:
+                print(clean(found.text) if is_terminal(sys.stdout) else found.text)
+            return int(ExitCode.FAILED if found.failed else ExitCode.DONE)
     return print_error(f"{arguments.server} did not answer within {arguments.timeout:g} s.")
+
+
+async def _operation(hub: Hub, arguments: argparse.Namespace, known_arguments: Mapping[str, str]) -> OperationResult:
+    server = arguments.server
+    match arguments.action:
+        case "call":
+            return await call_tool(hub, server, arguments.tool, arguments.arguments, _prompter())
+        case "read":
+            return await read_resource(hub, server, arguments.uri)
+        case "prompt":
+            return await get_prompt(hub, server, arguments.prompt, arguments.arguments)
+    return await complete(hub, server, arguments.reference, arguments.argument, arguments.value, known_arguments)
 
 
 def _write_contents(result: dict[str, Any]) -> None:
@@ -458,37 +449,14 @@ def _write_contents(result: dict[str, Any]) -> None:
         if isinstance(content.get("text"), str):
             sys.stdout.write(content["text"])
         elif isinstance(content.get("blob"), str):
+            try:
+                decoded = base64.b64decode(content["blob"])
+            except ValueError:
+                raise UpstreamUnavailable("The server sent bytes that are not base64.") from None
             sys.stdout.flush()
             # Past the text layer, which has just been flushed: otherwise bytes and texts would be in another order.
-            sys.stdout.buffer.write(_decoded(content["blob"]))
+            sys.stdout.buffer.write(decoded)
             sys.stdout.buffer.flush()
-
-
-def _decoded(blob: str) -> bytes:
-    try:
-        return base64.b64decode(blob)
-    except ValueError:
-        raise UpstreamUnavailable("The server sent bytes that are not base64.") from None
-
-
-async def _read(arguments: argparse.Namespace) -> int:
-    return await _on_server(arguments, lambda hub: read_resource(hub, arguments.server, arguments.uri))
-
-
-async def _prompt(arguments: argparse.Namespace) -> int:
-    return await _on_server(
-        arguments, lambda hub: get_prompt(hub, arguments.server, arguments.prompt, arguments.arguments)
-    )
-
-
-async def _complete(arguments: argparse.Namespace) -> int:
-    known_arguments = text_arguments(arguments.pairs)
-    return await _on_server(
-        arguments,
-        lambda hub: complete(
-            hub, arguments.server, arguments.reference, arguments.argument, arguments.value, known_arguments
-        ),
-    )
 
 
 # -- watching ------------------------------------------------------------------------------------------------------
@@ -548,16 +516,15 @@ async def _watch(arguments: argparse.Namespace) -> int:
     return 1 if watch.lost.is_set() else 0
 
 
-ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "status": lambda arguments: run_action(_status(arguments)),
-    "call": lambda arguments: run_action(_call(arguments)),
-    "login": lambda arguments: run_action(_login(arguments)),
-    "logout": lambda arguments: run_action(_logout(arguments)),
-    "tools": lambda arguments: run_action(_list(arguments)),
-    "resources": lambda arguments: run_action(_list(arguments)),
-    "prompts": lambda arguments: run_action(_list(arguments)),
-    "read": lambda arguments: run_action(_read(arguments)),
-    "prompt": lambda arguments: run_action(_prompt(arguments)),
-    "complete": lambda arguments: run_action(_complete(arguments)),
-    "watch": lambda arguments: run_action(_watch(arguments)),
+_ACTIONS: dict[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int]]] = {
+    "status": _status,
+    "login": _login,
+    "logout": _logout,
+    **dict.fromkeys(_LISTS, _list),
+    **dict.fromkeys(("call", "read", "prompt", "complete"), _operate),
+    "watch": _watch,
 }
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return run_action(_ACTIONS[arguments.action](arguments))

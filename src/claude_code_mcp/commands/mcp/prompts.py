@@ -71,23 +71,26 @@ class FieldEntry:
     def value(self, line: str) -> Any:
         """The value that a line stands for, or LEFT_OUT. Raises Unfit."""
         text = line.strip()
+        if not text and self._default is LEFT_OUT and self.required:
+            raise Unfit("it is required")
         if not text:
-            return self._empty()
+            return self._default
         match self.model.kind:
             case FieldKind.BOOLEAN:
-                return _boolean(text)
+                if text.lower() not in _TRUE | _FALSE:
+                    raise Unfit("it is yes or no")
+                return text.lower() in _TRUE
             case FieldKind.ARRAY:
                 return self._several(text)
             case _ if self.model.options:
                 return self._chosen(text)
             case FieldKind.INTEGER | FieldKind.NUMBER:
                 return self._number(text)
-        return self._text(line)
-
-    def _empty(self) -> Any:
-        if self._default is LEFT_OUT and self.required:
-            raise Unfit("it is required")
-        return self._default
+        self._check_size(len(line), "minLength", "maxLength", "characters")
+        form = self.schema.get("format")
+        if isinstance(form, str) and form in _FORMATS and not _is_of_format(text, form):
+            raise Unfit(f"it is {_FORMATS[form][1]}")
+        return line
 
     # -- choices ------------------------------------------------------------------------------------------------
 
@@ -135,13 +138,6 @@ class FieldEntry:
         if (least is not None and number < least) or (most is not None and number > most):
             raise Unfit(f"it is a number {self._range}")
         return number
-
-    def _text(self, text: str) -> str:
-        self._check_size(len(text), "minLength", "maxLength", "characters")
-        form = self.schema.get("format")
-        if isinstance(form, str) and form in _FORMATS and not _FORMATS[form][0](text.strip()):
-            raise Unfit(f"it is {_FORMATS[form][1]}")
-        return text
 
     def _check_size(self, size: int, least_key: str, most_key: str, unit: str) -> None:
         least, most = _limit(self.schema, least_key), _limit(self.schema, most_key)
@@ -197,61 +193,37 @@ def read_entries(schema: object) -> list[FieldEntry]:
     return [FieldEntry(model, model.name in wanted, raw[model.name]) for model in read_fields({"properties": raw})]
 
 
-def _boolean(text: str) -> bool:
-    if text.lower() in _TRUE | _FALSE:
-        return text.lower() in _TRUE
-    raise Unfit("it is yes or no")
-
-
 def _limit(schema: Mapping[str, Any], key: str) -> float | None:
     value = schema.get(key)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _is_email(text: str) -> bool:
-    return _EMAIL.match(text) is not None
-
-
-def _is_date(text: str) -> bool:
-    try:
-        date.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_time(text: str) -> bool:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return "T" in text.upper()
-
-
-def _is_address(text: str) -> bool:
-    try:
-        return bool(urlsplit(text).scheme)
-    except ValueError:
-        return False
-
-
-_FORMATS: dict[str, tuple[Callable[[str], bool], str]] = {
-    "email": (_is_email, "an email address"),
-    "uri": (_is_address, "an address such as https://example.com"),
-    "date": (_is_date, "a date such as 2026-11-15"),
-    "date-time": (_is_time, "a time such as 2026-11-15T12:00:00Z"),
+_FORMATS: dict[str, tuple[Callable[[str], object], str]] = {
+    "email": (_EMAIL.match, "an email address"),
+    "uri": (lambda text: urlsplit(text).scheme, "an address such as https://example.com"),
+    "date": (date.fromisoformat, "a date such as 2026-11-15"),
+    "date-time": (
+        lambda text: "T" in text.upper() and datetime.fromisoformat(text),
+        "a time such as 2026-11-15T12:00:00Z",
+    ),
 }
+"""What reads a text of a format, and what such a text is. A text that is none gives nothing, or ValueError."""
+
+
+def _is_of_format(text: str, form: str) -> bool:
+    try:
+        return bool(_FORMATS[form][0](text))
+    except ValueError:
+        return False
 
 
 def shown_content(content: Mapping[str, Any]) -> str:
     """The content that is about to be sent, on one line, for the person who confirms it."""
-    return clean(", ".join(f"{name}={_shown(value)}" for name, value in content.items())) or "nothing"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
+    parts = []
+    for name, value in content.items():
+        shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+        parts.append(f"{name}=[{', '.join(map(str, shown))}]" if isinstance(shown, list) else f"{name}={shown}")
+    return clean(", ".join(parts)) or "nothing"
 
 
 # -- prompts ----------------------------------------------------------------------------------------------------------
@@ -269,7 +241,6 @@ class ReadLine(Protocol):
 
 _CANCEL: dict[str, Any] = {"action": "cancel"}
 _END = object()
-_NOT_JSON = object()
 _SCHEMA_TYPES: dict[type, tuple[str, ...]] = {
     str: ("string",),
     bool: ("boolean",),
@@ -382,17 +353,12 @@ def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
     types = _schema_types(schema)
     if types == {"string"}:
         return text
-    value = _parse_json(text)
-    if value is not _NOT_JSON and (not types or types & set(_SCHEMA_TYPES[type(value)])):
-        return value
-    return text if value is _NOT_JSON or "string" in types else value
-
-
-def _parse_json(text: str) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
-        return _NOT_JSON
+        return text
+    fits = not types or types & set(_SCHEMA_TYPES[type(value)])
+    return text if not fits and "string" in types else value
 
 
 def _schema_types(schema: Mapping[str, Any]) -> set[str]:

@@ -13,6 +13,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 from ...hub.hub import Hub
@@ -87,11 +88,12 @@ def _decoded_size(encoded: object) -> str:
 def notification_line(method: str, params: Mapping[str, Any]) -> str:
     """A notification of a server, on one line."""
     if method == "notifications/message":
-        return f"{params.get('level')}: {one_line(_plain_text(params.get('data')), 1000)}"
-    return f"{method} {one_line(_plain_text(params), 1000)}".rstrip() if params else method
+        return f"{params.get('level')}: {one_line(plain_text(params.get('data')), 1000)}"
+    return f"{method} {one_line(plain_text(params), 1000)}".rstrip() if params else method
 
 
-def _plain_text(value: Any) -> str:
+def plain_text(value: Any) -> str:
+    """A string as it is, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -232,15 +234,9 @@ class InputLines:
 def _read_lines(descriptor: int) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     rest = ""
-    while data := _read_chunk(descriptor):
-        *lines, rest = (rest + decoder.decode(data)).split("\n")
-        yield from (line.removesuffix("\r") for line in lines)
+    with suppress(OSError):  # a terminal that was closed
+        while data := os.read(descriptor, _CHUNK):
+            *lines, rest = (rest + decoder.decode(data)).split("\n")
+            yield from (line.removesuffix("\r") for line in lines)
     if rest:
         yield rest
-
-
-def _read_chunk(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, _CHUNK)
-    except OSError:  # a terminal that was closed
-        return b""
