@@ -312,12 +312,40 @@ def _without_ours(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**content, "mcp_servers": {**servers, **({NAME: kept} if kept else {})}}
 
 
-def _desktop_file() -> Path:
-    name = "claude_desktop_config.json"
+PROGRAMS = ("claude-desktop", "claude-code", "cursor", "vscode", "windsurf", "gemini")
+"""Those whose servers `mcp import` can read."""
+
+
+def files_of(source: str, environment: Mapping[str, str], project: Path) -> list[Path]:
+    """The files of a program, those of the project first; or the one file that was named instead."""
+    home = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
+    data = _application_data(environment, home)
+    files = {
+        "claude-desktop": [data / "Claude" / "claude_desktop_config.json"],
+        "claude-code": [user_file(environment)],
+        "cursor": [project / ".cursor" / "mcp.json", home / ".cursor" / "mcp.json"],
+        "vscode": [
+            project / ".vscode" / "mcp.json",
+            data / "Code" / "User" / "mcp.json",
+            data / "Code" / "User" / "settings.json",
+        ],
+        "windsurf": [home / ".codeium" / "windsurf" / "mcp_config.json"],
+        "gemini": [project / ".gemini" / "settings.json", home / ".gemini" / "settings.json"],
+    }
+    return files.get(source) or [Path(source)]
+
+
+def _user_file_of(client: str) -> Callable[[], Path]:
+    """The file of a client for all projects of this user."""
+    return lambda: files_of(client, os.environ, Path())[-1]
+
+
+def _application_data(environment: Mapping[str, str], home: Path) -> Path:
+    if sys.platform == "win32":
+        return Path(environment.get("APPDATA") or home / "AppData" / "Roaming")
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "Claude" / name
-    base = os.environ.get("APPDATA") if os.name == "nt" else os.environ.get("XDG_CONFIG_HOME")
-    return Path(base or Path.home() / ".config") / "Claude" / name
+        return home / "Library" / "Application Support"
+    return Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
 
 
 def _zed_file() -> Path:
@@ -333,11 +361,13 @@ _USUAL = JsonDialect("mcpServers", _PLAIN)
 HOSTS: dict[str, McpHost] = {
     "claude-code": McpHost(lambda address: f"Run:\n{shlex.join(claude_code_arguments('claude', address))}"),
     "claude-desktop": _json_host(
-        "Add to claude_desktop_config.json (Settings, Developer, Edit Config):", _desktop_file, _USUAL
+        "Add to claude_desktop_config.json (Settings, Developer, Edit Config):",
+        _user_file_of("claude-desktop"),
+        _USUAL,
     ),
     "cursor": _json_host(
         "Add to ~/.cursor/mcp.json:",
-        lambda: Path.home() / ".cursor" / "mcp.json",
+        _user_file_of("cursor"),
         JsonDialect("mcpServers", _OF_ENVIRONMENT),
     ),
     "vscode": _json_host(
@@ -352,12 +382,12 @@ HOSTS: dict[str, McpHost] = {
     ),
     "windsurf": _json_host(
         "Add to ~/.codeium/windsurf/mcp_config.json:",
-        lambda: Path.home() / ".codeium" / "windsurf" / "mcp_config.json",
+        _user_file_of("windsurf"),
         JsonDialect("mcpServers", _OF_ENVIRONMENT, "serverUrl", has_http_type=False),
     ),
     "gemini": _json_host(
         "Add to ~/.gemini/settings.json:",
-        lambda: Path.home() / ".gemini" / "settings.json",
+        _user_file_of("gemini"),
         JsonDialect("mcpServers", _PLAIN, "httpUrl", has_http_type=False),
     ),
     "zed": _json_host(

@@ -28,8 +28,7 @@ from ...hub.config_files import ConfigScope, ConfiguredServer, HubConfig
 from ...hub.hub import Hub
 from ...hub.transport_factory import has_oauth
 from ...model.text import count_of
-from .add_line import raw_entry
-from .configure import load_configuration, select_servers
+from .configure import load_configuration, raw_entry, select_servers
 from .live import (
     OperationResult,
     call_tool,
