@@ -93,7 +93,7 @@ def _text(parts: list[str]) -> str:
     written = "" if parts == ["-"] else " ".join(parts)
     text = "\n\n".join(part for part in (written, piped) if part.strip())
     if not text:
-        raise InvalidArgument("There is nothing to send.")
+        raise InvalidArgument("There is nothing to send: pass a text, or pipe one in.")
     return text
 
 

@@ -150,8 +150,10 @@ def _from_url(arguments: argparse.Namespace) -> dict[str, Any]:
         connection.request("POST", "/api/tickets", b"{}", headers)
         response = connection.getresponse()
         status, answer = response.status, json.loads(response.read(1 << 20))
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise Unavailable(f"{base} gives no link: {error}") from None
+    except OSError as error:
+        raise Unavailable(f"{base} gives no link: it cannot be reached ({error.strerror or error}).") from None
+    except (http.client.HTTPException, ValueError) as error:
+        raise Unavailable(f"{base} gives no link: what answers there is not claude-code-mcp ({error}).") from None
     finally:
         connection.close()
     if status == http.client.OK:

@@ -1,7 +1,7 @@
 """`people` and `audit`: what the operator of a server over HTTP does in its state, which need not be running.
 
 `people`: who is invited to a server with `--oauth`, and whose name is whose, of those who sign in elsewhere. A server
-that runs hears of invitations and removals at once; that a name is given free it takes into account when it is
+that runs hears of invitations and removals at once; that a name was released it takes into account when it is
 restarted. `audit verify`: whether the lines of the audit trail are those that were written.
 """
 
@@ -48,7 +48,7 @@ def _add_people(commands: Any) -> None:
         help="who may sign in, and whose name is whose",
         description="Invites people to a server that runs with `serve --http HOST:PORT --oauth`, and removes them. A "
         "name belongs to the first person who comes by it, for good: sessions, files and costs go by it. If your "
-        "provider gives it to somebody else, they are refused until it is given free here.",
+        "provider gives it to somebody else, they are refused until it is released here.",
     )
     below = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     invite = below.add_parser("invite", help="invite somebody: prints a link with which they make a passkey, once")
@@ -62,13 +62,13 @@ def _add_people(commands: Any) -> None:
         made.add_argument(
             "--hours", type=positive, default=int(INVITE_SECONDS / _HOUR), help="how long the link counts (default: 72)"
         )
-    listed = below.add_parser("list", help="everybody who is invited, and whose all other names are")
+    listed = below.add_parser("list", help="everybody who is invited, and who has which other name")
     remove = below.add_parser("remove", help="remove somebody: passkeys, tokens, sign-ins and streams end at once")
     remove.add_argument("name")
     remove.add_argument("--yes", action="store_true", help="do not ask")
     forget = below.add_parser(
         "forget",
-        help="give a name free",
+        help="release a name",
         description="Whoever comes by the name next has it, with the sessions and files that go by it. A server that "
         "runs takes it into account when it is restarted.",
     )

@@ -62,6 +62,13 @@ _DESCRIPTION = """\
 Run Claude Code from any MCP client, with a person able to watch and answer at any moment.
 Without a command it serves MCP on standard input and output, which is how clients start it; the flags of
 `serve` may then be given too."""
+_FIRST_STEPS = """\
+first steps:
+  claude-code-mcp doctor                    is everything there?
+  claude-code-mcp demo                      see it work, with no account
+  claude-code-mcp config CLIENT --install   register it in a client
+  claude-code-mcp run 'Fix the tests'       a session from the shell
+  claude-code-mcp tui                       watch and answer all sessions"""
 
 
 def run(argv: Sequence[str], greeted: GreetedInput | None = None) -> int:
@@ -117,7 +124,7 @@ class _Parser(argparse.ArgumentParser):
         message = _without_values(message)
         choice = _INVALID_CHOICE.search(message)
         near = suggestion(choice[1], re.findall(r"[\w-]+", choice[2])) if choice is not None else ""
-        raise _Misuse(message + near, self.format_usage())
+        raise _Misuse(f"{message}.{near}" if near else message, self.format_usage())
 
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
@@ -129,14 +136,17 @@ def _without_values(message: str) -> str:
     if not separator:
         return message
     options = [option for option in unknown.split(" ") if re.fullmatch(r"--?[A-Za-z][A-Za-z-]{0,30}", option)]
-    return f"{start}{separator}{' '.join(options) or 'there is more than the command takes'}"
+    return f"{start}{separator}{' '.join(options)}" if options else f"{start}too many arguments"
 
 
 def build_parser(names: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
     """The parser with these commands; each sets `run` to the function that takes the parsed arguments. A mistake on the
     command line raises InvalidArgument instead of ending the process."""
     parser = _Parser(
-        prog="claude-code-mcp", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="claude-code-mcp",
+        description=_DESCRIPTION,
+        epilog=_FIRST_STEPS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("-V", "--version", action="version", version=f"claude-code-mcp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -34,7 +34,7 @@ def add_to(commands: Any) -> None:
         f"itself when nobody has used it for a while ({variable_of('shared_idle_ms')}).",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    status = actions.add_parser("status", help="whether it runs, and for whom; exit code 1 if none runs")
+    status = actions.add_parser("status", help="whether it runs, and for whom; exit code 5 if none does")
     add_json(status)
     status.set_defaults(run=_status)
     for name, act, summary in (

@@ -393,16 +393,18 @@ _DECISIONS = {
     "session": "yes, and do not ask for the like again in this session",
     "edits": "approve a plan and accept edits from then on",
     "deny": "no; TEXT is the reason, or what to change in a plan",
-    "say": "answer a question of Claude's: a TEXT for each of its parts, a label or anything else",
+    "say": "answer Claude's question: a TEXT for each part, a label or anything else",
 }
 
 
 def _add_steering(commands: Any) -> None:
     answer = add_verb(commands, "answer", "show an open question and answer it", at_running_server(_answer))
+    answer.formatter_class = argparse.RawDescriptionHelpFormatter
+    listed = "".join(f"\n  {name:<9}{summary}" for name, summary in _DECISIONS.items())
+    answer.description = f"Shows the question, and answers it with one of these decisions:\n{listed}"
     answer.add_argument("question", metavar="ID", help="its id or the beginning of it, or a session that asks just one")
-    listed = "; ".join(f"{name}: {summary}" for name, summary in _DECISIONS.items())
     answer.add_argument(
-        "decision", nargs="?", choices=sorted(_DECISIONS), metavar="DECISION", help=f"{listed}. Unset, you are asked"
+        "decision", nargs="?", choices=sorted(_DECISIONS), metavar="DECISION", help="see above; unset, you are asked"
     )
     answer.add_argument("text", nargs="*", metavar="TEXT", help="for deny and say")
     interrupt = add_verb(commands, "interrupt", "stop the turn of a session and keep it", at_running_server(_interrupt))

@@ -36,8 +36,10 @@ def connect(
     """A connection on which the hello is done. NotRunning if there is no server, or it refuses us."""
     try:
         connection = socket.socket(fileno=place.connect(where.socket).detach())
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise NotRunning("no shared server runs") from None
     except OSError as error:
-        raise NotRunning(f"no shared server runs at {where.socket} ({error.strerror or error})") from None
+        raise NotRunning(f"the shared server at {where.socket} cannot be reached ({error.strerror or error})") from None
     client_hello = hello.Hello(
         directory=place.working_directory(),
         environment=environment,

@@ -269,8 +269,9 @@ def entries_of(source: str, environment: Mapping[str, str], project: Path) -> di
     files = files_of(source, environment, project)
     present = [file for file in files if file.exists()]
     if not present:
-        known = "" if source in PROGRAMS else f" Known programs: {', '.join(PROGRAMS)}."
-        raise NotFound(f"There is no {' and no '.join(map(str, files))}.{known}")
+        if source not in PROGRAMS:
+            raise NotFound(f"There is no file {source!r}, and it is none of the known programs: {', '.join(PROGRAMS)}.")
+        raise NotFound(f"There is no {' and no '.join(map(str, files))}.")
     found: dict[str, tuple[Path, dict[str, Any]]] = {}
     for file in present:
         for name, entry in _entries_in(file).items():
@@ -299,6 +300,9 @@ def _entries_in(file: Path) -> dict[str, dict[str, Any]]:
 _KEY = "mcpServers"
 
 
+NO_SERVERS = "No servers. Add one: claude-code-mcp mcp add NAME -- COMMAND"
+
+
 def load_configuration(arguments: argparse.Namespace) -> HubConfig:
     """What the hub would use, or with --all what all files say. Problems are printed to stderr; the servers that can
     be used are there all the same."""
@@ -318,8 +322,8 @@ def select_servers(configuration: HubConfig, names: Iterable[str]) -> HubConfig:
             for problem in configuration.problems:
                 if problem.entry == name:
                     raise InvalidArgument(f"{name!r} is configured, and cannot be used: {problem.message}.")
-            known = ", ".join(configuration.servers) or "none"
-            raise NotFound(f"There is no MCP server called {name!r}; there are: {known}.")
+            known = f"there are: {', '.join(configuration.servers)}" if configuration.servers else "none is configured"
+            raise NotFound(f"There is no MCP server called {name!r}; {known}.")
     return replace(configuration, servers={name: configuration.servers[name] for name in names})
 
 
@@ -335,7 +339,7 @@ def list_servers(arguments: argparse.Namespace) -> int:
         ]
         print_table(("name", "type", "scope", "state", "address", "file"), rows)
     elif not configuration.problems:
-        print("No servers. Add one: claude-code-mcp mcp add NAME -- COMMAND")
+        print(NO_SERVERS)
     return 1 if configuration.problems else 0
 
 

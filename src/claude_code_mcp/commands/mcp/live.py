@@ -40,7 +40,7 @@ from ...model.question import AskPerson
 from ...model.text import count_of
 from ...shared.client import CallFailed, NotRunning, ask_shared
 from ..conventions import ExitCode, camel_names, failed, print_json, print_outcome, standard_input
-from .configure import load_configuration, select_servers
+from .configure import NO_SERVERS, load_configuration, select_servers
 from .prompts import QuestionPrompter, ReadLine, Show, parse_arguments
 from .terminal import (
     InputLines,
@@ -251,6 +251,8 @@ async def _status(arguments: argparse.Namespace) -> int:
     elif statuses:
         rows = [(status.name, status.state, _status_line(status, timeout)) for status in statuses]
         print_table(("name", "state", "told"), rows)
+    elif not configuration.problems:
+        print(NO_SERVERS)
     unavailable = [status for status in statuses if status.state not in {"connected", "disabled"}]
     return 1 if unavailable or configuration.problems else 0
 
@@ -391,6 +393,8 @@ async def _list(arguments: argparse.Namespace) -> int:
             print(
                 "\n".join([f"{name}: {', '.join(counts)}", *(f"  {line}" for line in _LINES[arguments.action](*found))])
             )
+        if not statuses and not configuration.problems:
+            print(NO_SERVERS)
     missing = [
         status
         for status in statuses
