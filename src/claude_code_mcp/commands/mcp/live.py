@@ -250,7 +250,7 @@ async def _status(arguments: argparse.Namespace) -> int:
         print_json([_status_data(status, timeout) for status in statuses])
     elif statuses:
         rows = [(status.name, status.state, _status_line(status, timeout)) for status in statuses]
-        print_table(("name", "state", "told"), rows)
+        print_table(("name", "state", "details"), rows)
     elif not configuration.problems:
         print(NO_SERVERS)
     unavailable = [status for status in statuses if status.state not in {"connected", "disabled"}]
