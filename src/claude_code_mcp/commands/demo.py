@@ -2,7 +2,7 @@
 
 A real MCP client starts this server over stdio and drives real Claude Code sessions. No account is needed. Everything
 lives in one temporary directory, which is removed at the end. Without a Claude Code executable nothing is started;
-a tool call that is refused ends the demo. Both are one line on stderr and the exit code 2.
+a tool call that is refused ends the demo. Both are one line on stderr.
 
 The sessions of `tui --demo` work each in a project of its own, whose `CLAUDE.md` holds what the model says, so that
 prompts look as prompts do; their server ends with its one client.

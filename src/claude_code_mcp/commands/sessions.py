@@ -105,7 +105,7 @@ def library() -> SessionLibrary:
 
 
 def print_unread(sessions: SessionLibrary) -> None:
-    """Tells on stderr if something on disk could not be read."""
+    """Prints to stderr if something on disk could not be read."""
     reason = sessions.catalogue.unread()
     if reason is not None:
         print(reason, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`shared`: the server that all clients of this user share, for people: look at it, start and end it; and being it."""
+"""`shared`: the server that all clients of this user share: its status, starting and stopping it, and running as it."""
 
 import argparse
 import asyncio

@@ -147,7 +147,7 @@ class McpClient(ABC):
 
     def listen(self, on_notification: Callable[[str, Mapping[str, Any]], None]) -> bool:
         """From now on `on_notification` is called with the method and the parameters of every notification, in
-        another thread. False if this client hears of none."""
+        another thread. False if this client receives none."""
         return False
 
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:

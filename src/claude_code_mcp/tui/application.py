@@ -1,4 +1,4 @@
-"""The application: connects to the server, and has what a person wants done.
+"""The application: the connection to the server, the keys, and the commands by their names.
 
 It is a client of the server and holds nothing of its own: when it ends, however it ends, sessions and questions are as
 they were.

@@ -435,7 +435,7 @@ def import_servers(arguments: argparse.Namespace) -> int:
 
 
 def get(arguments: argparse.Namespace) -> int:
-    """Tells all of one entry that may be shown."""
+    """Prints all of one entry, without its secrets."""
     server = select_servers(load_configuration(arguments), [arguments.name]).servers[arguments.name]
     data = {**_server_data(server), "variables": sorted(getattr(server.config, "env", {}))}
     if arguments.json:
@@ -502,6 +502,9 @@ def _own_entry(entries: Mapping[str, Any], arguments: argparse.Namespace) -> Any
     if elsewhere is None:
         raise NotFound(f"There is no MCP server called {arguments.name!r}.")
     raise InvalidArgument(f"{arguments.name!r} is configured in {elsewhere.file}, which is not ours to change.")
+
+
+# -- our own file ------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -294,22 +294,6 @@ def server_name(status: ServerStatus) -> str:
     return one_line(f"{info.get('name', 'a server without a name')} {info.get('version', '')}")
 
 
-# -- call ----------------------------------------------------------------------------------------------------------
-
-
-def _prompter() -> AskPerson:
-    """Asks on stderr, so that stdout has nothing but the result; without a terminal every question is cancelled."""
-    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        return cancel_elicitation
-    lines = InputLines()
-
-    async def read_line(prompt: str, choices: Sequence[str] = ()) -> str | None:
-        print(prompt, end="", file=sys.stderr, flush=True)
-        return await lines.next()
-
-    return QuestionPrompter(lambda text: print(text, file=sys.stderr), read_line)
-
-
 # -- login and logout ----------------------------------------------------------------------------------------------
 
 
@@ -442,6 +426,19 @@ async def _operation(hub: Hub, arguments: argparse.Namespace, known_arguments: M
         case "prompt":
             return await get_prompt(hub, server, arguments.prompt, arguments.arguments)
     return await complete(hub, server, arguments.reference, arguments.argument, arguments.value, known_arguments)
+
+
+def _prompter() -> AskPerson:
+    """Asks on stderr, so that stdout has nothing but the result; without a terminal every question is cancelled."""
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        return cancel_elicitation
+    lines = InputLines()
+
+    async def read_line(prompt: str, choices: Sequence[str] = ()) -> str | None:
+        print(prompt, end="", file=sys.stderr, flush=True)
+        return await lines.next()
+
+    return QuestionPrompter(lambda text: print(text, file=sys.stderr), read_line)
 
 
 def _write_contents(result: dict[str, Any]) -> None:
