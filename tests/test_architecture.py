@@ -106,6 +106,7 @@ PUBLIC: dict[str, set[str]] = {
         "load_settings",
         "make_hub",
     },
+    "commands.mcp": {"add_to"},
     "testing": {
         "RequestRecord",
         "Sandbox",

@@ -56,7 +56,7 @@ SHORT = 28
 BESIDE = 1000
 SCANNING = {"search", "sub", "subn", "finditer", "findall", "split"}
 """Methods that try an expression at every place of a text; the others try it at one."""
-AT_ONE_PLACE = {("commands/mcp/add_line.py", "_VARIABLE"), ("commands/mcp/add_line.py", "_HEADER")}
+AT_ONE_PLACE = {("commands/mcp/configure.py", "_VARIABLE"), ("commands/mcp/configure.py", "_HEADER")}
 """Expressions that are used by another name, with `match`."""
 
 

@@ -20,11 +20,11 @@ def main() -> int:
         from .greeting.loop import serve_nothing  # noqa: PLC0415 - the usual start does not need it
 
         return serve_nothing(argv)
-    if argv[0] == "serve" and _is_shared(argv) and not any(argument.startswith(("-h", "--h")) for argument in argv):
-        from .shared.front import serve_shared  # noqa: PLC0415 - the usual start does not need it
-
-        return serve_shared(argv, _load)
     if argv[0] == "serve" and not any(argument.startswith(("-h", "--h")) for argument in argv):
+        if _is_shared(argv):
+            from .shared.front import serve_shared  # noqa: PLC0415 - the usual start does not need it
+
+            return serve_shared(argv, _load)
         from .greeting.loop import greet  # noqa: PLC0415 - a command does not need it
 
         return greet(argv, _load)

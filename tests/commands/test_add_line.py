@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.commands.mcp.add_line import entry_of, read_add_line
+from claude_code_mcp.commands.mcp.configure import entry_of, read_add_line
 from claude_code_mcp.errors import InvalidArgument
 
 NPX = {"type": "stdio", "command": "npx", "args": ["-y", "server"]}

@@ -7,8 +7,7 @@ import pytest
 
 from claude_code_mcp.client.open_questions import OpenQuestion
 from claude_code_mcp.client.question_view import NoAnswer, Style, changed_lines, question_lines
-from claude_code_mcp.commands.printing import table
-from claude_code_mcp.commands.verbs import Asking
+from claude_code_mcp.commands.verbs import Asking, session_table
 from claude_code_mcp.model.question import FileChange, Question, kind_of
 from claude_code_mcp.model.text import age
 
@@ -119,7 +118,7 @@ def test_the_table_has_a_row_for_each_session_and_no_control_characters() -> Non
         "costUsd": 0.5,
         "asks": ["Run: ls", "Run: pwd"],
     }
-    head, row = table([session])
+    head, row = session_table([session])
     assert head.split()[:4] == ["ID", "STATE", "AGE", "COST"]
     assert "5f0c0000" in row
     assert "$0.5000" in row

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.commands.exit_codes import ExitCode, exit_code_of
+from claude_code_mcp.commands.conventions import ExitCode, exit_code_of
 from claude_code_mcp.commands.parser import COMMANDS, build_parser, commands_of
 from claude_code_mcp.testing import Sandbox
 from tests.support import warm_commands

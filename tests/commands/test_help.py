@@ -75,3 +75,14 @@ def test_commands_that_speak_no_mcp_do_not_load_the_sdk() -> None:
     code = "import sys, claude_code_mcp.commands.parser; print({'mcp', 'mcp_types'} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == "set()"
+
+
+def test_the_mcp_actions_do_without_the_library_that_edits_lines() -> None:
+    """Only the extra `tui` installs it; where it is missing, lines are read as they come."""
+    code = (
+        "import sys; sys.modules['prompt_toolkit'] = None\n"
+        "from claude_code_mcp.commands.mcp import configure, connect, live\n"
+        "print(type(connect._make_screen('server', lambda: None)).__name__)"
+    )
+    made = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert made.stdout == "Screen\n"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.commands import registration
+from claude_code_mcp.commands import config
 from claude_code_mcp.errors import ClaudeCodeError
 from claude_code_mcp.json_text import decode_with_comments
 from claude_code_mcp.testing import Sandbox
@@ -39,7 +39,7 @@ def test_claude_code_gets_a_line_for_a_shell_with_the_settings_and_for_all_proje
 
 def test_in_a_cache_of_uv_the_command_is_uvx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", "/home/ann/.cache/uv/archive-v0/abc")
-    command = registration.own_command()
+    command = config.own_command()
     assert Path(command[0]).name == "uvx"
     assert command[1] == "--from"
     assert command[-1] == "claude-code-mcp"
@@ -133,8 +133,8 @@ def test_a_file_that_may_hold_tokens_is_never_readable_for_others_nor_left_behin
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def install() -> int:
-        address = registration.ServerAddress(url=URL)
-        return registration.install_in_file(file, lambda text, _: text + '{"token": "new"}', address, yes=True)
+        address = config.ServerAddress(url=URL)
+        return config.install_in_file(file, lambda text, _: text + '{"token": "new"}', address, yes=True)
 
     if mode is not None:
         file.write_text(before)

@@ -58,7 +58,7 @@ async def test_list_and_show_tell_of_a_session(service: Service, sandbox: Sandbo
 async def test_an_unknown_session_is_not_found(environment: dict[str, str]) -> None:
     shown = await asyncio.to_thread(sessions, environment, "show", "ffffffff")
     assert shown.returncode == 3
-    assert "No session begins with 'ffffffff'" in shown.stderr
+    assert "No session has an id that begins with 'ffffffff'" in shown.stderr
     assert "Traceback" not in shown.stderr
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from claude_code_mcp.commands.interfaces import DemoServer, demo_server
+from claude_code_mcp.commands.demo import DemoServer, demo_server
 from claude_code_mcp.tui.application import Tui
 from claude_code_mcp.tui.conversation_view import ConversationView
 from claude_code_mcp.tui.question_panel import QuestionPanel

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from claude_code_mcp.client.open_questions import OpenQuestion
 from claude_code_mcp.model.question import Question, QuestionKind
 from claude_code_mcp.tui.blocks import LONGEST, MOST_BLOCKS, ChunkedText, ShownConversation
-from claude_code_mcp.tui.choosing import Choosing
-from claude_code_mcp.tui.drawing import DrawnBlock, Palette
+from claude_code_mcp.tui.drawn_blocks import DrawnBlock, Palette
 from claude_code_mcp.tui.input_box import commands, files, word_before
+from claude_code_mcp.tui.question_panel import PartAnswers
 from claude_code_mcp.tui.session_list import arranged, asking_elsewhere
 
 from .recorded import BILLING, CHOICES, DOCS, EVENTS, NOW, SESSIONS, SHOP, listed, message
@@ -230,9 +230,9 @@ def test_the_filter_takes_words_in_any_order_and_case() -> None:
 # -- choices and completion ---------------------------------------------------------------------------------------
 
 
-def choosing() -> Choosing:
+def choosing() -> PartAnswers:
     asked = Question("q", SHOP, QuestionKind.USER_QUESTION, "AskUserQuestion", {"questions": CHOICES}, "")
-    return Choosing(OpenQuestion(asked, {"sessionId": SHOP}, for_session=False))
+    return PartAnswers(OpenQuestion(asked, {"sessionId": SHOP}, for_session=False))
 
 
 def test_each_part_is_answered_by_marks_by_the_cursor_or_in_words() -> None:

@@ -15,10 +15,10 @@ from claude_code_mcp.testing.script import script, text
 from claude_code_mcp.tui.application import Tui
 from claude_code_mcp.tui.blocks import ShownConversation
 from claude_code_mcp.tui.conversation_view import ConversationView
-from claude_code_mcp.tui.drawing import Palette, markdown_lines
+from claude_code_mcp.tui.drawn_blocks import Palette, markdown_lines
 from claude_code_mcp.tui.input_box import MessageArea
-from claude_code_mcp.tui.key_line import KeyLine, key_hints
-from claude_code_mcp.tui.screen_layout import NARROW
+from claude_code_mcp.tui.main_screen import NARROW
+from claude_code_mcp.tui.screens import KeyLine, key_hints
 from claude_code_mcp.tui.session_list import SessionSidebar
 from tests.shared.support import SharedPlace
 from tests.support.waiting import HANG_SECONDS

@@ -33,7 +33,7 @@ from ..private_files import FILE, open_private, private_directory
 from ..sessions.homes import PRINCIPALS
 from ..state.database import FILE_NAME, Database, exchanging, undo_interrupted_restore
 from ..state.session_holders import ServerLife
-from .flags import add_config_file, add_json, print_json
+from .conventions import add_config_file, add_json, print_json, print_outcome
 
 _MADE_ANEW = frozenset({"index", "locks", "servers", "run", "import.lock", "mcp/programs", "mcp/results"})
 """What is not kept, by its path below the state directory."""
@@ -249,11 +249,11 @@ def _restore(arguments: argparse.Namespace) -> int:
                 if aside is not None:
                     os.rename(aside, state_dir)
                 raise
-    if arguments.json:
-        print_json({"state": str(state_dir), "files": files, "before": str(aside) if aside is not None else None})
-    else:
-        print(f"{files} files are in {state_dir}." + (f" What was there is in {aside}." if aside is not None else ""))
-    return 0
+    return print_outcome(
+        arguments,
+        {"state": str(state_dir), "files": files, "before": str(aside) if aside is not None else None},
+        f"{files} files are in {state_dir}." + (f" What was there is in {aside}." if aside is not None else ""),
+    )
 
 
 def _place_aside(state_dir: Path) -> Path:

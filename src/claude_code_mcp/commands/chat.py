@@ -32,10 +32,18 @@ from ..model.text import visible
 from ..shared.client import CallFailed, ask_shared
 from ..state.sign_ins import SignIns
 from ..state.state_directory import database_in
-from .exit_codes import ExitCode, exit_code_of
-from .flags import piped_input, positive, print_json, standard_input, tool_rule
-from .printing import print_question
-from .verbs import Asking, add_session, add_verb, at_server, error_text, failed, target_of
+from .conventions import (
+    ExitCode,
+    exit_code_of,
+    failed,
+    piped_input,
+    positive,
+    print_json,
+    print_outcome,
+    standard_input,
+    tool_rule,
+)
+from .verbs import Asking, add_own, add_session, add_verb, at_server, error_text, print_question, target_of
 
 _SIGNALLED = 128
 """The exit code of a command that a signal ended is this and the signal's number."""
@@ -55,25 +63,19 @@ def add_to(commands: Any) -> None:
     run.add_argument("--max-turns", type=positive, metavar="N", help="end after so many answers of the model")
     run.add_argument("--worktree", action="store_true", help="in a git worktree and branch of its own")
     run.add_argument("--detach", action="store_true", help="print the session's id and leave; the turn goes on")
-    _add_common(run)
+    add_own(run)
     _add_unattended(run)
     send = add_verb(commands, "send", "send a message to a session and wait for what comes of it", at_server(_send))
     add_session(send)
     send.add_argument("message", nargs="*", metavar="MESSAGE", help="the message; what is piped in follows it")
     send.add_argument("--no-wait", action="store_true", help="return as soon as it is accepted")
-    _add_common(send)
+    add_own(send)
     _add_unattended(send)
     attach = add_verb(commands, "attach", "follow a session and type messages to it", at_server(_attach))
     add_session(attach)
     attach.add_argument("--lines", type=positive, default=20, metavar="N", help="begin with the last N (default 20)")
-    _add_common(attach)
+    add_own(attach)
     attach.set_defaults(on_question="wait")
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--own", action="store_true", help="on a server that is started for this and ends with it, not the shared one"
-    )
 
 
 def _add_unattended(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +93,7 @@ def _text(parts: list[str]) -> str:
     written = "" if parts == ["-"] else " ".join(parts)
     text = "\n\n".join(part for part in (written, piped) if part.strip())
     if not text:
-        raise InvalidArgument("There is nothing to send.")
+        raise InvalidArgument("There is nothing to send: pass a text, or pipe one in.")
     return text
 
 
@@ -116,8 +118,7 @@ def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
             raise PermissionDenied(f"{error} In a shell: `claude-code-mcp bypass on`.") from None
         raise
     if arguments.detach:
-        print_json(made) if arguments.json else print(made["sessionId"])
-        return 0
+        return print_outcome(arguments, made, made["sessionId"])
     conversation = _Conversation(sessions, made["sessionId"], arguments, cursor="0")
     print(f"session {made['sessionId']}", file=sys.stderr, flush=True)
     return conversation.until_rest()
@@ -129,8 +130,7 @@ def _send(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     cursor = sessions.status(session_id, outputLines=0)["nextCursor"]
     accepted = sessions.send(session_id, text)
     if arguments.no_wait:
-        print_json(accepted) if arguments.json else print(f"{accepted['sessionId']}: {accepted['status']}")
-        return 0
+        return print_outcome(arguments, accepted, f"{accepted['sessionId']}: {accepted['status']}")
     return _Conversation(sessions, accepted["sessionId"], arguments, cursor=cursor).until_rest()
 
 
@@ -231,7 +231,10 @@ class _Conversation:
             elif self._asking is not None and happening.questions == self._questions_shown:
                 self._answer(happening)
             elif happening.line.strip():
-                self._say(happening.line)
+                try:
+                    self._sessions.send(self._session_id, happening.line)
+                except CallFailed as error:
+                    print(f"[{visible(str(error))}]", file=sys.stderr, flush=True)
         return _SIGNALLED + (self._stopped_by or signal.SIGINT)
 
     def _happenings(self) -> Iterator[Report | _Typed | None]:
@@ -384,12 +387,6 @@ class _Conversation:
             print(file=sys.stderr)
             self._leave_to_others(asked)
 
-    def _say(self, message: str) -> None:
-        try:
-            self._sessions.send(self._session_id, message)
-        except CallFailed as error:
-            print(f"[{visible(str(error))}]", file=sys.stderr, flush=True)
-
     def _ended(self, report: Report) -> int:
         if self._json:
             print_json({**report, "result": self._sessions.result(report) or None})
@@ -414,15 +411,11 @@ def who_can_answer(arguments: argparse.Namespace) -> str:
     persons = sum(bool(client.get("person")) for client in status.get("clients") or ())
     if persons:
         return "a person at another terminal"
-    return "the console" if status.get("web") and _is_signed_in() else ""
-
-
-def _is_signed_in() -> bool:
-    """Whether a browser is signed in to the console as this user."""
     try:
-        return bool(SignIns(database_in(load_settings().state_dir)).of(LOCAL))
+        is_signed_in = status.get("web") and SignIns(database_in(load_settings().state_dir)).of(LOCAL)
     except ClaudeCodeError:
-        return False  # the server says what is wrong with its state
+        is_signed_in = False  # the server says what is wrong with its state
+    return "the console" if is_signed_in else ""
 
 
 def flags_that_allow(asked: OpenQuestion) -> str:

@@ -19,8 +19,7 @@ from ..shared.client import ask_shared
 from ..state.spending import Spending
 from ..state.state_directory import database_in
 from ..store.cost_table import CostLine, Costs
-from .exit_codes import Unavailable
-from .flags import add_config_file, add_json, camel_names, positive, print_json
+from .conventions import Unavailable, add_config_file, add_json, camel_names, positive, print_json, table
 from .sessions import library, print_unread
 
 _WIDEST = 40
@@ -105,7 +104,9 @@ def _chart(costs: Costs) -> str:
     shown = costs.lines
     if not shown:
         return "No costs are recorded."
-    names = [_name(line) for line in shown]
+    names = [
+        visible(clip_line(f"{line.name[:8]} {line.title}" if line.title else line.name, _WIDEST)) for line in shown
+    ]
     width = max(map(len, names))
     most = max(line.usd for line in shown)
     rows = [
@@ -115,10 +116,6 @@ def _chart(costs: Costs) -> str:
     if costs.left_out:
         rows.append(f"… and {costs.left_out} more")
     return "\n".join((*rows, _total(costs.total)))
-
-
-def _name(line: CostLine) -> str:
-    return visible(clip_line(f"{line.name[:8]} {line.title}" if line.title else line.name, _WIDEST))
 
 
 def _bar(amount: float, most: float) -> str:
@@ -158,7 +155,9 @@ def _add_stats(commands: Any) -> None:
 
 
 def _run_stats(arguments: argparse.Namespace) -> int:
-    text = _fetch(_metrics_url(arguments.where)) if arguments.where else _from_shared()
+    text = _fetch(_metrics_url(arguments.where)) if arguments.where else ask_shared(os.environ, "metrics")
+    if not isinstance(text, str):
+        raise Unavailable("No shared server runs: pass the HOST:PORT of a server that runs with --http.")
     if arguments.raw:
         print(text, end="")
         return 0
@@ -166,18 +165,13 @@ def _run_stats(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([sample._asdict() for sample in samples])
         return 0
-    rows = [(_label(sample), _formatted(sample)) for sample in samples]
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, value in rows:
-        print(f"{name:<{width}}  {value}")
+    rows = []
+    for sample in samples:
+        labels = " ".join(f"{name}={value}" for name, value in sample.labels.items())
+        name = sample.name.removeprefix(_PREFIX).removesuffix("_total")
+        rows.append((f"{name} {labels}".strip(), _formatted(sample)))
+    print("".join(f"{line}\n" for line in table(rows)), end="")
     return 0
-
-
-def _from_shared() -> str:
-    text = ask_shared(os.environ, "metrics")
-    if not isinstance(text, str):
-        raise Unavailable("No shared server runs; give the HOST:PORT of a server that runs with --http.")
-    return text
 
 
 def _metrics_url(where: str) -> str:
@@ -229,11 +223,6 @@ def _samples(text: str) -> Iterator[_Sample]:
         for sample in family.samples:
             if not sample.name.endswith("_bucket"):
                 yield _Sample(sample.name, sample.labels, sample.value)
-
-
-def _label(sample: _Sample) -> str:
-    labels = " ".join(f"{name}={value}" for name, value in sample.labels.items())
-    return f"{sample.name.removeprefix(_PREFIX).removesuffix('_total')} {labels}".strip()
 
 
 def _formatted(sample: _Sample) -> str:

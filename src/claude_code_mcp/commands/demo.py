@@ -1,8 +1,11 @@
-"""`demo`: a tour of the product on the scripted model, printed as it happens.
+"""`demo`: a tour of the product on the scripted model, printed as it happens; and the sessions of `tui --demo`.
 
 A real MCP client starts this server over stdio and drives real Claude Code sessions. No account is needed. Everything
 lives in one temporary directory, which is removed at the end. Without a Claude Code executable nothing is started;
-a tool call that is refused ends the demo. Both are one line on stderr and the exit code 2.
+a tool call that is refused ends the demo. Both are one line on stderr.
+
+The sessions of `tui --demo` work each in a project of its own, whose `CLAUDE.md` holds what the model says, so that
+prompts look as prompts do; their server ends with its one client.
 """
 
 import argparse
@@ -11,14 +14,20 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..claude.executable import find_executable
+from ..client.connections import start_server
+from ..client.live_sessions import LiveSessions
 from ..config import TOOLSETS, load_settings, variable_of
 from ..errors import ProcessFailed
-from ..testing import Sandbox, ScriptedModel, ticket_server
-from ..testing.script import ask_user, plan, script, text, tool
+from ..shared.client import McpClient
+from ..testing import Sandbox, ScriptedModel, ScriptedModelThread, ticket_server
+from ..testing.script import MARKER, Step, ask_user, parallel, plan, question, script, text, thinking, tool
 
 if TYPE_CHECKING:  # the MCP SDK is loaded by the demo itself: every other command would pay for it too
     import mcp_types as types
@@ -49,16 +58,12 @@ def _run(_: argparse.Namespace) -> int:
             asyncio.run(_run_tour(Path(directory), executable))
         # A person is told the one failure that ended the demo, and not the groups that it has passed through.
         except BaseExceptionGroup as group:  # from the task groups of the client
-            failed = group.subgroup(ProcessFailed)
-            raise _first(failed) if failed is not None else group from None
+            error: BaseException = group.subgroup(ProcessFailed) or group
+            while isinstance(error, BaseExceptionGroup) and error is not group:
+                error = error.exceptions[0]
+            raise error from None
     print(f"\nThat was everything, in {time.monotonic() - started:.1f} s. Nothing was left behind.")
     return 0
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def _run_tour(directory: Path, executable: str) -> None:
@@ -70,7 +75,8 @@ async def _run_tour(directory: Path, executable: str) -> None:
         sandbox = Sandbox(directory, model.url)
         (sandbox.project / "calculator.py").write_text(_CALCULATOR, encoding="utf-8")
         hub_file = directory / "mcp.json"
-        hub_file.write_text(json.dumps({"mcpServers": {"tickets": _ticket_server()}}), encoding="utf-8")
+        tickets = {"command": sys.executable, "args": ["-I", "-S", ticket_server.__file__]}
+        hub_file.write_text(json.dumps({"mcpServers": {"tickets": tickets}}), encoding="utf-8")
         settings = {
             "LOG_LEVEL": "error",
             "CLAUDE_CODE_PATH": executable,
@@ -85,11 +91,6 @@ async def _run_tour(directory: Path, executable: str) -> None:
         )
         async with Client(stdio_client(command), elicitation_callback=_answer_dialog) as client:
             await _Tour(client, sandbox.project).run()
-
-
-def _ticket_server() -> dict[str, Any]:
-    """The entry of an MCP server that the hub shares among the sessions."""
-    return {"command": sys.executable, "args": ["-I", "-S", str(Path(ticket_server.__file__))]}
 
 
 async def _answer_dialog(context: "ClientRequestContext", params: "types.ElicitRequestParams") -> "types.ElicitResult":
@@ -191,13 +192,9 @@ class _Tour:
         _print(f"-> {name} {shown}")
         result = await self._client.call_tool(name, arguments)
         if result.is_error or result.structured_content is None:
-            raise ProcessFailed(f"The demo failed: {_text_of(result)}")
+            texts = " ".join(block.text for block in result.content if block.type == "text")
+            raise ProcessFailed(f"The demo failed: {' '.join(texts.split())}")
         return dict(result.structured_content)
-
-
-def _text_of(result: "types.CallToolResult") -> str:
-    texts = (block.text for block in result.content if block.type == "text")
-    return " ".join(" ".join(texts).split())
 
 
 def _open_question(report: dict[str, Any]) -> dict[str, Any]:
@@ -234,3 +231,129 @@ def _print_step(title: str) -> None:
 def _print(line: str) -> None:
     """At once, also into a pipe: a demo is watched while it runs."""
     print(line, flush=True)
+
+
+# -- tui --demo --------------------------------------------------------------------------------------------------------
+
+
+_MORE: tuple[Step, ...] = ("This model follows a script, and the script has ended. Try another session: F3.",) * 40
+_CART = "def total(items):\n    return sum(item.price for item in items)\n\n\ndef empty(cart):\n    cart.clear()\n"
+
+
+@dataclass(frozen=True)
+class Project:
+    """A directory with a session in it."""
+
+    name: str
+    prompt: str
+    steps: tuple[Step, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def projects() -> list[Project]:
+    """What a newcomer sees: a permission with a diff, a plan, a question, a finished session, and one at work."""
+    answer = (
+        "## What I found\n\nThe **total** ignores quantities:\n\n"
+        "```python\ndef total(items):\n    return sum(item.price for item in items)\n```\n\n"
+        "| item | price | quantity |\n|---|---|---|\n| tea | 3 | 2 |\n| cup | 5 | 1 |\n\n"
+        "It says 8 and must say 11. I will multiply.\n"
+    )
+    edit = tool(
+        "Edit",
+        file_path="${cwd}/cart.py",
+        old_string="    return sum(item.price for item in items)\n",
+        new_string="    return sum(item.price * item.quantity for item in items)\n",
+    )
+    slow = "".join(f"{number}. Chapter {number} is read and its links are checked.\n" for number in range(1, 200))
+    return [
+        Project(
+            "docs",
+            "Check every link in the documentation.",
+            (text(slow, chunks=400, interval=0.4), "All links work.", *_MORE),
+            files={"README.md": "# Docs\n"},
+        ),
+        Project(
+            "search",
+            "Make the search tolerate typing mistakes.",
+            (
+                ask_user(
+                    question("How many mistakes may a word have?", "one", "two", header="Distance"),
+                    question("Where?", "titles", "texts", "tags", header="Fields", multiple=True),
+                ),
+                "Thank you. I will build it like that.",
+                *_MORE,
+            ),
+        ),
+        Project(
+            "billing",
+            "Plan the move of the invoices to the new database.",
+            (
+                plan(
+                    "# Move the invoices\n\n1. **Copy** the table `invoices` in batches of 10,000\n"
+                    "2. Write to both for a week\n3. Compare, then switch the reads\n\n> Nothing is deleted.\n"
+                ),
+                "The plan is approved; I begin with the copy.",
+                *_MORE,
+            ),
+            {"permissionMode": "plan"},
+        ),
+        Project(
+            "shop",
+            "The cart shows the wrong total. Fix it.",
+            (
+                parallel(
+                    thinking("The prices are right, so it must be the sum.", "I look at the cart first."),
+                    tool("Read", file_path="${cwd}/cart.py"),
+                ),
+                parallel(text(answer, chunks=30, interval=0.02), edit),
+                "Fixed: the total multiplies price and quantity.",
+                *_MORE,
+            ),
+            files={"cart.py": _CART},
+        ),
+    ]
+
+
+@contextmanager
+def demo_server(executable: str | None = None) -> Iterator[tuple["DemoServer", LiveSessions]]:
+    """A server with the sessions of the demo, and a client of it."""
+    with (
+        # Processes of the sessions may still write while it is removed; that must not end the demo with an error.
+        tempfile.TemporaryDirectory(prefix="claude-code-mcp-tui-", ignore_cleanup_errors=True) as directory,
+        ScriptedModelThread() as model,
+    ):
+        sandbox = Sandbox(Path(directory), model.url)
+        more = {"CLAUDE_CODE_PATH": executable} if executable else {}
+        server = DemoServer(sandbox, sandbox.environment(LOG_LEVEL="error", **more))
+        with server.open() as client:
+            yield server, LiveSessions(client)
+
+
+class DemoServer:
+    """The server of the sandbox, which ends with its one client."""
+
+    def __init__(self, sandbox: Sandbox, environment: dict[str, str]) -> None:
+        self.sandbox = sandbox
+        self._environment = environment
+        self._client: McpClient | None = None
+
+    def open(self) -> McpClient:
+        """The client, the first time with a server that is started for it."""
+        self._client = self._client or start_server([], self._environment)
+        return self._client
+
+    def start_sessions(self, sessions: LiveSessions) -> dict[str, str]:
+        """Begins all sessions; their ids by the names of their projects."""
+        return {project.name: self._start(sessions, project) for project in projects()}
+
+    def _start(self, sessions: LiveSessions, project: Project) -> str:
+        place = self.sandbox.project / project.name
+        place.mkdir()
+        for name, content in project.files.items():
+            (place / name).write_text(content, encoding="utf-8")
+        rules = script("What the model of this demo says:", *project.steps)
+        assert MARKER in rules
+        (place / "CLAUDE.md").write_text(rules, encoding="utf-8")
+        made = sessions.create(project.prompt, workingDirectory=str(place), **project.options)
+        return str(made["sessionId"])

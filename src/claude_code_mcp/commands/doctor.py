@@ -3,6 +3,10 @@
 `check_all` runs the checks in order and yields each finding as soon as it is known. A check never raises for what it
 looks at: what is wrong becomes a finding with advice. Settings that do not parse end the checks, because every other
 check depends on them. The exit code is 1 when any finding is not ok.
+
+`--deep` tries a turn on the scripted model and one request with this key, at this address, through this proxy. The
+request is as small as Claude Code can make it, leaves no session behind, and is sent only after a yes: it may cost
+something.
 """
 
 import argparse
@@ -10,12 +14,15 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +31,16 @@ from ..claude.executable import MINIMUM_VERSION, find_executable, read_version, 
 from ..config import Settings, load_settings, unknown_variables
 from ..errors import ClaudeCodeError, ExecutableNotFound, ProcessFailed, StateUnavailable
 from ..model.paths import config_directory
-from ..model.text import visible
+from ..model.text import clip_line, visible
 from ..private_files import private_directory
 from ..processes.bubblewrap import unavailable as sandbox_unavailable
 from ..processes.child import containment
 from ..processes.environment import DEPTH, child_environment, depth
+from ..redaction import Redactor
 from ..shared.client import NotRunning, ask_server
 from ..shared.place import Place, is_held, places
 from ..state.state_directory import database_in
-from .finding import REQUEST, Finding
-from .flags import add_config_file, add_json, print_json
+from .conventions import add_config_file, add_json, agreed, print_json
 
 _NEEDED_DISK = 500 << 20
 _CLI_TIMEOUT = 30.0
@@ -46,6 +53,32 @@ _CREDENTIALS = (
     "CLAUDE_CODE_USE_VERTEX",
     "CLAUDE_CODE_USE_FOUNDRY",
 )
+
+
+_REQUEST = "API"
+"""The subject of the finding on a request with this account."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check: its subject, the verdict, what was seen, and advice for when it is not ok."""
+
+    subject: str
+    ok: bool
+    detail: str
+    fix: str = ""
+    is_tried: bool = True
+    """False where nobody has agreed to the check."""
+
+    def line(self) -> str:
+        advice = f"\n        fix: {self.fix}" if self.fix and not self.ok else ""
+        verdict = "WRONG" if not self.ok else "ok   " if self.is_tried else "?    "
+        return f"{verdict}  {self.subject}: {self.detail}{advice}"
+
+    def data(self) -> dict[str, object]:
+        """The finding as `--json` prints it; these keys are a promise to scripts."""
+        fix = None if self.ok else self.fix or None
+        return {"what": self.subject, "ok": self.ok, "told": self.detail, "fix": fix}
 
 
 def add_to(commands: Any) -> None:
@@ -71,17 +104,15 @@ def _add_doctor(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     findings = check_all(arguments.config, deep=arguments.deep, yes=arguments.yes)
-    return _print_json(findings) if arguments.json else _print_lines(findings)
-
-
-def _print_lines(findings: Iterator[Finding]) -> int:
+    if arguments.json:
+        return _print_json(list(findings))
     print(f"claude-code-mcp {__version__}, Python {sys.version.split()[0]} on {sys.platform}")
     wrong, untried, is_deep = 0, 0, False
     for finding in findings:
         print(finding.line(), flush=True)
         wrong += not finding.ok
         untried += not finding.is_tried
-        is_deep = is_deep or finding.subject == REQUEST
+        is_deep = is_deep or finding.subject == _REQUEST
     if wrong:
         print(f"{wrong} to fix.")
         return 1
@@ -92,15 +123,14 @@ def _print_lines(findings: Iterator[Finding]) -> int:
     return 0
 
 
-def _print_json(findings: Iterator[Finding]) -> int:
-    found = list(findings)
-    ok = all(finding.ok for finding in found)
+def _print_json(findings: list[Finding]) -> int:
+    ok = all(finding.ok for finding in findings)
     report = {
         "version": __version__,
         "python": sys.version.split()[0],
         "platform": sys.platform,
         "ok": ok,
-        "findings": [finding.data() for finding in found],
+        "findings": [finding.data() for finding in findings],
     }
     print_json(report)
     return 0 if ok else 1
@@ -136,15 +166,13 @@ def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> 
 
 
 def _check_deeply(settings: Settings, *, yes: bool) -> Iterator[Finding]:
-    from .deep_checks import check_request, check_turn, check_versions  # noqa: PLC0415 - only here
-
-    yield check_versions()
+    yield Finding("versions", True, ", ".join(_versions()))  # never wrong: for whoever reports a problem
     try:
         executable = find_executable(settings.claude_path)
     except ExecutableNotFound:
         return  # that it is missing is a finding already, and nothing can be tried without it
-    yield asyncio.run(check_turn(settings))
-    yield check_request(executable, yes=yes)
+    yield asyncio.run(_check_turn(settings))
+    yield _check_request(executable, yes=yes)
 
 
 def _check_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -381,6 +409,135 @@ def _check_isolation(settings: Settings) -> Finding:
         return Finding(subject, False, reason, 'install bubblewrap, or say isolation = "none" in the policy')
     detail = f"none: {reason}; sessions can read everything that the user of this server can"
     return Finding(subject, True, detail)
+
+
+# -- with --deep -------------------------------------------------------------------------------------------------------
+
+_REQUEST_TIMEOUT = 120.0
+_TURN_TIMEOUT = 60.0
+_QUESTION = "Send one small request to the API, to see whether this key, address and proxy work? It may cost a cent."
+_NOT_TRIED = "not tried: whether this key, address and proxy work is not known"
+_PACKAGES = ("mcp", "httpx2", "pydantic", "uvicorn", "cryptography", "textual", "claude-agent-sdk")
+_PROGRAMS = ("git", "bwrap", "node")
+_ADDRESS = "ANTHROPIC_BASE_URL"
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
+_SIGN_IN = re.compile(r"//[^/@]*@")
+_LOCAL = ("http://127.0.0.1", "http://localhost", "http://[::1]")
+
+
+def _check_request(executable: str, *, yes: bool) -> Finding:
+    """Has Claude Code answer one request as a session of this user would. What nobody has agreed to is not sent, and is
+    no fault; it is said that it was not tried."""
+    environment = child_environment(os.environ)
+    is_free = environment.get(_ADDRESS, "").startswith(_LOCAL)
+    if not (yes or is_free):
+        if sys.stdin is None or not sys.stdin.isatty():
+            return Finding(_REQUEST, True, f"{_NOT_TRIED}; --yes sends a small request", is_tried=False)
+        if not agreed(_QUESTION):
+            return Finding(_REQUEST, True, _NOT_TRIED, is_tried=False)
+    redactor = Redactor()
+    redactor.learn(os.environ)
+    route = _route(environment)
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            answer = _ask(executable, environment, directory)
+    except subprocess.TimeoutExpired:
+        return Finding(_REQUEST, False, f"no answer within {_REQUEST_TIMEOUT:g} s{route}", _fix(""))
+    except (OSError, ValueError) as error:
+        return Finding(_REQUEST, False, f"Claude Code gave no answer that can be read: {error}", "run it by hand")
+    text = visible(clip_line(redactor.text(str(answer.get("result") or "")), 300))
+    if answer.get("is_error"):
+        return Finding(_REQUEST, False, f"{text or 'the request failed'}{route}", _fix(text))
+    cost = answer.get("total_cost_usd") or 0
+    return Finding(_REQUEST, True, f"it answered in {answer.get('duration_api_ms', 0)} ms for ${cost:.4f}{route}")
+
+
+def _ask(executable: str, environment: Mapping[str, str], directory: str) -> dict[str, Any]:
+    arguments = [
+        *("-p", "Say ok.", "--output-format", "json", "--model", "haiku", "--system-prompt", "Answer with: ok"),
+        *("--tools", "", "--strict-mcp-config", "--no-session-persistence"),
+    ]
+    done = subprocess.run(
+        [executable, *arguments],
+        # Its ten attempts with growing pauses would keep a person waiting for what the first one says.
+        env={**environment, "CLAUDE_CODE_MAX_RETRIES": "1"},
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_REQUEST_TIMEOUT,
+        check=False,
+    )
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        raise ValueError(clip_line(done.stderr or done.stdout or "nothing was printed", 200)) from None
+    if not isinstance(answer, dict):
+        raise ValueError("it is no report")
+    return answer
+
+
+def _route(environment: Mapping[str, str]) -> str:
+    """Which way a request goes, without what an address or a proxy is signed in to with."""
+    address = _SIGN_IN.sub("//", environment.get(_ADDRESS, ""))
+    proxy = next((name for name in _PROXIES if environment.get(name)), None)
+    parts = [f"at {address}" if address else "", f"through the proxy of {proxy}" if proxy else ""]
+    return "".join(f" {visible(part)}" for part in parts if part)
+
+
+def _fix(text: str) -> str:
+    lower = text.lower()
+    if "credit" in lower or "limit" in lower or "quota" in lower:
+        return "the account has reached a limit: wait, or see its console"
+    if any(word in lower for word in ("api key", "auth", "login", "token", "401", "403")):
+        return "`claude-code-mcp claude auth login`, or a valid ANTHROPIC_API_KEY"
+    return f"check the network, {_ADDRESS}, HTTPS_PROXY and, behind a proxy of a company, NODE_EXTRA_CA_CERTS"
+
+
+async def _check_turn(settings: Settings) -> Finding:
+    """One turn of the real CLI on the scripted model, in a temporary home with a state directory of its own."""
+    from ..model.options import SessionOptions  # noqa: PLC0415 - only the deep check runs a session
+    from ..service import Service  # noqa: PLC0415
+    from ..testing import Sandbox, ScriptedModel  # noqa: PLC0415
+    from ..testing.script import script  # noqa: PLC0415
+
+    subject = "a turn on the scripted model"
+    with tempfile.TemporaryDirectory() as directory:
+        async with ScriptedModel() as model:
+            sandbox = Sandbox(Path(directory), model.url)
+            # Nothing of the check may be found in the user's own list of sessions and costs.
+            private = settings.model_copy(update={"state_dir": sandbox.root / "state"})
+            try:
+                async with Service(private, sandbox.environment()) as service:
+                    options = SessionOptions(cwd=str(sandbox.project))
+                    turn = await service.create(script("Say hello.", "hello"), options)
+                    outcome = await asyncio.wait_for(turn.outcome(), _TURN_TIMEOUT)
+            except (ClaudeCodeError, TimeoutError) as error:
+                return Finding(subject, False, str(error) or f"no answer within {_TURN_TIMEOUT:g} s")
+    detail = f"answered in {outcome.duration_ms} ms" if outcome.ok else f"{outcome.code}: {outcome.detail}"
+    return Finding(subject, outcome.ok and outcome.result == "hello", detail)
+
+
+def _versions() -> Iterator[str]:
+    for name in _PACKAGES:
+        try:
+            yield f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            yield f"no {name}"
+    for name in _PROGRAMS:
+        path = shutil.which(name)
+        if path is None:
+            yield f"no {name}"
+            continue
+        try:
+            done = subprocess.run(
+                [path, "--version"], capture_output=True, text=True, errors="replace", timeout=10, check=False
+            )
+            found = re.search(r"(?<!\d)\d+(?:\.\d+)+", done.stdout)
+            yield f"{name} {found[0]}" if found is not None else name
+        except (OSError, subprocess.SubprocessError):
+            yield f"{name} does not run"
 
 
 # -- claude -----------------------------------------------------------------------------------------------------------

@@ -14,12 +14,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .. import __version__
 from ..config import Settings, load_settings, variable_of
 from ..errors import ClaudeCodeError, ExecutableNotFound, InvalidArgument
-from .exit_codes import ExitCode
-from .flags import add_config_file, add_json, agreed, camel_names, positive, print_json, standard_input
+from .conventions import (
+    ExitCode,
+    add_config_file,
+    add_json,
+    agreed,
+    camel_names,
+    failed,
+    positive,
+    print_json,
+    print_outcome,
+    standard_input,
+    table,
+)
 
 if TYPE_CHECKING:
     from ..fleet.connection import FleetConnection
-    from ..fleet.host import Host
     from ..fleet.leases import Ownership
     from ..fleet.machines import FleetMember, Machine
     from ..fleet_app import GatewayPlace
@@ -58,7 +68,7 @@ def _add_fleet(commands: Any) -> None:
     _add_machine(up)
     _add_nats(up)
     add_config_file(up)
-    up.set_defaults(run=_run_up)
+    up.set_defaults(run=partial(_serve, _up))
     for name, act, summary in (
         ("status", _status, "the machines: load, versions, labels, and those that are gone"),
         ("ticket", _ticket, "print a ticket for one more machine, good for an hour"),
@@ -90,7 +100,7 @@ def _add_runner(commands: Any) -> None:
     _add_machine(parser)
     _add_nats(parser)
     add_config_file(parser)
-    parser.set_defaults(run=_run_runner)
+    parser.set_defaults(run=partial(_serve, _runner))
 
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:
@@ -144,16 +154,8 @@ def _directory(settings: Settings) -> Path:
 # -- being the home of a fleet, or a machine of it --------------------------------------------------------------------
 
 
-def _run_up(arguments: argparse.Namespace) -> int:
-    return _served(arguments, _up)
-
-
-def _run_runner(arguments: argparse.Namespace) -> int:
-    return _served(arguments, _runner)
-
-
-def _served(
-    arguments: argparse.Namespace, act: Callable[[argparse.Namespace, Settings], Coroutine[Any, Any, None]]
+def _serve(
+    act: Callable[[argparse.Namespace, Settings], Coroutine[Any, Any, None]], arguments: argparse.Namespace
 ) -> int:
     """Runs one of the two until a signal comes, with a log on stderr."""
     from ..app import log_to_stderr, on_signals  # noqa: PLC0415 - loads the MCP SDK
@@ -177,8 +179,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(work)
     except BaseExceptionGroup as group:
-        refusals = group.subgroup(ClaudeCodeError)
-        found: BaseException | None = refusals
+        found: BaseException | None = group.subgroup(ClaudeCodeError)
         while isinstance(found, BaseExceptionGroup):
             found = found.exceptions[0]
         if found is None:
@@ -221,7 +222,10 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
             ):
                 print(f"The fleet is up at {home.address}; this machine is {machine.name} ({machine.id}).")
                 _print_clients(gateway.url)
-                await _print_joining(home)
+                print(
+                    "To add a machine, run this on it within an hour (`claude-code-mcp fleet ticket` prints another):\n"
+                )
+                print(f"  claude-code-mcp runner --join {await home.enrolment.ticket()}\n", flush=True)
                 await gateway.ended()
         finally:
             await connection.abandon()
@@ -350,12 +354,6 @@ def _print_clients(url: str | None) -> None:
     sys.stdout.flush()
 
 
-async def _print_joining(home: "Host") -> None:
-    ticket = await home.enrolment.ticket()
-    print("To add a machine, run this on it within an hour (`claude-code-mcp fleet ticket` prints another):\n")
-    print(f"  claude-code-mcp runner --join {ticket}\n", flush=True)
-
-
 # -- looking at it, and changing it -----------------------------------------------------------------------------------
 
 Act = Callable[["FleetConnection", argparse.Namespace], Awaitable[int]]
@@ -417,17 +415,14 @@ def _table(alive: "list[Machine]", gone: "list[FleetMember]") -> list[str]:
     from ..model.text import visible  # noqa: PLC0415
 
     # What machines report is theirs: it must not reach the terminal as it is.
-    cells = [[visible(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return table([[visible(cell) for cell in row] for row in rows])
 
 
 async def _ticket(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
     from ..fleet.enrolment import ask_operator  # noqa: PLC0415
 
     ticket = (await ask_operator(connection, "ticket"))["ticket"]
-    print_json({"ticket": ticket}) if arguments.json else print(ticket)
-    return 0
+    return print_outcome(arguments, {"ticket": ticket}, ticket)
 
 
 async def _drain(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
@@ -438,8 +433,7 @@ async def _drain(connection: "FleetConnection", arguments: argparse.Namespace) -
     member = await (await Members.opened(connection)).drain(found.id, not arguments.undo, found.name)
     state = "takes nothing new" if member.draining else "takes sessions again"
     report = {"id": member.id, "name": member.name, "draining": member.draining}
-    print_json(report) if arguments.json else print(f"{member.name} ({member.id}) {state}.")
-    return 0
+    return print_outcome(arguments, report, f"{member.name} ({member.id}) {state}.")
 
 
 async def _remove(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
@@ -450,9 +444,7 @@ async def _remove(connection: "FleetConnection", arguments: argparse.Namespace) 
         member = membership.find(arguments.machine)
     question = f"Revoke the key of {member.name} ({member.id})? What runs there is cut off."
     if not arguments.yes and not agreed(question):
-        print("claude-code-mcp: it stays.", file=sys.stderr)
-        return int(ExitCode.REFUSED)
+        return failed("Nothing was removed.", ExitCode.REFUSED)
     await ask_operator(connection, "remove", machine=member.id)
     report = {"id": member.id, "name": member.name}
-    print_json(report) if arguments.json else print(f"{member.name} ({member.id}) is removed.")
-    return 0
+    return print_outcome(arguments, report, f"{member.name} ({member.id}) is removed.")

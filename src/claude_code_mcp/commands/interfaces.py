@@ -1,42 +1,27 @@
-"""`tui` and `web`: the terminal interface, its demonstration, and a link to the console.
-
-Each works in a project of its own, whose `CLAUDE.md` holds what the model says: so that prompts look as prompts do.
-Everything lives in one temporary directory, which is removed at the end, and on a server that ends with it.
-"""
+"""`tui` and `web`: the terminal interface, and a link to the console in the browser."""
 
 import argparse
 import http.client
 import json
 import os
 import sys
-import tempfile
 import time
 import webbrowser
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from ..claude.executable import find_executable
-from ..client.connections import address_of, start_server
+from ..client.connections import address_of
 from ..client.live_sessions import LiveSessions
 from ..config import load_settings
 from ..errors import InvalidArgument
 from ..processes.environment import OWN_PREFIX
 from ..shared import client
 from ..shared.client import McpClient
-from ..testing import Sandbox, ScriptedModelThread
-from ..testing.script import MARKER, Step, ask_user, parallel, plan, question, script, text, thinking, tool
 from . import shared as shared_command
-from .exit_codes import Unavailable
-from .flags import add_json, print_json
-from .verbs import target_of
-
-_INSTALL = (
-    "the terminal interface needs Textual: `pip install 'claude-code-mcp[tui]'`, or in a clone `pip install '.[tui]'`."
-)
+from .conventions import Unavailable, add_json, print_json, print_outcome
+from .verbs import add_own, add_target, target_of
 
 
 def add_to(commands: Any) -> None:
@@ -52,12 +37,8 @@ def _add_tui(commands: Any) -> None:
         "open questions, new sessions. `?` shows the keys. Leaving it ends no session.",
     )
     parser.add_argument("session", nargs="?", help="open this one: its id, the beginning of it, or its title")
-    parser.add_argument("--url", metavar="URL", help="a server that runs with --http, instead of the shared one")
-    parser.add_argument("--token", metavar="TOKEN", help="the token for --url (default: CLAUDE_CODE_MCP_TOKEN)")
-    parser.add_argument("--config", metavar="FILE", help="the TOML file with settings that the shared server has")
-    parser.add_argument(
-        "--own", action="store_true", help="on a server that is started for this and ends with it, not the shared one"
-    )
+    add_target(parser)
+    add_own(parser)
     parser.add_argument("--light", action="store_true", help="for a light background (Ctrl+T switches)")
     parser.add_argument("--demo", action="store_true", help="on a scripted model, with no account: see what it does")
     parser.set_defaults(run=_run_tui)
@@ -65,7 +46,10 @@ def _add_tui(commands: Any) -> None:
 
 def _run_tui(arguments: argparse.Namespace) -> int:
     if find_spec("textual") is None:
-        raise InvalidArgument(_INSTALL)
+        raise InvalidArgument(
+            "The terminal interface needs Textual: `pip install 'claude-code-mcp[tui]'`, or in a clone "
+            "`pip install '.[tui]'`."
+        )
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidArgument("tui needs a terminal; `ps`, `questions` and `answer` do without.")
     if arguments.demo:
@@ -79,6 +63,7 @@ def _run_tui(arguments: argparse.Namespace) -> int:
 
 
 def _run_demo(light: bool) -> int:
+    from .demo import demo_server  # noqa: PLC0415 - the scripted model is for this alone
 
     executable = find_executable(load_settings().claude_path)  # refused now, in one line
     with demo_server(executable) as (server, sessions):
@@ -95,132 +80,6 @@ def _run_app(
     app = Tui(open_client, directory, session_id=session_id, light=light)
     app.run()
     return app.return_code or 0
-
-
-# -- tui demo ---------------------------------------------------------------------------------------------------------
-
-
-_MORE: tuple[Step, ...] = ("This model follows a script, and the script has ended. Try another session: F3.",) * 40
-_CART = "def total(items):\n    return sum(item.price for item in items)\n\n\ndef empty(cart):\n    cart.clear()\n"
-
-
-@dataclass(frozen=True)
-class Project:
-    """A directory with a session in it."""
-
-    name: str
-    prompt: str
-    steps: tuple[Step, ...]
-    options: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
-
-
-def projects() -> list[Project]:
-    """What a newcomer sees: a permission with a diff, a plan, a question, a finished session, and one at work."""
-    answer = (
-        "## What I found\n\nThe **total** ignores quantities:\n\n"
-        "```python\ndef total(items):\n    return sum(item.price for item in items)\n```\n\n"
-        "| item | price | quantity |\n|---|---|---|\n| tea | 3 | 2 |\n| cup | 5 | 1 |\n\n"
-        "It says 8 and must say 11. I will multiply.\n"
-    )
-    edit = tool(
-        "Edit",
-        file_path="${cwd}/cart.py",
-        old_string="    return sum(item.price for item in items)\n",
-        new_string="    return sum(item.price * item.quantity for item in items)\n",
-    )
-    slow = "".join(f"{number}. Chapter {number} is read and its links are checked.\n" for number in range(1, 200))
-    return [
-        Project(
-            "docs",
-            "Check every link in the documentation.",
-            (text(slow, chunks=400, interval=0.4), "All links work.", *_MORE),
-            files={"README.md": "# Docs\n"},
-        ),
-        Project(
-            "search",
-            "Make the search tolerate typing mistakes.",
-            (
-                ask_user(
-                    question("How many mistakes may a word have?", "one", "two", header="Distance"),
-                    question("Where?", "titles", "texts", "tags", header="Fields", multiple=True),
-                ),
-                "Thank you. I will build it like that.",
-                *_MORE,
-            ),
-        ),
-        Project(
-            "billing",
-            "Plan the move of the invoices to the new database.",
-            (
-                plan(
-                    "# Move the invoices\n\n1. **Copy** the table `invoices` in batches of 10,000\n"
-                    "2. Write to both for a week\n3. Compare, then switch the reads\n\n> Nothing is deleted.\n"
-                ),
-                "The plan is approved; I begin with the copy.",
-                *_MORE,
-            ),
-            {"permissionMode": "plan"},
-        ),
-        Project(
-            "shop",
-            "The cart shows the wrong total. Fix it.",
-            (
-                parallel(
-                    thinking("The prices are right, so it must be the sum.", "I look at the cart first."),
-                    tool("Read", file_path="${cwd}/cart.py"),
-                ),
-                parallel(text(answer, chunks=30, interval=0.02), edit),
-                "Fixed: the total multiplies price and quantity.",
-                *_MORE,
-            ),
-            files={"cart.py": _CART},
-        ),
-    ]
-
-
-@contextmanager
-def demo_server(executable: str | None = None) -> Iterator[tuple["DemoServer", LiveSessions]]:
-    """A server with the sessions of the demo, and a client of it."""
-    with (
-        # Processes of the sessions may still write while it is removed; that must not end the demo with an error.
-        tempfile.TemporaryDirectory(prefix="claude-code-mcp-tui-", ignore_cleanup_errors=True) as directory,
-        ScriptedModelThread() as model,
-    ):
-        sandbox = Sandbox(Path(directory), model.url)
-        more = {"CLAUDE_CODE_PATH": executable} if executable else {}
-        server = DemoServer(sandbox, sandbox.environment(LOG_LEVEL="error", **more))
-        with server.open() as client:
-            yield server, LiveSessions(client)
-
-
-class DemoServer:
-    """The server of the sandbox, which ends with its one client."""
-
-    def __init__(self, sandbox: Sandbox, environment: dict[str, str]) -> None:
-        self.sandbox = sandbox
-        self._environment = environment
-        self._client: McpClient | None = None
-
-    def open(self) -> McpClient:
-        """The client, the first time with a server that is started for it."""
-        self._client = self._client or start_server([], self._environment)
-        return self._client
-
-    def start_sessions(self, sessions: LiveSessions) -> dict[str, str]:
-        """Begins all sessions; their ids by the names of their projects."""
-        return {project.name: self._start(sessions, project) for project in projects()}
-
-    def _start(self, sessions: LiveSessions, project: Project) -> str:
-        place = self.sandbox.project / project.name
-        place.mkdir()
-        for name, content in project.files.items():
-            (place / name).write_text(content, encoding="utf-8")
-        rules = script("What the model of this demo says:", *project.steps)
-        assert MARKER in rules
-        (place / "CLAUDE.md").write_text(rules, encoding="utf-8")
-        made = sessions.create(project.prompt, workingDirectory=str(place), **project.options)
-        return str(made["sessionId"])
 
 
 # -- web --------------------------------------------------------------------------------------------------------------
@@ -291,8 +150,10 @@ def _from_url(arguments: argparse.Namespace) -> dict[str, Any]:
         connection.request("POST", "/api/tickets", b"{}", headers)
         response = connection.getresponse()
         status, answer = response.status, json.loads(response.read(1 << 20))
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise Unavailable(f"{base} gives no link: {error}") from None
+    except OSError as error:
+        raise Unavailable(f"{base} gives no link: it cannot be reached ({error.strerror or error}).") from None
+    except (http.client.HTTPException, ValueError) as error:
+        raise Unavailable(f"{base} gives no link: what answers there is not claude-code-mcp ({error}).") from None
     finally:
         connection.close()
     if status == http.client.OK:
@@ -320,5 +181,4 @@ def _sign_out_all(arguments: argparse.Namespace) -> int:
     from ..state.state_directory import database_in  # noqa: PLC0415
 
     ended = SignIns(database_in(load_settings(file=arguments.config).state_dir)).end_all(None)
-    print_json({"ended": ended}) if arguments.json else print(f"{ended} sign-ins were ended.")
-    return 0
+    return print_outcome(arguments, {"ended": ended}, f"{ended} sign-ins were ended.")

@@ -1,6 +1,6 @@
 """The command line: registers every command, parses arguments, completes them in shells.
 
-Exit codes are those of `exit_codes.py`. Standard output takes any character on any terminal, and a reader that leaves
+Exit codes are those of `conventions.py`. Standard output takes any character on any terminal, and a reader that leaves
 early, as `| head` does, is no error.
 """
 
@@ -13,14 +13,14 @@ import re
 import shlex
 import sys
 from codecs import register_error
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
-from .exit_codes import ExitCode, exit_code_of
+from .conventions import ExitCode, exit_code_of, suggestion
 
 COMMANDS = {
     "serve": "serve",
@@ -39,7 +39,7 @@ COMMANDS = {
     "logs": "verbs",
     "sessions": "sessions",
     "costs": "costs",
-    "mcp": "mcp.command",
+    "mcp": "mcp",
     "web": "interfaces",
     "stats": "costs",
     "fleet": "fleet",
@@ -49,8 +49,8 @@ COMMANDS = {
     "claude": "doctor",
     "config": "config",
     "token": "serve",
-    "people": "invitations",
-    "audit": "audit_verify",
+    "people": "operator",
+    "audit": "operator",
     "backup": "backup",
     "restore": "backup",
     "completion": "parser",
@@ -62,6 +62,13 @@ _DESCRIPTION = """\
 Run Claude Code from any MCP client, with a person able to watch and answer at any moment.
 Without a command it serves MCP on standard input and output, which is how clients start it; the flags of
 `serve` may then be given too."""
+_FIRST_STEPS = """\
+first steps:
+  claude-code-mcp doctor                    is everything there?
+  claude-code-mcp demo                      see it work, with no account
+  claude-code-mcp config CLIENT --install   register it in a client
+  claude-code-mcp run 'Fix the tests'       a session from the shell
+  claude-code-mcp tui                       watch and answer all sessions"""
 
 
 def run(argv: Sequence[str], greeted: GreetedInput | None = None) -> int:
@@ -102,14 +109,6 @@ def _run(argv: Sequence[str], greeted: GreetedInput | None) -> int:
 _USAGE = "usage: claude-code-mcp COMMAND …; `claude-code-mcp --help` lists all of them\n"
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """What a mistyped word may have been meant as, as a sentence; empty if nothing is like it."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only here
-
-    near = get_close_matches(word.casefold(), list(known), 2)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
-
-
 class _Misuse(InvalidArgument):
     """A command line that does not parse; `usage` goes to stderr before the message."""
 
@@ -122,16 +121,13 @@ class _Parser(argparse.ArgumentParser):
     """Raises `_Misuse` where argparse would end the process, so that a waiting client can be told why."""
 
     def error(self, message: str) -> NoReturn:
-        raise _Misuse(_with_suggestion(_without_values(message)), self.format_usage())
+        message = _without_values(message)
+        choice = _INVALID_CHOICE.search(message)
+        near = suggestion(choice[1], re.findall(r"[\w-]+", choice[2])) if choice is not None else ""
+        raise _Misuse(f"{message}.{near}" if near else message, self.format_usage())
 
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
-
-
-def _with_suggestion(message: str) -> str:
-    """A message of argparse about a value that is none of several, with those that are like it."""
-    found = _INVALID_CHOICE.search(message)
-    return message + suggestion(found[1], re.findall(r"[\w-]+", found[2])) if found is not None else message
 
 
 def _without_values(message: str) -> str:
@@ -140,14 +136,17 @@ def _without_values(message: str) -> str:
     if not separator:
         return message
     options = [option for option in unknown.split(" ") if re.fullmatch(r"--?[A-Za-z][A-Za-z-]{0,30}", option)]
-    return f"{start}{separator}{' '.join(options) or 'there is more than the command takes'}"
+    return f"{start}{separator}{' '.join(options)}" if options else f"{start}too many arguments"
 
 
 def build_parser(names: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
     """The parser with these commands; each sets `run` to the function that takes the parsed arguments. A mistake on the
     command line raises InvalidArgument instead of ending the process."""
     parser = _Parser(
-        prog="claude-code-mcp", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="claude-code-mcp",
+        description=_DESCRIPTION,
+        epilog=_FIRST_STEPS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("-V", "--version", action="version", version=f"claude-code-mcp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -181,7 +180,7 @@ def run_with_output(command: Callable[[], int]) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except (BrokenPipeError, BaseExceptionGroup) as error:
-        if _other_than_broken_pipe(error):
+        if isinstance(error, BaseExceptionGroup) and error.split(BrokenPipeError)[1] is not None:
             raise
         _discard_output()
         return 0
@@ -205,10 +204,6 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 
 register_error(_ESCAPE, _escaped)
-
-
-def _other_than_broken_pipe(error: BaseException) -> bool:
-    return isinstance(error, BaseExceptionGroup) and error.split(BrokenPipeError)[1] is not None
 
 
 def _discard_output() -> None:
@@ -238,7 +233,6 @@ def add_to(commands: Any) -> None:
 
 
 def _print_completion(arguments: argparse.Namespace) -> int:
-
     print(_SHELLS[arguments.shell](list(commands_of(build_parser()))), end="")
     return 0
 
@@ -300,42 +294,37 @@ complete -o default -F _claude_code_mcp claude-code-mcp
 
 
 def _bash(commands: list[CompletedCommand]) -> str:
-    paths = "|".join(shlex.quote(_before_last(command.path)) for command in commands if command.path)
-    cases = "\n".join(
-        f"        {shlex.quote(command.path)}) candidates={_bash_words(command)} ;;" for command in commands
-    )
-    return _BASH.format(paths=paths, cases=cases)
-
-
-def _before_last(path: str) -> str:
-    """How a path looks when its last word has just been read: what is before it, a space and the word."""
-    before, _, last = path.rpartition(" ")
-    return f"{before} {last}"
-
-
-def _bash_words(command: CompletedCommand) -> str:
-    fixed = shlex.quote(" ".join((*command.below, *command.choices, *command.flags)))
-    return f'{fixed}" $({_IDS})"' if command.takes_session else fixed
+    paths, cases = [], []
+    for command in commands:
+        # How a path looks when its last word has just been read: what is before it, a space and the word.
+        before, _, last = command.path.rpartition(" ")
+        if last:
+            paths.append(shlex.quote(f"{before} {last}"))
+        candidates = shlex.quote(" ".join((*command.below, *command.choices, *command.flags)))
+        if command.takes_session:
+            candidates += f'" $({_IDS})"'
+        cases.append(f"        {shlex.quote(command.path)}) candidates={candidates} ;;")
+    return _BASH.format(paths="|".join(paths), cases="\n".join(cases))
 
 
 def _zsh(commands: list[CompletedCommand]) -> str:
-    head = (
-        "# claude-code-mcp: completion for zsh, by way of that for bash\nautoload -U +X bashcompinit && bashcompinit\n"
-    )
-    return head + _bash(commands)
+    """By way of that for bash."""
+    return f"# claude-code-mcp: completion for zsh\nautoload -U +X bashcompinit && bashcompinit\n{_bash(commands)}"
 
 
 # -- fish ---------------------------------------------------------------------------------------------------------
 
 
 def _fish(commands: list[CompletedCommand]) -> str:
-    return "# claude-code-mcp: completion for fish\n" + "".join(
-        f"{line}\n" for command in commands for line in _fish_lines(command)
-    )
+    lines = (line for command in commands for line in _fish_lines(command))
+    return "\n".join(["# claude-code-mcp: completion for fish", *lines, ""])
 
 
 def _fish_lines(command: CompletedCommand) -> Iterator[str]:
-    base = f"complete -c claude-code-mcp -n {shlex.quote(_fish_condition(command))}"
+    seen = [f"__fish_seen_subcommand_from {word}" for word in command.path.split()]
+    unseen = [f"not __fish_seen_subcommand_from {' '.join(command.below)}"] if command.below else []
+    condition = "; and ".join([*seen, *unseen]) if seen else "__fish_use_subcommand"
+    base = f"complete -c claude-code-mcp -n {shlex.quote(condition)}"
     for name, summary in command.below.items():
         yield f"{base} -f -a {shlex.quote(name)} -d {shlex.quote(_plain(summary))}"
     for choice in command.choices:
@@ -345,14 +334,6 @@ def _fish_lines(command: CompletedCommand) -> Iterator[str]:
         yield f"{base} {kind} -d {shlex.quote(_plain(summary))}"
     if command.takes_session:
         yield f"{base} -f -a {shlex.quote(f'({_IDS})')}"
-
-
-def _fish_condition(command: CompletedCommand) -> str:
-    seen = [f"__fish_seen_subcommand_from {word}" for word in command.path.split()]
-    if not seen:
-        return "__fish_use_subcommand"
-    unseen = [f"not __fish_seen_subcommand_from {' '.join(command.below)}"] if command.below else []
-    return "; and ".join([*seen, *unseen])
 
 
 _SHELLS: dict[str, Callable[[list[CompletedCommand]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}

@@ -10,8 +10,7 @@ from typing import Any, get_args
 from ..config import CONFIG_FILE_VARIABLE, Settings, description_of, load_settings, variable_of
 from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
-from .exit_codes import exit_code_of
-from .flags import add_config_file, add_json, print_json
+from .conventions import add_config_file, add_json, exit_code_of, print_outcome
 
 SETTINGS_WITH_FLAG = ("on_disconnect", "toolsets")
 """Fields of `Settings` that can be set on the command line too."""
@@ -139,5 +138,4 @@ def _add_token(commands: Any) -> None:
 
 def _print_token(arguments: argparse.Namespace) -> int:
     token = secrets.token_urlsafe(_BYTES)
-    print_json({"token": token}) if arguments.json else print(token)
-    return 0
+    return print_outcome(arguments, {"token": token}, token)

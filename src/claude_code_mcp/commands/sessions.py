@@ -25,8 +25,7 @@ from ..shared.client import ask_shared
 from ..state.documents import Mark
 from ..store.catalogue import Catalogue, Entry
 from ..store.transcript_export import Detail
-from .exit_codes import ExitCode
-from .flags import add_json, agreed, camel_names, positive, print_json
+from .conventions import ExitCode, add_json, agreed, camel_names, failed, positive, print_json, print_outcome
 
 _FIRST_LINES = 20
 _MOST_SESSIONS = 1_000_000
@@ -69,15 +68,15 @@ def _add_reading(actions: Any) -> None:
 
 
 def _add_care(actions: Any) -> None:
-    rename = _with_session(actions, "rename", "give it a title, as Claude Code does", _rename)
+    rename = _with_session(actions, "rename", "give it a title, as Claude Code does", _change)
     rename.add_argument("title", help="the title; empty to take it away")
-    tag = _with_session(actions, "tag", "give it a tag", _tag)
+    tag = _with_session(actions, "tag", "give it a tag", _change)
     tag.add_argument("tag", help="the tag; empty to take it away")
     for action, (_, _, description) in _MARKS.items():
-        _with_session(actions, action, description, _mark).set_defaults(action=action)
-    fork = _with_session(actions, "fork", "copy the conversation under a new id, and print that", _fork)
+        _with_session(actions, action, description, _change)
+    fork = _with_session(actions, "fork", "copy the conversation under a new id, and print that", _change)
     fork.add_argument("--title", help="the title of the copy")
-    export = _with_session(actions, "export", "write the conversation to a file, without secrets", _export)
+    export = _with_session(actions, "export", "write the conversation to a file, without secrets", _change)
     export.add_argument("--format", choices=("markdown", "html"), default="markdown", help="default: markdown")
     export.add_argument("--output", type=Path, metavar="FILE", help="where to; unset, a file in the state directory")
     export.add_argument("--thinking", action="store_true", help="what the model thought, too")
@@ -94,7 +93,7 @@ def _with_session(actions: Any, name: str, description: str, run: Any) -> argpar
     parser: argparse.ArgumentParser = actions.add_parser(name, help=description)
     parser.add_argument("session", help="its id, or the beginning of it")
     add_json(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, action=name)
     return parser
 
 
@@ -106,21 +105,24 @@ def library() -> SessionLibrary:
 
 
 def print_unread(sessions: SessionLibrary) -> None:
-    """Tells on stderr if something on disk could not be read."""
+    """Prints to stderr if something on disk could not be read."""
     reason = sessions.catalogue.unread()
     if reason is not None:
         print(reason, file=sys.stderr)
 
 
 def _full_id(catalogue: Catalogue, prefix: str) -> str:
-    """The id of the one session that begins with `prefix`. Raises SessionNotFound if there is none, or several."""
+    """The id of the one session whose id begins with `prefix`. Raises SessionNotFound if there is none, or several."""
     # A whole id first: a session that only the history knows is not among the ids below.
     if catalogue.find(prefix) is not None:
         return prefix
     matching = [session_id for session_id in catalogue.ids() if session_id.startswith(prefix.lower())]
     if len(matching) != 1:
-        problem = "No session begins" if not matching else f"{len(matching)} sessions begin"
-        raise SessionNotFound(f"{problem} with {prefix!r}; `claude-code-mcp sessions list` shows them.")
+        if matching:
+            raise SessionNotFound(f"{prefix!r} is ambiguous ({len(matching)} matches): use a longer prefix.")
+        raise SessionNotFound(
+            f"No session has an id that begins with {prefix!r}; `claude-code-mcp sessions` lists them."
+        )
     return matching[0]
 
 
@@ -194,17 +196,17 @@ async def _print_all(sessions: SessionLibrary, session_id: str, arguments: argpa
 
 
 def _follow(arguments: argparse.Namespace) -> int:
-    sessions = library()
-    session_id = _full_id(sessions.catalogue, arguments.session)
-    asyncio.run(_print_growth(sessions, session_id, as_json=arguments.json))
+    asyncio.run(_print_growth(arguments))
     return 0
 
 
-async def _print_growth(sessions: SessionLibrary, session_id: str, *, as_json: bool) -> None:
+async def _print_growth(arguments: argparse.Namespace) -> None:
     """The last lines, and then every new one, without end; as JSON, an object for each."""
+    sessions = library()
+    session_id = _full_id(sessions.catalogue, arguments.session)
 
     def show(line: str) -> None:
-        print(json.dumps({"line": line}, ensure_ascii=False) if as_json else visible(line), flush=True)
+        print(json.dumps({"line": line}, ensure_ascii=False) if arguments.json else visible(line), flush=True)
 
     # The size is read before the last lines are: a line that is written in between is shown twice rather than never.
     entry = sessions.catalogue.find(session_id)
@@ -218,29 +220,32 @@ async def _print_growth(sessions: SessionLibrary, session_id: str, *, as_json: b
 # -- care ---------------------------------------------------------------------------------------------------------
 
 
-def _rename(arguments: argparse.Namespace) -> int:
-    return _done(lambda sessions, session_id: sessions.rename(session_id, arguments.title), arguments, "title")
-
-
-def _tag(arguments: argparse.Namespace) -> int:
-    return _done(lambda sessions, session_id: sessions.tag(session_id, arguments.tag), arguments, "tag")
-
-
-def _mark(arguments: argparse.Namespace) -> int:
-    mark, on, _ = _MARKS[arguments.action]
-    return _done(lambda sessions, session_id: sessions.mark(session_id, mark, on), arguments, str(mark), on)
-
-
-def _fork(arguments: argparse.Namespace) -> int:
-    return _done(lambda sessions, session_id: sessions.copy(session_id, LOCAL, arguments.title), arguments, "copyId")
-
-
-def _export(arguments: argparse.Namespace) -> int:
-    detail = Detail(full=True, thinking=arguments.thinking)
-    target = arguments.output.absolute() if arguments.output is not None else None
-    return _done(
-        lambda sessions, session_id: sessions.export(session_id, arguments.format, detail, target), arguments, "path"
-    )
+def _change(arguments: argparse.Namespace) -> int:
+    """Does one thing to the session and prints what comes of it, if anything; as JSON under the name of what it is."""
+    sessions = library()
+    session_id = _full_id(sessions.catalogue, arguments.session)
+    work: Coroutine[Any, Any, object]
+    match arguments.action:
+        case "rename":
+            field, value, work = "title", None, sessions.rename(session_id, arguments.title)
+        case "tag":
+            field, value, work = "tag", None, sessions.tag(session_id, arguments.tag)
+        case "fork":
+            field, value, work = "copyId", None, sessions.copy(session_id, LOCAL, arguments.title)
+        case "export":
+            target = arguments.output.absolute() if arguments.output is not None else None
+            detail = Detail(full=True, thinking=arguments.thinking)
+            field, value, work = "path", None, sessions.export(session_id, arguments.format, detail, target)
+        case _:
+            mark, value, _ = _MARKS[arguments.action]
+            field, work = str(mark), sessions.mark(session_id, mark, value)
+    result = asyncio.run(work)
+    if arguments.json:
+        shown = str(result) if isinstance(result, Path) else result
+        print_json({"sessionId": session_id, field: value if result is None else shown})
+    elif result is not None:
+        print(result)
+    return 0
 
 
 def _delete(arguments: argparse.Namespace) -> int:
@@ -249,10 +254,8 @@ def _delete(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         entry = sessions.catalogue.find(session_id)
         title = clip_line((entry.title or entry.first_prompt or "") if entry is not None else "", 80)
-        title = visible(title)
         if not agreed(f"Delete {session_id} ({title}) for good?"):
-            print("Nothing was deleted.", file=sys.stderr)
-            return int(ExitCode.REFUSED)
+            return failed("Nothing was deleted.", ExitCode.REFUSED)
     asyncio.run(sessions.remove(session_id))
     if arguments.json:
         print_json({"sessionId": session_id, "deleted": True})
@@ -283,39 +286,15 @@ def _diff(arguments: argparse.Namespace) -> int:
 
 def _merge(arguments: argparse.Namespace) -> int:
     with _changes(arguments) as (session_id, changes):
-        _print_result(arguments, session_id, "message", asyncio.run(changes.merge(arguments.message)))
-    return 0
+        done = asyncio.run(changes.merge(arguments.message))
+        return print_outcome(arguments, {"sessionId": session_id, "message": done}, done)
 
 
 def _discard(arguments: argparse.Namespace) -> int:
     with _changes(arguments) as (session_id, changes):
         lost = asyncio.run(changes.unsaved())
         if lost and not arguments.yes and not agreed(f"This would be lost: {lost}. Discard it?"):
-            print("Nothing was discarded.", file=sys.stderr)
-            return int(ExitCode.REFUSED)
+            return failed("Nothing was discarded.", ExitCode.REFUSED)
         # With what the person has seen: if more would be lost by now, it is refused.
         done = asyncio.run(changes.discard(None if arguments.yes else lost))
-        _print_result(arguments, session_id, "message", done)
-    return 0
-
-
-def _done(work: Any, arguments: argparse.Namespace, field: str, value: object = None) -> int:
-    """Does one thing to the session and prints what comes of it, if anything; as JSON under the name of `field`, where
-    `value` stands if nothing else comes."""
-    sessions = library()
-    session_id = _full_id(sessions.catalogue, arguments.session)
-    made: Coroutine[Any, Any, object] = work(sessions, session_id)
-    result = asyncio.run(made)
-    if arguments.json:
-        print_json({"sessionId": session_id, field: value if result is None else _plain(result)})
-    elif result is not None:
-        print(result)
-    return 0
-
-
-def _plain(result: object) -> object:
-    return str(result) if isinstance(result, Path) else result
-
-
-def _print_result(arguments: argparse.Namespace, session_id: str, field: str, result: str) -> None:
-    print_json({"sessionId": session_id, field: result}) if arguments.json else print(result)
+        return print_outcome(arguments, {"sessionId": session_id, "message": done}, done)

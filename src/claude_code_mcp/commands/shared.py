@@ -1,4 +1,4 @@
-"""`shared`: the server that all clients of this user share, for people: look at it, start and end it; and being it."""
+"""`shared`: the server that all clients of this user share: its status, starting and stopping it, and running as it."""
 
 import argparse
 import asyncio
@@ -17,8 +17,7 @@ from ..errors import InvalidArgument
 from ..processes.environment import DEPTH, MARK
 from ..shared import client, place
 from ..shared.hello import Hello, new_identity
-from .exit_codes import ExitCode, Unavailable
-from .flags import add_config_file, add_json, positive, print_json
+from .conventions import ExitCode, Unavailable, add_config_file, add_json, failed, positive, print_outcome
 from .serve import SETTINGS_WITH_FLAG, add_setting, overrides
 
 _INHERITED_HELP = "for fronts: the socket and the lock of this place are open as descriptors 3 and 4"
@@ -35,7 +34,7 @@ def add_to(commands: Any) -> None:
         f"itself when nobody has used it for a while ({variable_of('shared_idle_ms')}).",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    status = actions.add_parser("status", help="whether it runs, and for whom; exit code 1 if none runs")
+    status = actions.add_parser("status", help="whether it runs, and for whom; exit code 5 if none does")
     add_json(status)
     status.set_defaults(run=_status)
     for name, act, summary in (
@@ -103,12 +102,8 @@ def _asked(where: place.Place, ask: str) -> Any:
 
 def _status(arguments: argparse.Namespace) -> int:
     running = [status for where in _places() if (status := _asked(where, "status")) is not None]
-    if arguments.json:
-        print_json(running)
-    elif not running:
-        print("No shared server runs.")
-    for status in running if not arguments.json else ():
-        print("\n".join(_status_lines(status)))
+    text = "\n".join(line for status in running for line in _status_lines(status)) or "No shared server runs."
+    print_outcome(arguments, running, text)
     return int(ExitCode.DONE if running else ExitCode.UNAVAILABLE)
 
 
@@ -159,8 +154,7 @@ def _logs(arguments: argparse.Namespace) -> int:
                     log.seek(at)  # the rest of the line is still to come
                     time.sleep(_FOLLOW_INTERVAL)  # another process writes it
     except FileNotFoundError:
-        print(f"There is no log at {file}.", file=sys.stderr)
-        return int(ExitCode.NOT_FOUND)
+        return failed(f"There is no log at {file}.", ExitCode.NOT_FOUND)
     return 0
 
 
@@ -177,8 +171,7 @@ def _start(arguments: argparse.Namespace) -> int:
         raise InvalidArgument(f"It runs already (pid {running['pid']}); to serve over HTTP too: shared restart --http.")
     else:
         text = f"It runs already: pid {running['pid']}, {running['socket']}"
-    print_json(running) if arguments.json else print(text)
-    return 0
+    return print_outcome(arguments, running, text)
 
 
 def running_place(arguments: argparse.Namespace) -> place.Place:
@@ -231,13 +224,8 @@ def _settings_arguments(arguments: argparse.Namespace) -> list[str]:
 def _stop(arguments: argparse.Namespace) -> int:
     chosen = _places() if arguments.all else [_own_place()[0]]
     stopped = [status for where in chosen if (status := _asked(where, "stop")) is not None]
-    if arguments.json:
-        print_json(stopped)
-    else:
-        for status in stopped:
-            print(f"Stopped: pid {status['pid']}, {status.get('busy', 0)} sessions were at work")
-        if not stopped:
-            print("No shared server runs.")
+    lines = [f"Stopped: pid {status['pid']}, {status.get('busy', 0)} sessions were at work" for status in stopped]
+    print_outcome(arguments, stopped, "\n".join(lines) or "No shared server runs.")
     return 0 if stopped else 1
 
 
@@ -262,8 +250,7 @@ def _restart(arguments: argparse.Namespace) -> int:
     where, fingerprint = _own_place(_settings_arguments(arguments))
     _asked(where, "restart")
     status = _started(where, fingerprint, arguments)
-    print_json(status) if arguments.json else print(f"Restarted: pid {status['pid']}, {status['socket']}")
-    return 0
+    return print_outcome(arguments, status, f"Restarted: pid {status['pid']}, {status['socket']}")
 
 
 # -- being it -------------------------------------------------------------------------------------------------

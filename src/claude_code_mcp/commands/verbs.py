@@ -7,25 +7,36 @@ answer changes nothing, and is never taken for a yes.
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TextIO
 
 from ..client.connections import Target
 from ..client.live_sessions import LiveSessions
 from ..client.open_questions import OpenQuestion, OpenQuestions
-from ..client.question_view import ACCEPT_EDITS, NoAnswer, decide
+from ..client.question_view import ACCEPT_EDITS, NoAnswer, Style, decide, question_lines
 from ..client.resource_reader import Report
 from ..errors import InvalidArgument
 from ..model.options import BYPASS
 from ..model.question import Choice, QuestionKind
-from ..model.text import clip, visible
-from ..shared.client import CallFailed, NotRunning
-from .exit_codes import ExitCode, Unavailable, exit_code_of
-from .flags import add_json, agreed, positive, print_json, seconds
-from .printing import print_question, table
+from ..model.text import age, clip, clip_line, visible
+from ..shared.client import CallFailed, McpClient, NotRunning
+from .conventions import (
+    ExitCode,
+    Unavailable,
+    add_json,
+    agreed,
+    exit_code_of,
+    failed,
+    positive,
+    print_json,
+    print_outcome,
+    seconds,
+    table,
+)
 
 Verb = Callable[[LiveSessions, argparse.Namespace], int]
 
@@ -33,16 +44,27 @@ Verb = Callable[[LiveSessions, argparse.Namespace], int]
 def add_verb(commands: Any, name: str, summary: str, run: Callable[[argparse.Namespace], int]) -> Any:
     """A command that is a client of a server."""
     parser = commands.add_parser(name, help=summary)
-    parser.add_argument("--url", metavar="URL", help="a server that runs with --http, instead of the shared one")
-    parser.add_argument("--token", metavar="TOKEN", help="the token for --url (default: CLAUDE_CODE_MCP_TOKEN)")
-    parser.add_argument("--config", metavar="FILE", help="the TOML file with settings that the shared server has")
+    add_target(parser)
     add_json(parser)
     parser.set_defaults(run=run)
     return parser
 
 
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Which server it is."""
+    parser.add_argument("--url", metavar="URL", help="a server that runs with --http, instead of the shared one")
+    parser.add_argument("--token", metavar="TOKEN", help="the token for --url (default: CLAUDE_CODE_MCP_TOKEN)")
+    parser.add_argument("--config", metavar="FILE", help="the TOML file with settings that the shared server has")
+
+
 def add_session(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("session", help="its id, the beginning of it, or its title")
+
+
+def add_own(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--own", action="store_true", help="on a server that is started for this and ends with it, not the shared one"
+    )
 
 
 def target_of(arguments: argparse.Namespace) -> Target:
@@ -51,43 +73,82 @@ def target_of(arguments: argparse.Namespace) -> Target:
 
 def at_running_server(verb: Verb) -> Callable[[argparse.Namespace], int]:
     """Runs a verb on a server that must be running already."""
-    return lambda arguments: _failures_as_code(lambda: _joined(verb, arguments))
+    return lambda arguments: _run(verb, arguments, target_of(arguments).join)
 
 
 def at_server(verb: Verb) -> Callable[[argparse.Namespace], int]:
     """Runs a verb on a server that is started if need be."""
-    return lambda arguments: _failures_as_code(lambda: _opened(verb, arguments))
+    return lambda arguments: _run(verb, arguments, target_of(arguments).open)
 
 
-def _joined(verb: Verb, arguments: argparse.Namespace) -> int:
-    with target_of(arguments).join() as client:
-        return verb(LiveSessions(client), arguments)
-
-
-def _opened(verb: Verb, arguments: argparse.Namespace) -> int:
-    with target_of(arguments).open() as client:
-        return verb(LiveSessions(client), arguments)
-
-
-def _failures_as_code(work: Callable[[], int]) -> int:
+def _run(verb: Verb, arguments: argparse.Namespace, connect: Callable[[], McpClient]) -> int:
     """The exit code of a verb; a refusal of the server, or its end, is a line on stderr. What we refuse ourselves is
     raised."""
     try:
-        return work()
+        with connect() as client:
+            return verb(LiveSessions(client), arguments)
     except CallFailed as error:
         return failed(str(error), exit_code_of(error.code))
     except NotRunning as error:
         raise Unavailable(f"{error}; sessions are kept, and the next message to one resumes it") from None
 
 
-def failed(problem: str, code: int = ExitCode.FAILED) -> int:
-    print(f"claude-code-mcp: {problem}", file=sys.stderr)
-    return int(code)
+# -- what is printed ---------------------------------------------------------------------------------------------------
 
 
-def print_outcome(arguments: argparse.Namespace, report: dict[str, Any], text: str) -> None:
-    """What came of a verb: the server's own report as JSON, or a line."""
-    print_json(report) if arguments.json else print(text)
+_COLOURS = {Style.HEAD: "1", Style.REMOVED: "31", Style.ADDED: "32", Style.SAME: "2"}
+_LONGEST = 60
+"""Characters of a title or a question in a table."""
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Whether a stream is a terminal with colours; NO_COLOR and a dumb terminal say no."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def print_question(asked: OpenQuestion, stream: TextIO | None = None) -> None:
+    """Prints all of a question, whose it is first."""
+    stream = stream or sys.stdout
+    colour = has_colour(stream)
+    print(f"[{asked.id}] {session_name(asked.session)}", file=stream)
+    for text, style in question_lines(asked.question):
+        code = _COLOURS.get(style) if colour else None
+        print(f"\x1b[{code}m{text}\x1b[0m" if code else text, file=stream)
+    stream.flush()
+
+
+def session_name(session: Mapping[str, Any]) -> str:
+    """The id of a listed session and, where known, title and directory."""
+    title, project = session.get("displayText"), session.get("projectDirectory")
+    named = f" {visible(clip_line(title, _LONGEST))}" if title else ""
+    return f"session {session['sessionId'][:8]}{named}" + (f" in {visible(project)}" if project else "")
+
+
+def session_table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Lines of equal columns for listed sessions."""
+    return table([("ID", "STATE", "AGE", "COST", "PROJECT", "QUESTION", "TITLE"), *map(_row, rows)])
+
+
+def _row(session: Mapping[str, Any]) -> tuple[str, ...]:
+    asks: list[str] = session.get("asks") or []
+    more = f" (+{len(asks) - 1})" if len(asks) > 1 else ""
+    cost = session.get("costUsd")
+    return (
+        session["sessionId"][:8],
+        session.get("activeStatus") or session.get("lastStatus") or "-",
+        age(session.get("created") or session["timestamp"], time.time()),
+        f"${cost:.4f}" if cost is not None else "-",
+        _short_path(session.get("projectDirectory") or "-"),
+        visible(clip_line(asks[0], _LONGEST)) + more if asks else "",
+        visible(clip_line(session["displayText"], _LONGEST)),
+    )
+
+
+def _short_path(path: str) -> str:
+    """The end of a long path, which tells more than its beginning."""
+    home = os.path.expanduser("~")
+    path = f"~{path[len(home) :]}" if path == home or path.startswith(f"{home}{os.sep}") else path
+    return visible(path if len(path) <= _LONGEST // 2 else f"...{path[3 - _LONGEST // 2 :]}")
 
 
 # -- asking -----------------------------------------------------------------------------------------------------------
@@ -210,11 +271,12 @@ def _ps(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 
 
 def _listed(sessions: LiveSessions, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    return [session for session in sessions.live() if arguments.all or _is_alive(session)]
-
-
-def _is_alive(session: dict[str, Any]) -> bool:
-    return session["isActive"] or session.get("activeStatus") in ("running", "waiting_for_input")
+    busy = ("running", "waiting_for_input")
+    return [
+        session
+        for session in sessions.live()
+        if arguments.all or session["isActive"] or session.get("activeStatus") in busy
+    ]
 
 
 def _print_sessions(listed: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
@@ -224,7 +286,7 @@ def _print_sessions(listed: list[dict[str, Any]], arguments: argparse.Namespace)
         print("".join(f"{session['sessionId']}\n" for session in listed), end="")
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        lines = table(listed) if listed else [_NONE]
+        lines = session_table(listed) if listed else [_NONE]
         print("\n".join(line if width is None else clip(line, width) for line in lines))
 
 
@@ -234,28 +296,29 @@ def _print_sessions(listed: list[dict[str, Any]], arguments: argparse.Namespace)
 def _questions(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     asked = OpenQuestions(sessions).all()
     if arguments.json:
-        print_json(
-            [
-                {
-                    "inputId": entry.id,
-                    "sessionId": entry.session["sessionId"],
-                    "type": entry.question.kind,
-                    "toolName": entry.question.tool_name,
-                    "toolInput": entry.question.tool_input,
-                    "description": entry.question.description,
-                    "canAllowForSession": entry.for_session,
-                    "sessionRules": entry.question.session_rules,
-                    "expiresAt": entry.expires_at,
-                }
-                for entry in asked
-            ]
-        )
+        print_json([_question_data(entry) for entry in asked])
         return 0
     for number, entry in enumerate(asked):
         print("\n" if number else "", end="")
         print_question(entry)
-    print("" if asked else "No open questions.\n", end="")
+    if not asked:
+        print("No open questions.")
     return 0
+
+
+def _question_data(asked: OpenQuestion) -> dict[str, Any]:
+    question = asked.question
+    return {
+        "inputId": asked.id,
+        "sessionId": asked.session["sessionId"],
+        "type": question.kind,
+        "toolName": question.tool_name,
+        "toolInput": question.tool_input,
+        "description": question.description,
+        "canAllowForSession": asked.for_session,
+        "sessionRules": question.session_rules,
+        "expiresAt": asked.expires_at,
+    }
 
 
 # -- one session --------------------------------------------------------------------------------------------------
@@ -330,16 +393,18 @@ _DECISIONS = {
     "session": "yes, and do not ask for the like again in this session",
     "edits": "approve a plan and accept edits from then on",
     "deny": "no; TEXT is the reason, or what to change in a plan",
-    "say": "answer a question of Claude's: a TEXT for each of its parts, a label or anything else",
+    "say": "answer Claude's question: a TEXT for each part, a label or anything else",
 }
 
 
 def _add_steering(commands: Any) -> None:
     answer = add_verb(commands, "answer", "show an open question and answer it", at_running_server(_answer))
+    answer.formatter_class = argparse.RawDescriptionHelpFormatter
+    listed = "".join(f"\n  {name:<9}{summary}" for name, summary in _DECISIONS.items())
+    answer.description = f"Shows the question, and answers it with one of these decisions:\n{listed}"
     answer.add_argument("question", metavar="ID", help="its id or the beginning of it, or a session that asks just one")
-    listed = "; ".join(f"{name}: {summary}" for name, summary in _DECISIONS.items())
     answer.add_argument(
-        "decision", nargs="?", choices=sorted(_DECISIONS), metavar="DECISION", help=f"{listed}. Unset, you are asked"
+        "decision", nargs="?", choices=sorted(_DECISIONS), metavar="DECISION", help="see above; unset, you are asked"
     )
     answer.add_argument("text", nargs="*", metavar="TEXT", help="for deny and say")
     interrupt = add_verb(commands, "interrupt", "stop the turn of a session and keep it", at_running_server(_interrupt))
@@ -359,23 +424,17 @@ def _answer(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
         if arguments.decision is None:
             decision = _asked_at_terminal(asked)
         elif arguments.decision == "say":
-            decision = _parts_answered(asked, arguments.text)
+            parts = len(asked.question.choices)
+            if asked.question.kind is not QuestionKind.USER_QUESTION or len(arguments.text) != parts:
+                raise NoAnswer(f"say: this question has {parts} parts to answer.")
+            decision = {"decision": "allow", "answers": arguments.text}
         else:
             decision = decide(asked, arguments.decision, " ".join(arguments.text))
     except NoAnswer as error:
         raise InvalidArgument(str(error)) from None
     if decision is None:
-        return failed("nothing was answered.")
-    report = questions.answer(asked, decision)
-    print_outcome(arguments, report, f"Answered: {decision['decision']}.")
-    return 0
-
-
-def _parts_answered(asked: OpenQuestion, texts: list[str]) -> dict[str, Any]:
-    parts = len(asked.question.choices)
-    if asked.question.kind is not QuestionKind.USER_QUESTION or len(texts) != parts:
-        raise NoAnswer(f"say: this question has {parts} parts to answer.")
-    return {"decision": "allow", "answers": texts}
+        return failed("Nothing was answered.")
+    return print_outcome(arguments, questions.answer(asked, decision), f"Answered: {decision['decision']}.")
 
 
 def _asked_at_terminal(asked: OpenQuestion) -> dict[str, Any] | None:
@@ -399,8 +458,7 @@ def _asked_at_terminal(asked: OpenQuestion) -> dict[str, Any] | None:
 
 def _interrupt(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     report = sessions.interrupt(sessions.find(arguments.session))
-    print_outcome(arguments, report, f"{report['sessionId']}: {report['status']}")
-    return 0
+    return print_outcome(arguments, report, f"{report['sessionId']}: {report['status']}")
 
 
 _BYPASS_QUESTION = (
@@ -411,14 +469,11 @@ _BYPASS_QUESTION = (
 
 def _bypass(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     if arguments.switch == "on" and not arguments.yes and not agreed(_BYPASS_QUESTION):
-        return failed("it stays off.", ExitCode.REFUSED)
+        return failed("It stays off.", ExitCode.REFUSED)
     report = sessions.switch_bypass(None if arguments.switch is None else arguments.switch == "on")
-    print_outcome(arguments, report, report["message"])
-    return 0
+    return print_outcome(arguments, report, report["message"])
 
 
 def _cancel(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     session_id = sessions.find(arguments.session)
-    report = sessions.cancel(session_id)
-    print_outcome(arguments, report, f"{session_id}: cancelled")
-    return 0
+    return print_outcome(arguments, sessions.cancel(session_id), f"{session_id}: cancelled")

@@ -36,8 +36,10 @@ def connect(
     """A connection on which the hello is done. NotRunning if there is no server, or it refuses us."""
     try:
         connection = socket.socket(fileno=place.connect(where.socket).detach())
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise NotRunning("no shared server runs") from None
     except OSError as error:
-        raise NotRunning(f"no shared server runs at {where.socket} ({error.strerror or error})") from None
+        raise NotRunning(f"the shared server at {where.socket} cannot be reached ({error.strerror or error})") from None
     client_hello = hello.Hello(
         directory=place.working_directory(),
         environment=environment,
@@ -145,7 +147,7 @@ class McpClient(ABC):
 
     def listen(self, on_notification: Callable[[str, Mapping[str, Any]], None]) -> bool:
         """From now on `on_notification` is called with the method and the parameters of every notification, in
-        another thread. False if this client hears of none."""
+        another thread. False if this client receives none."""
         return False
 
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -234,7 +236,9 @@ class LineClient(McpClient):
                 if "method" not in message and message.get("id") in self._waiting:
                     self._waiting.pop(message["id"]).put(message)
                 elif "method" in message and "id" in message:
-                    self._send(_reply_to(message))
+                    refusal = {"code": -32601, "message": "this client takes no such request"}
+                    reply = {"result": {}} if message["method"] == "ping" else {"error": refusal}
+                    self._send({"jsonrpc": "2.0", "id": message["id"], **reply})
                 elif "method" in message and self._on_notification is not None:
                     self._on_notification(message["method"], message.get("params") or {})
         except (OSError, ValueError, NotRunning):
@@ -248,10 +252,3 @@ class LineClient(McpClient):
             unanswered = list(self._waiting.values())
         for answers in unanswered:
             answers.put(None)
-
-
-def _reply_to(request: Mapping[str, Any]) -> dict[str, Any]:
-    if request["method"] == "ping":
-        return {"jsonrpc": "2.0", "id": request["id"], "result": {}}
-    problem = {"code": -32601, "message": "this client takes no such request"}
-    return {"jsonrpc": "2.0", "id": request["id"], "error": problem}

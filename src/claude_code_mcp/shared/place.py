@@ -162,7 +162,7 @@ def fingerprint(arguments: "Sequence[str]", environment: "Mapping[str, str]") ->
     names = sorted({*ours, *FAMILIAR, *_DIRECTORIES} - OF_THE_CLIENT - OF_HTTP)
     parts = [f"{name}={value}" for name in names if (value := environment.get(name))]
     parts.append(f"arguments={list(server_arguments(arguments))}")
-    if any(_is_relative(environment.get(name, "")) for name in _PATHS):
+    if any(path and path != "off" and not path.startswith(("/", "~")) for path in map(environment.get, _PATHS)):
         parts.append(f"directory={working_directory()}")
     file = config_file(arguments, environment)
     if file:
@@ -181,10 +181,6 @@ def working_directory() -> str:
         return os.getcwd()
     except OSError:
         return "/"
-
-
-def _is_relative(path: str) -> bool:
-    return bool(path) and path != "off" and not path.startswith(("/", "~"))
 
 
 def server_arguments(arguments: "Sequence[str]") -> "Iterator[str]":
@@ -387,7 +383,9 @@ def start(place: Place, arguments: "Sequence[str]" = ()) -> "_socket.socket | No
         try:
             log = open_log(place)
             try:
-                _detach(listener.fileno(), lock, log, [*_command(place), *arguments])
+                path = os.path.join(place.directory, place.name)
+                command = [sys.executable, "-P", "-m", "claude_code_mcp", "shared", "run", INHERITED, path]
+                _detach(listener.fileno(), lock, log, [*command, *arguments])
             finally:
                 os.close(log)
         except BaseException:
@@ -432,11 +430,6 @@ def open_log(place: Place) -> int:
     except FileNotFoundError:
         pass
     return os.open(place.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-
-
-def _command(place: Place) -> list[str]:
-    socket = os.path.join(place.directory, place.name)
-    return [sys.executable, "-P", "-m", "claude_code_mcp", "shared", "run", INHERITED, socket]
 
 
 def clean_environment(environment: "Mapping[str, str]") -> dict[str, str]:

@@ -122,7 +122,10 @@ class Relay:
         elif method == "notifications/initialized":
             self._initialized = line
         elif method == "notifications/cancelled":
-            self._cancelled(message.get("params"))
+            params = message.get("params")
+            cancelled = params.get("requestId") if isinstance(params, dict) else None
+            if _is_id(cancelled):
+                self._in_flight.pop(cancelled, None)
         return line
 
     def _request(self, line: bytes, method: object, request_id: int | str, params: object) -> None:
@@ -136,11 +139,6 @@ class Relay:
             self._subscriptions[uri] = line
         elif method == "resources/unsubscribe" and isinstance(uri, str):
             self._subscriptions.pop(uri, None)
-
-    def _cancelled(self, params: object) -> None:
-        request_id = params.get("requestId") if isinstance(params, dict) else None
-        if _is_id(request_id):
-            self._in_flight.pop(request_id, None)
 
     def _answer(self, line: bytes, message: "dict[str, Any]") -> bytes:
         """An answer to a question of the server; nothing if that server is gone."""
@@ -171,8 +169,10 @@ class Relay:
             if _is_id(request_id):
                 self._in_flight.pop(request_id, None)
             return line
-        if _is_id(request_id):
-            return self._question(line, request_id)
+        if _is_id(request_id):  # a question of the server
+            shown = self._shown(request_id)
+            self._asked[shown] = request_id
+            return line if shown == request_id else _with_id(line, shown)
         return self._withdrawal(line, message) if method == "notifications/cancelled" else line
 
     def too_long(self, head: bytes) -> bytes:
@@ -182,11 +182,6 @@ class Relay:
         if not _is_id(request_id) or "method" in message:
             return b"\n"
         return self.from_server(_error(request_id, _TOO_LONG_TEXT))
-
-    def _question(self, line: bytes, original: int | str) -> bytes:
-        shown = self._shown(original)
-        self._asked[shown] = original
-        return line if shown == original else _with_id(line, shown)
 
     def _withdrawal(self, line: bytes, message: "dict[str, Any]") -> bytes:
         params = message.get("params")

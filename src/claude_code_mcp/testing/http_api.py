@@ -16,6 +16,7 @@ from claude_code_mcp.testing.script import Block, Fault, ModelAnswer
 
 _PIECE_BYTES = 256 * 1024
 _DELTA = "content_block_delta"
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _EMPTY_BLOCKS: dict[str, dict[str, Any]] = {
     "text": {"text": ""},
     "thinking": {"thinking": "", "signature": ""},
@@ -45,18 +46,13 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
     """The next request of a connection, or None when the client has closed it or speaks no HTTP."""
     try:
         method, path, _version = (await reader.readline()).decode("latin-1").split(" ", 2)
-        headers = await _read_headers(reader)
+        headers: dict[str, str] = {}
+        while (line := await reader.readline()).strip():
+            name, _, value = line.decode("latin-1").partition(":")
+            headers[name.strip().lower()] = value.strip()
         return Request(method, path, headers, await _read_body(reader, headers))
     except (ValueError, asyncio.IncompleteReadError):
         return None
-
-
-async def _read_headers(reader: asyncio.StreamReader) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    while (line := await reader.readline()).strip():
-        name, _, value = line.decode("latin-1").partition(":")
-        headers[name.strip().lower()] = value.strip()
-    return headers
 
 
 async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
@@ -91,16 +87,9 @@ def chunk(data: bytes) -> bytes:
 
 
 def _response_head(status: int, fields: Mapping[str, str]) -> bytes:
-    lines = [f"HTTP/1.1 {status} {_phrase(status)}", f"request-id: req_{uuid4().hex[:24]}"]
+    lines = [f"HTTP/1.1 {status} {_PHRASES.get(status, 'Scripted')}", f"request-id: req_{uuid4().hex[:24]}"]
     lines += [f"{name}: {value}" for name, value in fields.items()]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Scripted"
 
 
 # -- answers ----------------------------------------------------------------------------------------------
@@ -112,13 +101,8 @@ class Piece(NamedTuple):
     data: bytes
     pause: float = 0.0
     waits: bool = False
-
-
-class _Event(NamedTuple):
-    name: str
-    data: bytes
-    pause: float = 0.0
-    waits: bool = False
+    event: str = ""
+    """Its name, if it is one event alone."""
 
 
 def message_of(answer: ModelAnswer, requested_model: str) -> dict[str, Any]:
@@ -142,15 +126,15 @@ def error_body(error_type: str, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": error_type, "message": message}}
 
 
-def _events_before(fault: Fault, events: Sequence[_Event]) -> Sequence[_Event]:
+def _events_before(fault: Fault, events: Sequence[Piece]) -> Sequence[Piece]:
     """Half of the events for a cut; for a stall those up to the first delta."""
     if fault.kind == "cut":
         return events[: len(events) // 2]
-    first = next((number for number, event in enumerate(events) if event.name == _DELTA), 0)
+    first = next((number for number, event in enumerate(events) if event.event == _DELTA), 0)
     return events[: first + 1]
 
 
-def _pieces(events: Iterable[_Event]) -> Iterator[Piece]:
+def _pieces(events: Iterable[Piece]) -> Iterator[Piece]:
     parts: list[bytes] = []
     size = 0
     for event in events:
@@ -163,7 +147,7 @@ def _pieces(events: Iterable[_Event]) -> Iterator[Piece]:
         yield Piece(b"".join(parts))
 
 
-def _events(answer: ModelAnswer, requested_model: str, fault: Fault | None) -> Iterator[_Event]:
+def _events(answer: ModelAnswer, requested_model: str, fault: Fault | None) -> Iterator[Piece]:
     usage = _usage(answer)
     start = {**_head(answer, requested_model), "content": [], "stop_reason": None}
     yield _event("message_start", message={**start, "usage": {**usage, "output_tokens": 1}})
@@ -175,14 +159,15 @@ def _events(answer: ModelAnswer, requested_model: str, fault: Fault | None) -> I
     yield _event("message_stop")
 
 
-def _block_events(index: int, block: Block, least_chunks: int, *, waits: bool) -> Iterator[_Event]:
+def _block_events(index: int, block: Block, least_chunks: int, *, waits: bool) -> Iterator[Piece]:
     content = _with_id(block.content)
     start = _event("content_block_start", index=index, content_block={**content, **_EMPTY_BLOCKS[content["type"]]})
     kind, field = _DELTAS[content["type"]]
     parts = _split(_streamed_text(content), max(block.chunks, least_chunks))
     deltas = _deltas(index, kind, field, parts, block.interval)
     if waits:
-        yield from _waiting_before_last([start, *deltas])
+        *before, next_to_last, last = start, *deltas
+        yield from (*before, next_to_last._replace(waits=True), last)
     else:
         yield start
         yield from deltas
@@ -191,16 +176,10 @@ def _block_events(index: int, block: Block, least_chunks: int, *, waits: bool) -
     yield _event("content_block_stop", index=index)
 
 
-def _waiting_before_last(events: Sequence[_Event]) -> Iterator[_Event]:
-    yield from events[:-2]
-    yield events[-2]._replace(waits=True)
-    yield events[-1]
-
-
-def _deltas(index: int, kind: str, field: str, parts: Iterable[str], pause: float) -> Iterator[_Event]:
+def _deltas(index: int, kind: str, field: str, parts: Iterable[str], pause: float) -> Iterator[Piece]:
     head = f'event: {_DELTA}\ndata: {{"type":"{_DELTA}","index":{index},"delta":{{"type":"{kind}","{field}":'
     for part in parts:
-        yield _Event(_DELTA, f"{head}{json.dumps(part)}}}}}\n\n".encode(), pause)
+        yield Piece(f"{head}{json.dumps(part)}}}}}\n\n".encode(), pause, event=_DELTA)
 
 
 def _split(text: str, chunks: int) -> list[str]:
@@ -208,8 +187,8 @@ def _split(text: str, chunks: int) -> list[str]:
     return [text[start : start + size] for start in range(0, len(text), size)] or [""]
 
 
-def _event(name: str, **fields: Any) -> _Event:
-    return _Event(name, f"event: {name}\ndata: {json.dumps({'type': name, **fields})}\n\n".encode())
+def _event(name: str, **fields: Any) -> Piece:
+    return Piece(f"event: {name}\ndata: {json.dumps({'type': name, **fields})}\n\n".encode(), event=name)
 
 
 def _head(answer: ModelAnswer, requested_model: str) -> dict[str, Any]:

@@ -85,7 +85,9 @@ def question(
     wording: str, *options: str | tuple[str, str], header: str = "Choice", multiple: bool = False
 ) -> dict[str, Any]:
     """One question for `ask_user`; an option is a label, or a label with its description."""
-    return {"question": wording, "header": header, "options": _options(options), "multiSelect": multiple}
+    pairs = ((option, option) if isinstance(option, str) else option for option in options)
+    listed = [{"label": label, "description": description} for label, description in pairs]
+    return {"question": wording, "header": header, "options": listed, "multiSelect": multiple}
 
 
 def ask_user(first: str | Mapping[str, Any], *rest: str | tuple[str, str] | Mapping[str, Any]) -> StepObject:
@@ -145,11 +147,6 @@ def _faulty(fault: str, then: Step, times: int | None) -> StepObject:
 
 def _as_object(step: Step) -> StepObject:
     return {"text": step} if isinstance(step, str) else step
-
-
-def _options(options: Sequence[str | tuple[str, str]]) -> list[dict[str, str]]:
-    pairs = ((option, option) if isinstance(option, str) else option for option in options)
-    return [{"label": label, "description": description} for label, description in pairs]
 
 
 T = TypeVar("T")
@@ -411,19 +408,14 @@ def _scripted_answer(body: Mapping[str, Any]) -> ModelAnswer:
         last = texts_by_role(messages, "user")[-1:] or [""]
         return text_answer(f"There is no script in this conversation. You said: {last[0][:80]}")
     position, text = found
-    steps = list(steps_of(_last_array(text)))
+    *_, last = _decoded_scripts(text)  # a script inside the strings of another one is part of that one
+    if not isinstance(last, list):
+        raise ScriptError("it wants a JSON array of steps")
+    steps = list(steps_of(last))
     index = sum(message.get("role") == "assistant" for message in messages[position + 1 :])
     if index >= len(steps):
         return text_answer("script done")
     return answer_of(Placeholders(body).fill(steps[index]), index, _attempt_key(body, position, index, text))
-
-
-def _last_array(text: str) -> list[Any]:
-    """The last script of a text. A script inside the strings of another one is part of that one."""
-    *_, steps = _decoded_scripts(text)
-    if not isinstance(steps, list):
-        raise ScriptError("it wants a JSON array of steps")
-    return steps
 
 
 def _decoded_scripts(text: str) -> Iterator[Any]:

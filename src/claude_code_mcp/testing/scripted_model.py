@@ -80,6 +80,13 @@ def record_of(
 ) -> RequestRecord:
     """The record of one request. System prompts repeat, so equal ones share their memory."""
     messages = messages_of(body)
+    newest = newest_script(messages)
+    results = (
+        ToolResult(
+            str(block.get("tool_use_id", "")), "\n".join(texts_of(block.get("content"))), bool(block.get("is_error"))
+        )
+        for block in tool_results_in(messages)
+    )
     return RequestRecord(
         at=time.monotonic(),
         path=path.partition("?")[0],
@@ -90,22 +97,12 @@ def record_of(
         messages=len(messages),
         tools=tuple(str(tool.get("name")) for tool in body.get("tools") or []),
         system=sys.intern("\n".join(texts_of(body.get("system")))),
-        prompt=_prompt(messages),
-        tool_results=tuple(map(_tool_result, tool_results_in(messages))),
+        prompt=newest[1] if newest else "".join(texts_by_role(messages, "user")[-1:]),
+        tool_results=tuple(results),
         step=step,
         headers={name: headers[name] for name in _HEADERS if name in headers},
         body=body if keep_body else None,
     )
-
-
-def _tool_result(block: Mapping[str, Any]) -> ToolResult:
-    text = "\n".join(texts_of(block.get("content")))
-    return ToolResult(str(block.get("tool_use_id", "")), text, bool(block.get("is_error")))
-
-
-def _prompt(messages: list[dict[str, Any]]) -> str:
-    found = newest_script(messages)
-    return found[1] if found else "".join(texts_by_role(messages, "user")[-1:])
 
 
 def _session_id(body: Mapping[str, Any]) -> str:

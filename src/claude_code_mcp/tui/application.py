@@ -1,4 +1,4 @@
-"""The application: connects to the server, and has what a person wants done.
+"""The application: the connection to the server, the keys, and the commands by their names.
 
 It is a client of the server and holds nothing of its own: when it ends, however it ends, sessions and questions are as
 they were.
@@ -12,19 +12,17 @@ from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
-from textual.timer import Timer
 from textual.widgets import Input, OptionList, TextArea
 from textual.worker import Worker, WorkerState
 
 from ..shared.client import McpClient
-from .agent_screen import AgentScreen
 from .command_palette import NAMES, CommandPalette
 from .conversation_view import ConversationView
 from .input_box import InputBox, MessageArea
 from .main_screen import STYLE, MainScreen
 from .pump import Pump, ServerLink
 from .question_panel import QuestionPanel
-from .screens import CostsScreen, Help, ServersScreen
+from .screens import AgentScreen, CostsScreen, Help, ServersScreen
 from .session_actions import SessionActions, SessionOnScreen
 from .session_list import SessionSidebar
 
@@ -75,8 +73,8 @@ class Tui(App[None]):
         self._clock = clock
         self._commands: dict[str, Callable[[str], object]] = {}
         """What the palette offers, by name; nothing until the main screen is there."""
-        self._leave_timer: Timer | None = None
-        """Runs while another Ctrl-C would leave."""
+        self._leaves_until = 0.0
+        """Until when another Ctrl-C leaves, by the monotonic clock."""
 
     def get_default_screen(self) -> Screen[Any]:
         return MainScreen(self.link, self._clock)
@@ -101,7 +99,7 @@ class Tui(App[None]):
             **self._actions.commands(),
             "sessions": lambda _: self._go_to_list(),
             "question": lambda _: main.questions.go_on(),
-            "search": lambda _: self.run_worker(main.search(), group="search", exclusive=True),
+            "search": lambda _: self.run_worker(main.search.ask(), group="search", exclusive=True),
             "copy": lambda _: main.query_one(ConversationView).action_copy(),
             "costs": lambda _: self.push_screen(CostsScreen(self.link.do)),
             "mcp": lambda _: self.push_screen(ServersScreen(self.link.do)),
@@ -112,8 +110,9 @@ class Tui(App[None]):
             "quit": lambda _: self.exit(),
         }
         box = main.query_one(InputBox)
-        box.known_commands = self._known_commands
-        box.directory = self._working_directory
+        pump = main.pump
+        box.known_commands = lambda: [*NAMES, *(pump.conversation.commands if pump.conversation else ())]
+        box.directory = lambda: (pump.conversation and pump.conversation.cwd) or self._directory
         self.run_worker(self.link.run(self._link_changed, main.pump.resource_changed), group="link")
         self.run_worker(main.pump.follow_list(), group="list")
         self.run_worker(main.pump.follow_growth(), group="growth")
@@ -140,14 +139,6 @@ class Tui(App[None]):
 
     # -- what the input needs ---------------------------------------------------------------------------------
 
-    def _known_commands(self) -> list[str]:
-        conversation = self.pump.conversation
-        return [*NAMES, *(conversation.commands if conversation is not None else ())]
-
-    def _working_directory(self) -> str:
-        conversation = self.pump.conversation
-        return conversation.cwd if conversation is not None and conversation.cwd else self._directory
-
     def on_input_box_sent(self, event: InputBox.Sent) -> None:
         """Does what a command of ours says; every other text is a message."""
         name, _, rest = event.text.strip().partition(" ")
@@ -164,7 +155,7 @@ class Tui(App[None]):
         self.notify(f"{len(event.text)} characters copied.")
 
     def on_conversation_view_agent_wanted(self, event: ConversationView.AgentWanted) -> None:
-        self.push_screen(AgentScreen(self.link, event.session_id, event.agent))
+        self.push_screen(AgentScreen(self.link.do, event.session_id, event.agent))
 
     # -- commands ---------------------------------------------------------------------------------------------
 
@@ -174,12 +165,12 @@ class Tui(App[None]):
             self._commands[name](argument)
 
     def action_commands(self) -> None:
-        if self.screen is self.main and self._commands:
-            self.push_screen(CommandPalette(has_session=self.target is not None), self._chosen)
+        def choose(name: str | None) -> None:
+            if name is not None:
+                self._commands[name]("")
 
-    def _chosen(self, name: str | None) -> None:
-        if name is not None:
-            self._commands[name]("")
+        if self.screen is self.main and self._commands:
+            self.push_screen(CommandPalette(has_session=self.target is not None), choose)
 
     def action_copy_or_leave(self) -> None:
         """Copies what is selected; otherwise the first Ctrl-C says what the second one does, which leaves."""
@@ -187,14 +178,11 @@ class Tui(App[None]):
         selected = focused.selected_text if isinstance(focused, Input | TextArea) else self.screen.get_selected_text()
         if selected:
             self.copy_to_clipboard(selected)
-        elif self._leave_timer is not None:
+        elif time.monotonic() < self._leaves_until:
             self.exit()
         else:
-            self._leave_timer = self.set_timer(_LEAVE_WITHIN, self._stay)
+            self._leaves_until = time.monotonic() + _LEAVE_WITHIN
             self.notify("Ctrl-C again leaves; sessions run on.", timeout=_LEAVE_WITHIN)
-
-    def _stay(self) -> None:
-        self._leave_timer = None
 
     def _switch_theme(self) -> None:
         self.theme = "textual-light" if self.current_theme.dark else "textual-dark"

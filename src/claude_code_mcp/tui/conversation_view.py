@@ -21,7 +21,7 @@ from textual.strip import Strip
 from textual.timer import Timer
 
 from .blocks import ConversationBlock, ShownConversation
-from .drawing import DrawnBlock, Palette
+from .drawn_blocks import DrawnBlock, Palette
 
 _GUTTER = 2
 _AT_ONCE = 40

@@ -12,27 +12,31 @@ from typing import ParamSpec
 from textual.app import ComposeResult, ScreenStackError
 from textual.containers import Horizontal, Vertical
 from textual.css.query import NoMatches
+from textual.geometry import Size
 from textual.message import Message
 from textual.screen import Screen
+from textual.timer import Timer
 from textual.widgets import Static
 
 from ..client.open_questions import OpenQuestion
 from ..model.text import visible
 from .blocks import ShownConversation
 from .conversation_view import ConversationView
-from .drawing import Palette
+from .drawn_blocks import Palette
 from .input_box import InputBox, MessageArea
-from .key_line import KeyLine
 from .pump import Pump, ServerLink, sought
 from .question_panel import QuestionPanel
 from .question_queue import QuestionQueue
-from .screen_layout import LEAST, ScreenLayout
-from .screens import AskLine
+from .screens import AskLine, KeyLine
 from .session_list import SessionRow, SessionSidebar, arranged, asking_elsewhere, status_line, top_line
-from .session_preview import SessionPreview
 
 _SEARCHED_PAGES = 20
 P = ParamSpec("P")
+NARROW, WIDE, SHORT = 60, 100, 16
+LEAST = Size(20, 6)
+"""The smallest terminal in which everything can be done."""
+_REST = 0.15
+"""Seconds that a row must stay highlighted before its session is read."""
 
 STYLE = """
 #top { height: 1; background: $panel; }
@@ -66,6 +70,148 @@ def while_shown(draw: Callable[P, None]) -> Callable[P, None]:
     return drawn
 
 
+def size_classes(size: Size) -> dict[str, bool]:
+    """The classes of the style sheet that hold at a size."""
+    return {
+        "-narrow": size.width < NARROW,
+        "-wide": size.width >= WIDE,
+        "-short": size.height < SHORT,
+        "-tiny": size.width < LEAST.width or size.height < LEAST.height,
+    }
+
+
+class ScreenLayout:
+    """The list of sessions beside the conversation or, in a narrow terminal, in its place while it is wanted."""
+
+    def __init__(self, screen: Screen[None]) -> None:
+        self._screen = screen
+        self._size = LEAST
+        self._is_hidden = False
+        """Where there is room for the list beside the conversation."""
+        self._is_wanted = False
+        """Where the list takes the place of the conversation."""
+
+    def fit(self, size: Size) -> None:
+        """Lays the parts out for a terminal of this size. Whatever has the focus keeps it if it is still there."""
+        self._size = size
+        screen = self._screen
+        screen.update_classes(size_classes(size), animate=False)
+        if not screen.query(MessageArea):
+            return  # the first size is known before the parts are there
+        sidebar, middle = screen.query_one(SessionSidebar), screen.query_one("#middle")
+        sidebar.display = self.is_list_shown
+        middle.display = not (self._is_narrow and self._is_wanted)
+        if not middle.display and not sidebar.has_focus_within:
+            sidebar.focus_filter()
+        elif not sidebar.display and sidebar.has_focus_within:
+            screen.query_one(MessageArea).focus()
+        elif screen.focused is None and screen.app.app_focus:
+            screen.query_one(MessageArea).focus()  # everything was hidden for a moment: a terminal too small for it
+
+    @property
+    def _is_narrow(self) -> bool:
+        return self._size.width < NARROW
+
+    @property
+    def is_list_shown(self) -> bool:
+        return self._is_wanted if self._is_narrow else not self._is_hidden
+
+    def show_list(self, shown: bool) -> None:
+        """Shows or hides the list."""
+        if self._is_narrow:
+            self._is_wanted = shown
+        else:
+            self._is_hidden = not shown
+        self.fit(self._size)
+
+    def leave_list(self) -> None:
+        """The conversation is wanted again where the list has taken its place."""
+        self._is_wanted = False
+        self.fit(self._size)
+
+
+class SessionPreview:
+    """`follow` shows a session. A message that is typed goes to the session that is on the screen, previewed or not."""
+
+    def __init__(self, screen: Screen[None], follow: Callable[[str], None]) -> None:
+        self._screen = screen
+        self._follow = follow
+        self._timer: Timer | None = None
+        self.is_shown = False
+        self.before: str | None = None
+        """The session that was on the screen before the first preview."""
+
+    def rest_on(self, session_id: str, current: str | None) -> None:
+        """The highlight is on a session; it is shown once that lasts."""
+        self._stop()
+        if session_id != current:
+            self._timer = self._screen.set_timer(_REST, lambda: self._show(session_id, current))
+
+    def _show(self, session_id: str, current: str | None) -> None:
+        if not self.is_shown:
+            self.is_shown, self.before = True, current
+        self._follow(session_id)
+
+    def end(self) -> None:
+        """What is on the screen stays there."""
+        self._stop()
+        self.is_shown, self.before = False, None
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+
+
+class ConversationSearch:
+    """Finds texts in the conversation that is on the screen, in older pages too."""
+
+    def __init__(self, screen: Screen[None], pump: Pump) -> None:
+        self._screen = screen
+        self._pump = pump
+        self._sought = ("", "")
+        """The session that was found by a text and is being opened, and the text."""
+
+    async def load_older(self) -> int:
+        """Reads a page of what lies before; the value is how many blocks that has added."""
+        conversation = self._pump.conversation
+        if conversation is None or not conversation.has_older:
+            return 0
+        added = await self._pump.load_older(conversation)
+        self._screen.query_one(ConversationView).redraw()
+        return added
+
+    async def ask(self) -> None:
+        """Asks for a text, and goes to where the conversation has it."""
+        text = await self._screen.app.push_screen_wait(AskLine("Search in this conversation"))
+        if text and not await self._go_to(text):
+            self._screen.notify("Not found.")
+
+    def seek(self, session_id: str, text: str) -> None:
+        """The session was found by a text: `go_to_sought` goes there."""
+        self._sought = (session_id, text)
+
+    def go_to_sought(self) -> None:
+        """Goes to the text that the session was found by, once the end of its conversation is there."""
+        session_id, text = self._sought
+        shown = self._screen.query_one(ConversationView).conversation
+        if text and session_id == shown.session_id and shown.blocks:
+            self._sought = ("", "")
+            self._screen.run_worker(self._go_to(text), group="sought", exclusive=True)
+
+    async def _go_to(self, text: str) -> int:
+        """Goes to the last place that has a text; the value is how many are known."""
+        view = self._screen.query_one(ConversationView)
+        found = view.search(text)
+        for _ in range(_SEARCHED_PAGES):
+            if found or not await self.load_older():
+                break
+            found = view.search(text)
+        if found:
+            self._screen.notify(f"{found} found; n and N go on.")
+            view.focus()
+        return found
+
+
 class MainScreen(Screen[None]):
     """What is on the screen while no dialog is."""
 
@@ -79,10 +225,9 @@ class MainScreen(Screen[None]):
         self.pump = Pump(link, self)
         self.rows: list[SessionRow] = []
         self.problem = ""
-        self._sought = ("", "")
-        """The session that was found by a text and is being opened, and the text."""
         self.layout_by_size = ScreenLayout(self)
         self.preview = SessionPreview(self, self._follow)
+        self.search = ConversationSearch(self, self.pump)
 
     @property
     def palette(self) -> Palette:
@@ -172,7 +317,7 @@ class MainScreen(Screen[None]):
     def conversation_changed(self) -> None:
         self.query_one(ConversationView).redraw()
         self.draw_lines()
-        self._go_to_sought()
+        self.search.go_to_sought()
 
     @while_shown
     def questions_changed(self) -> None:
@@ -214,16 +359,9 @@ class MainScreen(Screen[None]):
             self.open_session(event.session_id)
         self.preview.end()
         self.leave_list()
-        self._sought = (event.session_id, sought(event.wanted))
+        self.search.seek(event.session_id, sought(event.wanted))
         if is_shown:
-            self._go_to_sought()
-
-    def _go_to_sought(self) -> None:
-        """Goes to the text that the session was found by, once the end of its conversation is there."""
-        session_id, text = self._sought
-        if text and session_id == self.current and self.query_one(ConversationView).conversation.blocks:
-            self._sought = ("", "")
-            self.run_worker(self._go_to(text), group="sought", exclusive=True)
+            self.search.go_to_sought()
 
     def on_session_sidebar_list_left(self) -> None:
         if self.preview.is_shown:
@@ -239,31 +377,4 @@ class MainScreen(Screen[None]):
     # -- the conversation -------------------------------------------------------------------------------------
 
     def on_conversation_view_older_wanted(self) -> None:
-        self.run_worker(self._load_older(), group="older", exclusive=True)
-
-    async def _load_older(self) -> int:
-        conversation = self.pump.conversation
-        if conversation is None or not conversation.has_older:
-            return 0
-        added = await self.pump.load_older(conversation)
-        self.query_one(ConversationView).redraw()
-        return added
-
-    async def search(self) -> None:
-        """Asks for a text, and goes to where the conversation has it, in older pages too."""
-        text = await self.app.push_screen_wait(AskLine("Search in this conversation"))
-        if text and not await self._go_to(text):
-            self.notify("Not found.")
-
-    async def _go_to(self, text: str) -> int:
-        """Goes to the last place that has a text, in older pages too; the value is how many are known."""
-        view = self.query_one(ConversationView)
-        found = view.search(text)
-        for _ in range(_SEARCHED_PAGES):
-            if found or not await self._load_older():
-                break
-            found = view.search(text)
-        if found:
-            self.notify(f"{found} found; n and N go on.")
-            view.focus()
-        return found
+        self.run_worker(self.search.load_older(), group="older", exclusive=True)

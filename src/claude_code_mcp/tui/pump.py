@@ -2,8 +2,9 @@
 
 A lost connection loses nothing but what was being read: sessions and questions belong to the server.
 
-Each has one loop, which waits for the server to tell of a change. A conversation is asked for what is new when the last
-answer was drawn, at most `FRAMES` times a second: whatever was streamed meanwhile comes in one piece.
+The list and the conversation have a loop each, which waits until the server reports a change. A conversation is asked
+for what is new when the last answer was drawn, at most `FRAMES` times a second: whatever was streamed meanwhile comes
+in one piece.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ class ServerLink:
         self.problem = ""
         """Why there is no connection; empty while there is one."""
         self.has_notifications = False
-        """Whether the server tells of changes."""
+        """Whether the server reports changes."""
         self._on_change: Callable[[str], None] = lambda _: None
 
     async def run(self, changed: Callable[[], None], resource_changed: Callable[[str], None]) -> None:
@@ -99,7 +100,7 @@ FRAMES = 25
 _LISTED_AGAIN = 5.0
 """Seconds after which the list is read again although no change was reported: ages and costs grow."""
 _LISTED_WITHOUT_WORD = 1.5
-"""The same where the server tells of no change."""
+"""The same where the server reports no changes."""
 _CALM = 0.2
 _AFTER_FAILURE = 1.0
 _WAIT = 20
@@ -194,7 +195,7 @@ class Pump:
             await asyncio.sleep(_CALM)
 
     async def connected(self) -> None:
-        """There is a server again: has it tell of changes."""
+        """There is a server again: subscribes to changes of the list."""
         with contextlib.suppress(CallFailed, NotRunning):
             if self._link.has_notifications:
                 await self._link.do(lambda sessions: sessions.resources.subscribe(_LIST))

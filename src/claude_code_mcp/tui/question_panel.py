@@ -8,6 +8,8 @@ answers the next.
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from rich.console import Group, RenderableType
+from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -17,13 +19,143 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from ..client.open_questions import OpenQuestion
-from ..client.question_view import NoAnswer, decide
-from ..model.question import QuestionKind
-from .choosing import Choosing
-from .drawing import Palette
-from .question_drawing import answer_keys, head_line, is_answer_possible, question_body
+from ..client.question_view import ACCEPT_EDITS, NoAnswer, decide, question_lines
+from ..model.question import Choice, QuestionKind
+from ..model.text import clip_line, visible
+from .drawn_blocks import DrawnAtAnyWidth, Palette, styled_lines
 
 _ENTER_HINT = "Ctrl+N or Tab: answer"
+_KINDS = {QuestionKind.PERMISSION: "Permission", QuestionKind.PLAN_REVIEW: "Plan"}
+
+
+class PartAnswers:
+    """The answers to a question with several parts, one after another: which part is being answered, what is marked in
+    it, and the answers so far."""
+
+    def __init__(self, asked: OpenQuestion) -> None:
+        self._choices = asked.question.choices
+        self._answers: list[str | list[str]] = []
+        self.cursor = 0
+        self.marked: set[int] = set()
+
+    @property
+    def part(self) -> Choice | None:
+        """The part that is being answered; None if the question has none."""
+        return self._choices[len(self._answers)] if len(self._answers) < len(self._choices) else None
+
+    @property
+    def progress(self) -> str:
+        return f"{len(self._answers) + 1} of {len(self._choices)}" if len(self._choices) > 1 else ""
+
+    def move(self, step: int) -> None:
+        if self.part is not None and self.part.labels:
+            self.cursor = (self.cursor + step) % len(self.part.labels)
+
+    def mark(self, number: int | None = None) -> None:
+        """Marks an option, or takes the mark away; where only one may be chosen, it is that one."""
+        number = self.cursor if number is None else number
+        if self.part is None or not 0 <= number < len(self.part.labels):
+            return
+        self.cursor = number
+        self.marked = self.marked ^ {number} if self.part.several else {number}
+
+    def confirm(self) -> dict[str, Any] | None:
+        """Answers the part with what is marked or, where one is to be chosen and none is marked, with the option at the
+        cursor. The arguments of `claude_respond` after the last part, None before it or if nothing is marked."""
+        part = self.part
+        if part is None or not part.labels:
+            return None
+        if part.several:
+            chosen = [part.labels[number] for number in sorted(self.marked)]
+            return self._answered(chosen) if chosen else None
+        return self._answered(part.labels[min(self.marked, default=self.cursor)])
+
+    def say(self, text: str) -> dict[str, Any] | None:
+        """Answers the part with a text."""
+        return self._answered(text.strip()) if text.strip() and self.part is not None else None
+
+    def _answered(self, answer: str | list[str]) -> dict[str, Any] | None:
+        self._answers.append(answer)
+        self.cursor, self.marked = 0, set()
+        return None if self.part is not None else {"decision": "allow", "answers": self._answers}
+
+
+# -- what it says ------------------------------------------------------------------------------------------------------
+
+
+def head_line(asked: OpenQuestion, palette: Palette, *, elsewhere: bool, also_here: bool) -> Text:
+    """What is asked and by which session. One of another session than the one on the screen says so first, and whether
+    this one asks too."""
+    session = asked.session
+    title = visible(clip_line(session.get("displayText") or session["sessionId"][:8], 60))
+    kind = _KINDS.get(asked.question.kind, "Question")
+    line = Text(no_wrap=True, overflow="ellipsis")
+    if elsewhere:
+        line.append(" another session ", palette.style("ask") + palette.style("found")).append(" ")
+    line.append(f"{kind} · {title}", palette.style("ask"))
+    return line.append(" · this session asks too: Esc", palette.style("bad")) if elsewhere and also_here else line
+
+
+def question_body(
+    asked: OpenQuestion, parts: PartAnswers | None, palette: Palette, *, as_source: bool
+) -> RenderableType:
+    """All of a question; of one with several parts, the part that is being answered."""
+    question = asked.question
+    if parts is not None:
+        return DrawnAtAnyWidth(_choice(parts, palette), palette)
+    plan = question.tool_input.get("plan")
+    if question.kind is QuestionKind.PLAN_REVIEW and isinstance(plan, str) and not as_source:
+        return DrawnAtAnyWidth(visible(plan), palette, is_markdown=True)
+    return styled_lines(question_lines(question), palette)
+
+
+def _choice(parts: PartAnswers, palette: Palette) -> RenderableType:
+    part = parts.part
+    if part is None:
+        return Text("This question has no parts that could be answered; it can be denied.")
+    head = Text(" ".join(filter(None, (visible(part.question), parts.progress))), palette.style("head"))
+    return Group(head, *(_option(part, number, parts, palette) for number in range(len(part.options))))
+
+
+def _option(part: Choice, number: int, parts: PartAnswers, palette: Palette) -> Text:
+    label, description = part.options[number]
+    box = ("[x]" if number in parts.marked else "[ ]") if part.several else ""
+    pointer = "❯" if number == parts.cursor else " "
+    text = Text(f"{pointer} {number + 1} {box}{' ' if box else ''}{visible(label)}", Style(meta={"option": number}))
+    if description and description != label:
+        text.append(f"  {visible(description)}", palette.style("quiet"))
+    return text
+
+
+def answer_keys(asked: OpenQuestion, *, elsewhere: bool) -> str:
+    """The keys that answer a question while its panel has the focus."""
+    go = ", o: open that session" if elsewhere else ""
+    match asked.question.kind:
+        case QuestionKind.PERMISSION:
+            session = ", s: for this session" if asked.for_session else ""
+            return f"a: allow once{session}, d: deny with a reason{go}, PgUp/PgDn: scroll, Esc: later"
+        case QuestionKind.PLAN_REVIEW:
+            edits = ", e: approve and accept edits" if ACCEPT_EDITS in asked.question.modes else ""
+            return f"a: approve{edits}, d: feedback, m: as written{go}, PgUp/PgDn: scroll, Esc: later"
+    return f"1-9 or ↑↓: choose, Space: mark, Enter: answer, t: type, d: decline{go}, Esc: later"
+
+
+def is_answer_possible(asked: OpenQuestion, action: str, parameters: tuple[object, ...]) -> bool:
+    """Whether an action of the panel makes sense for this question."""
+    kind = asked.question.kind
+    if action == "decide":
+        possible = {
+            "allow": kind is not QuestionKind.USER_QUESTION,
+            "session": kind is QuestionKind.PERMISSION and asked.for_session,
+            "edits": kind is QuestionKind.PLAN_REVIEW and ACCEPT_EDITS in asked.question.modes,
+        }
+        return possible[str(parameters[0])]
+    if action in ("say", "mark", "confirm"):
+        return kind is QuestionKind.USER_QUESTION
+    return action != "source" or kind is QuestionKind.PLAN_REVIEW
+
+
+# -- the panel ---------------------------------------------------------------------------------------------------------
 
 
 class AnswerLine(Input):
@@ -110,7 +242,7 @@ class QuestionPanel(Vertical, can_focus=True):
         """Why the question that is shown can no longer be answered."""
         self._left_with: str | None = None
         """The question that was shown when the terminal lost the focus, while its keys came here."""
-        self._choosing: Choosing | None = None
+        self._parts: PartAnswers | None = None
         self._as_source = False
 
     def compose(self) -> ComposeResult:
@@ -136,7 +268,7 @@ class QuestionPanel(Vertical, can_focus=True):
             return
         self.asked, self.closed_text, self._as_source = asked, "", False
         is_choice = asked is not None and asked.question.kind is QuestionKind.USER_QUESTION
-        self._choosing = Choosing(asked) if is_choice and asked is not None else None
+        self._parts = PartAnswers(asked) if is_choice and asked is not None else None
         self.query_one(AnswerLine).display = False
         self.display = asked is not None
         if asked is not None:
@@ -157,7 +289,7 @@ class QuestionPanel(Vertical, can_focus=True):
         if self.closed_text:
             self.query_one("#question", Static).update(Text(self.closed_text))
         else:
-            body = question_body(self.asked, self._choosing, self.palette, as_source=self._as_source)
+            body = question_body(self.asked, self._parts, self.palette, as_source=self._as_source)
             self.query_one("#question", Static).update(body)
         if self.closed_text:
             keys = "Esc: close"
@@ -202,41 +334,41 @@ class QuestionPanel(Vertical, can_focus=True):
             self.query_one(AnswerLine).ask(deny, lambda text: self._answer(decide(asked, "deny", text.strip())))
 
     def action_say(self) -> None:
-        choosing = self._choosing
-        if choosing is not None:
-            self.query_one(AnswerLine).ask("your answer", lambda text: self._chosen(choosing.say(text)))
+        parts = self._parts
+        if parts is not None:
+            self.query_one(AnswerLine).ask("your answer", lambda text: self._chosen(parts.say(text)))
 
     def action_move(self, step: int, by_page: bool = False) -> None:
         scroll = self.query_one(VerticalScroll)
-        if self._choosing is not None and not by_page:
-            self._choosing.move(step)
+        if self._parts is not None and not by_page:
+            self._parts.move(step)
             self.redraw()
         else:
             scroll.scroll_relative(y=step * max(1, scroll.size.height - 1) if by_page else step, animate=False)
 
     def action_mark(self) -> None:
-        if self._choosing is not None:
-            self._choosing.mark()
+        if self._parts is not None:
+            self._parts.mark()
             self.redraw()
 
     def action_confirm(self) -> None:
-        if self._choosing is not None:
-            self._chosen(self._choosing.confirm())
+        if self._parts is not None:
+            self._chosen(self._parts.confirm())
 
     def on_key(self, event: events.Key) -> None:
-        if self._choosing is not None and self.has_focus and event.key in "123456789" and not self.closed_text:
+        if self._parts is not None and self.has_focus and event.key in "123456789" and not self.closed_text:
             event.stop()
-            self._choosing.mark(int(event.key) - 1)
+            self._parts.mark(int(event.key) - 1)
             self.redraw()
 
     def on_click(self, event: events.Click) -> None:
         """A click on an option marks it, or answers with it where one is to be chosen and it is marked already."""
         number = event.style.meta.get("option")
-        if self._choosing is None or self.closed_text or not isinstance(number, int):
+        if self._parts is None or self.closed_text or not isinstance(number, int):
             return
-        is_marked = number in self._choosing.marked and not (self._choosing.part and self._choosing.part.several)
-        self._choosing.mark(number)
-        self._chosen(self._choosing.confirm() if is_marked else None)
+        is_marked = number in self._parts.marked and not (self._parts.part and self._parts.part.several)
+        self._parts.mark(number)
+        self._chosen(self._parts.confirm() if is_marked else None)
 
     def _chosen(self, decision: dict[str, Any] | None) -> None:
         if decision is not None:

@@ -1,25 +1,30 @@
-"""Screens beside the conversation: costs, MCP servers, help, and what is asked of the person."""
+"""Screens beside the conversation: costs, MCP servers, subagents, changes, help, and what is asked of the person; and
+the line at the bottom of each with the keys that can be pressed now."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 from textual import events
-from textual.app import ComposeResult
+from textual.app import ComposeResult, RenderResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
 from textual.widgets import Button, Checkbox, Input, Label, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from ..client.live_sessions import LiveSessions
 from ..client.question_view import diff_lines
+from ..client.resource_reader import Report
 from ..model.text import clip_line, visible
 from ..shared.client import CallFailed, NotRunning
-from .drawing import DrawnAtAnyWidth, Palette, styled_lines
-from .key_line import KeyLine
+from .blocks import ShownConversation
+from .conversation_view import ConversationView
+from .drawn_blocks import DrawnAtAnyWidth, Palette, styled_lines
 
 _GROUPINGS = ("day", "project", "model", "session")
 _BAR = 24
@@ -107,7 +112,7 @@ class ServersScreen(View):
         Binding("e", "steer('enable')", "Enable"),
         Binding("d", "steer('disable')", "Disable"),
         Binding("s", "status", "Connect all"),
-        Binding("t", "tools", "Tools"),
+        Binding("t", "steer('status')", "Tools"),
     ]
 
     def __init__(self, do: Do) -> None:
@@ -147,19 +152,9 @@ class ServersScreen(View):
         names = ", ".join(server.get("toolNames") or ())
         self.query_one("#details", Static).update(Text(visible("\n".join([*details, names]))))
 
-    def action_tools(self) -> None:
-        option = self.query_one(OptionList).highlighted_option
-        if option is not None and option.id is not None:
-            self.run_worker(self._show_tools(option.id), exclusive=True)
-
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self.action_tools()
-
-    async def _show_tools(self, server: str) -> None:
-        report = await self.ask(lambda sessions: sessions.servers("status", server))
-        if report is not None and report.get("servers"):
-            self._show(report["servers"][0])
+        self.action_steer("status")
 
     def action_steer(self, action: str) -> None:
         option = self.query_one(OptionList).highlighted_option
@@ -170,12 +165,15 @@ class ServersScreen(View):
         report = await self.ask(lambda sessions: sessions.servers(action, server))
         if report is None:
             return
-        if report.get("url"):
+        if action == "status":
+            if report.get("servers"):
+                self._show(report["servers"][0])  # with its tools
+        elif report.get("url"):
             self.app.copy_to_clipboard(str(report["url"]))
             text = f"{report.get('message') or ''}\n{report['url']}\n(copied)"
             self.query_one("#details", Static).update(Text(visible(text)))
-            return
-        await self._read("list")
+        else:
+            await self._read("list")
 
 
 _NONE = "No MCP servers are configured: `claude-code-mcp mcp add` or `mcp import` adds some."
@@ -218,7 +216,116 @@ class ChangesScreen(Screen[str | None]):
         self.query_one(VerticalScroll).focus()
 
 
-# -- popups -----------------------------------------------------------------------------------------------------------
+class AgentScreen(View):
+    """The conversation of a subagent: what it was asked, what it did and what it answered. Reads the end of it, older
+    pages when somebody scrolls up, and what is new when `r` is pressed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "read_again", "Read again")]
+
+    def __init__(self, do: Do, session_id: str, agent: str) -> None:
+        super().__init__(do)
+        self._agent = agent
+        self._conversation = ShownConversation(session_id)
+
+    def compose(self) -> ComposeResult:
+        yield Static(f"Subagent {self._agent}", id="title", markup=False)
+        yield ConversationView(Palette(dark=self.app.current_theme.dark), id="agent-conversation")
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        view = self.query_one(ConversationView)
+        view.show(self._conversation)
+        view.focus()
+        self.on_conversation_view_older_wanted()
+
+    def on_conversation_view_older_wanted(self) -> None:
+        self.run_worker(self._load_older(), group="older", exclusive=True)
+
+    async def _load_older(self) -> None:
+        page = await self._page(self._conversation.previous)
+        if page is not None:
+            self._conversation.add_history(page["items"], page["previous"])
+            self.query_one(ConversationView).redraw()
+
+    def action_read_again(self) -> None:
+        self.run_worker(self._load_newer(), group="newer", exclusive=True)
+
+    async def _load_newer(self) -> None:
+        page = await self._page(None)
+        if page is not None:
+            self._conversation.add_newer(page["items"])
+            self.query_one(ConversationView).redraw()
+
+    async def _page(self, before: str | None) -> Report | None:
+        """A page of the conversation; None if it cannot be read, and then the person is notified."""
+        conversation, agent = self._conversation.session_id, self._agent
+        page: Report | None = await self.ask(lambda sessions: sessions.resources.items(conversation, before, agent))
+        return page
+
+
+# -- the line of keys --------------------------------------------------------------------------------------------------
+
+
+_LAST = "commands"
+"""The action whose key is shown in any case: whatever else there is can be found by it."""
+_NAMES = {"escape": "esc", "enter": "enter", "question_mark": "?", "slash": "/", "space": "space"}
+
+
+class KeyLine(Widget, can_focus=False):
+    """Shows the bindings of the focused part and of the application; a click on one presses its key."""
+
+    DEFAULT_CSS = "KeyLine { dock: bottom; height: 1; background: $panel; }"
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, lambda _: self.refresh())
+
+    def render(self) -> RenderResult:
+        shown: dict[str, tuple[str, str]] = {}
+        last: tuple[str, str] | None = None
+        for active in self.screen.active_bindings.values():
+            binding = active.binding
+            if not active.enabled:
+                continue
+            if binding.action == _LAST:
+                last = last or (binding.key, binding.description)
+            elif binding.show and binding.action != "quit":
+                shown.setdefault(binding.action, (binding.key, binding.description))
+        shown["quit"] = ("ctrl+q", "Leave")  # Textual has it before all others
+        return key_hints(list(shown.values()), last, self.size.width)
+
+    def on_click(self, event: events.Click) -> None:
+        meta: dict[str, Any] = event.style.meta
+        key = meta.get("key")
+        if isinstance(key, str):
+            self.app.simulate_key(key)
+
+
+def key_hints(keys: list[tuple[str, str]], last: tuple[str, str] | None, width: int) -> Text:
+    """The keys that fit into so many columns: the first ones with what they do, then keys alone. `last` stands at the
+    end, and has its place before all others."""
+    ending = _hint(*last) if last is not None else Text()
+    room = width - ending.cell_len
+    line = Text(no_wrap=True, overflow="crop", end="")
+    is_full = False
+    for key, description in keys:
+        hint = _hint(key, description)
+        is_full = is_full or hint.cell_len > room
+        hint = _hint(key, "") if is_full else hint
+        if hint.cell_len > room:
+            break
+        line.append_text(hint)
+        room -= hint.cell_len
+    return line.append_text(ending)
+
+
+def _hint(key: str, description: str) -> Text:
+    name = _NAMES.get(key, key).replace("ctrl+", "^")
+    press = Style(meta={"key": key})
+    hint = Text(f" {name}", press + Style(bold=True), end="")
+    return hint.append(f" {description} ", press) if description else hint
+
+
+# -- dialogs ----------------------------------------------------------------------------------------------------------
 
 
 HELP = """\

@@ -16,16 +16,17 @@ from textual.widgets.option_list import Option
 
 from ..model.text import age, clip_line, visible
 from .blocks import ShownConversation
-from .drawing import Palette
+from .drawn_blocks import Palette
 
-_SIGNS = {
-    "waiting_for_input": "?",
-    "running": "●",
-    "completed": "✓",
-    "interrupted": "◦",
-    "cancelled": "×",
-    "error": "!",
+_STATES = {
+    "waiting_for_input": ("?", "asks", "ask"),
+    "running": ("●", "working", "good"),
+    "completed": ("✓", "done", "quiet"),
+    "interrupted": ("◦", "interrupted", "quiet"),
+    "cancelled": ("×", "cancelled", "bad"),
+    "error": ("!", "failed", "bad"),
 }
+"""Each state's sign, its name for people, and the role of its colour."""
 _NEED = {"waiting_for_input": 0, "running": 1}
 
 
@@ -45,7 +46,12 @@ class SessionRow:
 
     @property
     def sign(self) -> str:
-        return _SIGNS.get(self.state, "·")
+        return _STATES[self.state][0] if self.state in _STATES else "·"
+
+    @property
+    def searched(self) -> str:
+        """What the terms of a filter are looked for in."""
+        return " ".join((self.title, self.project, self.state, self.id, *self.asks)).casefold()
 
     @property
     def details(self) -> str:
@@ -83,16 +89,10 @@ def arranged(
     # Those in memory last, so that they take the place of what the disk says of the same session.
     listed = {session["sessionId"]: session for session in (*stored, *live)}
     terms = wanted.casefold().split()
-    rows = [
-        row for row in (row_of(session, now) for session in listed.values()) if row.id in found or _fits(row, terms)
-    ]
+    rows = [row_of(session, now) for session in listed.values()]
+    rows = [row for row in rows if row.id in found or all(term in row.searched for term in terms)]
     rows.sort(key=lambda row: row.timestamp, reverse=True)
     return sorted(rows, key=lambda row: _NEED.get(row.state if row.in_memory else "", 2))
-
-
-def _fits(row: SessionRow, terms: list[str]) -> bool:
-    text = " ".join((row.title, row.project, row.state, row.id, *row.asks)).casefold()
-    return all(word in text for word in terms)
 
 
 def asking_elsewhere(rows: Iterable[SessionRow], current: str | None) -> int:
@@ -269,24 +269,14 @@ def _sidebar_of(part: Widget) -> SessionSidebar:
 # -- status line ------------------------------------------------------------------------------------------------------
 
 
-_STATES = {
-    "running": ("● working", "good"),
-    "waiting_for_input": ("? asks", "ask"),
-    "completed": ("✓ done", "quiet"),
-    "interrupted": ("◦ interrupted", "quiet"),
-    "cancelled": ("× cancelled", "bad"),
-    "error": ("! failed", "bad"),
-}
-
-
 def status_line(conversation: ShownConversation | None, now: float, palette: Palette) -> Text:
     """State, model, mode, tokens, cost, elapsed time, and what is wrong."""
     text = Text(no_wrap=True, overflow="ellipsis")
     if conversation is None:
         return text.append("Type a message to begin a session here, or open one on the left.", palette.style("quiet"))
     facts = conversation.summary
-    state, role = _STATES.get(conversation.status, (conversation.status or "…", "quiet"))
-    text.append(state, palette.style(role))
+    sign, state, role = _STATES.get(conversation.status, ("", conversation.status or "…", "quiet"))
+    text.append(f"{sign} {state}".lstrip(), palette.style(role))
     started = facts.get("turnStarted")
     tokens = f"{_short(facts.get('inputTokens', 0))} in {_short(facts.get('outputTokens', 0))} out"
     parts = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.commands import parser
-from claude_code_mcp.commands.exit_codes import ExitCode
+from claude_code_mcp.commands.conventions import ExitCode
 from claude_code_mcp.config import Settings, load_settings
 from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
 from claude_code_mcp.policy.policy import Policy, Profile

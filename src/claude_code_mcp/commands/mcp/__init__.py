@@ -1,1 +1,271 @@
-"""`claude-code-mcp mcp`: the MCP servers of the hub, from the shell."""
+"""`claude-code-mcp mcp`: the MCP servers of the hub, from the shell, and an interactive client for any other.
+
+`add_to` is all that others need: the arguments of the actions. What an action does is in `configure`, `live` and
+`connect`, each of which is imported only when one of its actions is called.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..conventions import add_json, seconds
+
+__all__ = ["add_to"]
+
+_CONNECT_SECONDS = 30.0
+_LOGIN_SECONDS = 300.0
+_REMOTE_KINDS = {
+    "http": "a remote server over streamable HTTP",
+    "sse": "a remote server over server-sent events, as before 2025",
+    "ws": "a remote server over a WebSocket",
+}
+_KINDS = ("server", "stdio", *_REMOTE_KINDS)
+
+
+class _ActionParser(argparse.ArgumentParser):
+    """For actions with a line of their own kind."""
+
+    reads_line = False
+    """The action reads its line itself: argparse would repeat in its messages what it does not understand, and that may
+    be a secret."""
+    finds_kind = False
+    """The kind of server to connect to may be left out: an address says by itself what it is, and any other word is the
+    name of a configured server."""
+    options_anywhere = False
+    """Options may stand among the words of the line too, and not only before and behind them."""
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        argv = list(args or ())
+        if self.options_anywhere and "--" not in argv:
+            self.options_anywhere = False  # for the two passes that follow, which come here as well
+            try:
+                return self.parse_known_intermixed_args(argv, namespace)
+            finally:
+                self.options_anywhere = True
+        if not self.reads_line:
+            return super().parse_known_args(_with_kind(argv) if self.finds_kind else argv, namespace)
+        options = argv[: argv.index("--")] if "--" in argv else argv
+        wants_help = [word for word in options if word in ("-h", "--help")][:1] if len(options) == 1 else []
+        arguments, _ = super().parse_known_args(wants_help, namespace)
+        arguments.line = argv
+        return arguments, []
+
+
+def _with_kind(argv: list[str]) -> list[str]:
+    if not argv or argv[0].startswith("-") or argv[0] in _KINDS:
+        return argv
+    if "://" not in argv[0]:
+        return ["server", *argv]
+    return ["ws" if argv[0].startswith(("ws://", "wss://")) else "http", *argv]
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "mcp",
+        help="configure, look at and call the MCP servers of the hub, or try any other",
+        description="The MCP servers that the hub shares: those of our own file, and with --all or "
+        "CLAUDE_CODE_MCP_HUB=all those of ~/.claude.json and .mcp.json too. Only our own file is ever changed.",
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=_ActionParser)
+    _add_configuring(actions)
+    _add_lists(actions)
+    _add_operations(actions)
+    _add_watch(actions)
+    _add_login_and_logout(actions)
+    _add_connect(actions)
+
+
+def _add_configuring(actions: Any) -> None:
+    parser = actions.add_parser("list", help="what is configured, and where; connects to nothing")
+    _add_scope(parser)
+    add_json(parser)
+    parser.set_defaults(run=_configure, action="list")
+    parser = actions.add_parser(
+        "add",
+        help="configure a server in our own file; takes the lines of `claude mcp add`",
+        usage="%(prog)s NAME [-e NAME=VALUE …] [--force] -- COMMAND [ARGUMENT …]\n"
+        "       %(prog)s NAME URL [-t {http,sse,ws}] [-H 'NAME: VALUE' …] [--force]",
+        description="${VARIABLE} and ${VARIABLE:-default} are kept as they are and replaced when the server is used. "
+        "-e or --env, -H or --header, -t or --transport, -s or --scope (which is for Claude Code and changes nothing "
+        "here), --client-id, --client-secret and --callback-port are as in `claude mcp add`. --force replaces the "
+        "server of this name.",
+    )
+    parser.reads_line = True
+    parser.set_defaults(run=_configure, action="add")
+    parser = actions.add_parser(
+        "add-json",
+        help="configure a server in our own file from its entry as JSON",
+        usage="%(prog)s NAME JSON [--force]",
+        description='JSON is an entry such as \'{"command": "npx", "args": ["-y", "a-server"]}\', or - to read it from '
+        "standard input. -s or --scope is for Claude Code and changes nothing here; --client-secret goes into the "
+        "entry. --force replaces the server of this name.",
+    )
+    parser.reads_line = True
+    parser.set_defaults(run=_configure, action="add-json")
+    parser = actions.add_parser("import", help="copy the servers of another program into our own file")
+    parser.add_argument(
+        "source",
+        metavar="PROGRAM | FILE",
+        help="claude-desktop, claude-code, cursor, vscode, windsurf, gemini, or a file",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
+    parser.add_argument("--force", action="store_true", help="replace those of the same names")
+    parser.add_argument("--project", type=Path, default=Path(), metavar="DIR", help="whose files count too")
+    add_json(parser)
+    parser.set_defaults(run=_configure, action="import")
+    for action, summary in (
+        ("get", "one server as it is configured, without its secrets"),
+        ("remove", "take a server out of our own file"),
+        ("enable", "let a server of our own file be used again"),
+        ("disable", "keep a server of our own file, but do not use it"),
+    ):
+        parser = actions.add_parser(action, help=summary)
+        parser.add_argument("name", metavar="NAME")
+        add_json(parser)
+        _add_scope(parser)
+        parser.set_defaults(run=_configure, action=action)
+
+
+def _add_lists(actions: Any) -> None:
+    for action, summary in (
+        ("status", "connect to servers and tell how they stand"),
+        ("tools", "the tools of all servers, or of some"),
+        ("resources", "the resources, and templates of their addresses, of all servers, or of some"),
+        ("prompts", "the prompts of all servers, or of some"),
+    ):
+        parser = actions.add_parser(action, help=summary)
+        parser.add_argument("servers", nargs="*", metavar="SERVER", help="only these")
+        add_json(parser)
+        _add_seconds(parser, "--connect-timeout", _CONNECT_SECONDS)
+        _add_scope(parser)
+        parser.set_defaults(run=_use, action=action)
+
+
+def _add_operations(actions: Any) -> None:
+    call = actions.add_parser(
+        "call",
+        help="call a tool",
+        description="Prints what the tool answers; its progress goes to standard error. Ends with 1 when the tool "
+        "says that it failed.",
+    )
+    call.add_argument("server", metavar="SERVER")
+    call.add_argument("tool", metavar="TOOL")
+    call.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="JSON | NAME=VALUE",
+        help="one object, - to read it from standard input, or pairs",
+    )
+    read = actions.add_parser(
+        "read",
+        help="read a resource",
+        description="Prints what is in the resource; into a file or a pipe as it is, also if it is not text.",
+    )
+    read.add_argument("server", metavar="SERVER")
+    read.add_argument("uri", metavar="URI")
+    prompt = actions.add_parser("prompt", help="get a prompt")
+    prompt.add_argument("server", metavar="SERVER")
+    prompt.add_argument("prompt", metavar="PROMPT")
+    prompt.add_argument("arguments", nargs="*", metavar="JSON | NAME=VALUE", help="its arguments")
+    complete = actions.add_parser("complete", help="what a server suggests for an argument of a prompt or a template")
+    complete.add_argument("server", metavar="SERVER")
+    complete.add_argument("reference", metavar="PROMPT | TEMPLATE")
+    complete.add_argument("argument", metavar="ARGUMENT")
+    complete.add_argument("value", nargs="?", default="", metavar="BEGINNING", help="what is typed already")
+    complete.add_argument("pairs", nargs="*", metavar="NAME=VALUE", help="arguments that have a value already")
+    for parser, action in ((call, "call"), (read, "read"), (prompt, "prompt"), (complete, "complete")):
+        parser.options_anywhere = True
+        add_json(parser, "print the whole result as JSON")
+        parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="give up after this long")
+        _add_scope(parser)
+        parser.set_defaults(run=_use, action=action)
+
+
+def _add_watch(actions: Any) -> None:
+    parser = actions.add_parser(
+        "watch",
+        help="print what a server tells by itself, as it comes",
+        description="Prints notifications of the server until Ctrl-C, or until the server is lost; changes of lists "
+        "and log messages come by themselves, changes of resources for those that are named.",
+    )
+    parser.add_argument("server", metavar="SERVER")
+    parser.add_argument("uris", nargs="*", metavar="URI", help="resources to follow")
+    add_json(parser, "print one JSON object a line")
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="end after this long")
+    _add_scope(parser)
+    parser.set_defaults(run=_use, action="watch")
+    parser.options_anywhere = True
+
+
+def _add_login_and_logout(actions: Any) -> None:
+    login = actions.add_parser("login", help="sign in to a remote server")
+    _add_seconds(login, "--timeout", _LOGIN_SECONDS)
+    logout = actions.add_parser("logout", help="forget the tokens for a server")
+    for parser, action in ((login, "login"), (logout, "logout")):
+        parser.add_argument("server", metavar="SERVER")
+        add_json(parser)
+        _add_scope(parser)
+        parser.set_defaults(run=_use, action=action)
+
+
+def _add_connect(actions: Any) -> None:
+    parser = actions.add_parser(
+        "connect",
+        help="an interactive client for a configured server, or for any other",
+        usage="%(prog)s NAME | URL | KIND …",
+        description="Connects, tells what is there, and reads commands line by line until the end of input, `quit` "
+        "or Ctrl-C. `help` lists them. NAME is a configured server, which is used with its sign-in; KIND says what "
+        "else there is to connect to. In a terminal lines can be edited and completed, if prompt_toolkit is "
+        "installed (the extra `tui`).",
+    )
+    parser.finds_kind = True
+    kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True, parser_class=argparse.ArgumentParser)
+    server = kinds.add_parser("server", help="a configured server; `server` may be left out before its name")
+    server.add_argument("name", metavar="NAME")
+    _add_scope(server)
+    server.set_defaults(run=_connect, kind="server")
+    stdio = kinds.add_parser(
+        "stdio", help="a program on this machine", usage="%(prog)s [--env NAME=VALUE] COMMAND [ARGUMENT …]"
+    )
+    # `--header` and `--env` are parsed by the action: argparse would repeat in its message what it cannot parse, which
+    # may be a secret.
+    stdio.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the program")
+    stdio.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the program and its arguments")
+    stdio.set_defaults(run=_connect, kind="stdio", url=None, header=[])
+    for kind, summary in _REMOTE_KINDS.items():
+        remote = kinds.add_parser(kind, help=summary)
+        remote.add_argument("url", metavar="URL")
+        remote.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent every time")
+        remote.set_defaults(run=_connect, kind=kind, command=[], env=[])
+
+
+def _add_seconds(parser: argparse.ArgumentParser, flag: str, default: float) -> None:
+    summary = f"how long to wait (default {default:g})"
+    parser.add_argument(flag, dest="timeout", type=seconds, default=default, metavar="SECONDS", help=summary)
+
+
+def _add_scope(parser: argparse.ArgumentParser) -> None:
+    """Which configuration files count."""
+    parser.add_argument("--all", action="store_true", help="also the servers that Claude Code is configured with")
+    parser.add_argument(
+        "--project", type=Path, default=Path(), metavar="DIR", help="whose .mcp.json counts (default: this directory)"
+    )
+
+
+def _configure(arguments: argparse.Namespace) -> int:
+    from . import configure  # noqa: PLC0415 - what an action needs is loaded when it is called
+
+    return configure.ACTIONS[arguments.action](arguments)
+
+
+def _use(arguments: argparse.Namespace) -> int:
+    from . import live  # noqa: PLC0415 - loads the MCP SDK
+
+    return live.run(arguments)
+
+
+def _connect(arguments: argparse.Namespace) -> int:
+    from . import connect  # noqa: PLC0415 - loads the MCP SDK
+
+    return connect.connect(arguments)

@@ -1,23 +1,30 @@
 """`mcp list`, `get`, `add`, `import`, `remove`, `enable` and `disable`: the configuration of servers.
 
-`load_configuration` and `select_servers` are shared with the actions that do connect. Only our own
-file is ever changed, through `edit_entries`: under a lock, written to a temporary file that then replaces the old one,
-and with everything else in the file kept. A file that cannot be read is refused and left as it is.
+`load_configuration` and `select_servers` are shared with the actions that do connect. Only our own file is ever
+changed, through `edit_entries`: under a lock, written to a temporary file that then replaces the old one, and with
+everything else in the file kept. A file that cannot be read is refused and left as it is.
+
+The lines of `mcp add` and `mcp add-json` are read as Claude Code's own commands read them, so that what the README of a
+server says can be pasted: `NAME -- COMMAND …`, `NAME COMMAND …`, `NAME URL`, with `-e`, `-H`, `-s` and `-t` anywhere
+before `--`. Options of another name belong to a command without `--`, where Claude Code refuses them; with ours beside
+them nobody could tell whose they are, and the line is refused. argparse repeats in its messages what it does not
+understand, and that may be a secret. Messages here name options and say what they want; they never repeat a value.
 """
 
 import argparse
 import copy
 import os
+import re
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from ...config import Settings, load_settings
+from ...config import load_settings
 from ...errors import InvalidArgument
 from ...hub.config_entry import (
     SECTIONS,
@@ -33,42 +40,223 @@ from ...hub.config_entry import (
 )
 from ...hub.config_files import ConfiguredServer, HubConfig, hub_servers
 from ...json_text import decode_with_comments
-from ...model.paths import user_file
-from ...private_files import FILE, private_directory
-from ..exit_codes import NotFound
-from ..flags import print_json, standard_input
+from ...private_files import FILE, private_directory, replace_file
+from ..conventions import NotFound, print_json, print_outcome, standard_input
 from ..json_edit import remove_value, set_value
-from .add_line import checked_name, entry_of, read_add_json_line, read_add_line
-from .prompts import as_json, clean, table
+from .terminal import clean, print_table
 
-PROGRAMS = ("claude-desktop", "claude-code", "cursor", "vscode", "windsurf", "gemini")
+# -- the line of `mcp add` ---------------------------------------------------------------------------------------------
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_HEADER = re.compile(r"[A-Za-z0-9-]+:\s")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|\$\{[^}]*\}\S*$")
+_SCHEMES = {"http": ("http://", "https://"), "sse": ("http://", "https://"), "ws": ("ws://", "wss://")}
+KINDS = ("stdio", *_SCHEMES)
+SCOPES = ("local", "user", "project")
+_WITH_VALUE = {
+    "-e": "env",
+    "--env": "env",
+    "-H": "header",
+    "--header": "header",
+    "-s": "scope",
+    "--scope": "scope",
+    "-t": "transport",
+    "--transport": "transport",
+    "--url": "url",
+    "--client-id": "client_id",
+    "--client-secret": "client_secret",
+    "--callback-port": "callback_port",
+}
+_FORCE = "--force"
+_WANTED = {
+    "env": "--env wants NAME=VALUE.",
+    "header": "--header wants 'NAME: VALUE'.",
+    "scope": f"--scope is one of {', '.join(SCOPES)}.",
+    "transport": f"--transport is one of {', '.join(KINDS)}.",
+    "callback_port": "--callback-port wants a number.",
+    "client_secret": "--client-secret wants the secret: --client-secret=SECRET, or ${VARIABLE}.",
+}
 
 
-def files_of(source: str, environment: Mapping[str, str], project: Path) -> list[Path]:
-    """The files of a program, those of the project first; or the one file that was named instead."""
-    home = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
-    data = _application_data(environment, home)
-    files = {
-        "claude-desktop": [data / "Claude" / "claude_desktop_config.json"],
-        "claude-code": [user_file(environment)],
-        "cursor": [project / ".cursor" / "mcp.json", home / ".cursor" / "mcp.json"],
-        "vscode": [
-            project / ".vscode" / "mcp.json",
-            data / "Code" / "User" / "mcp.json",
-            data / "Code" / "User" / "settings.json",
-        ],
-        "windsurf": [home / ".codeium" / "windsurf" / "mcp_config.json"],
-        "gemini": [project / ".gemini" / "settings.json", home / ".gemini" / "settings.json"],
+@dataclass(slots=True)
+class AddLine:
+    """What the line says."""
+
+    name: str = ""
+    command: list[str] = field(default_factory=list)
+    url: str | None = None
+    transport: str | None = None
+    scope: str | None = None
+    env: list[str] = field(default_factory=list)
+    header: list[str] = field(default_factory=list)
+    client_id: str | None = None
+    client_secret: str | None = None
+    callback_port: str | None = None
+    force: bool = False
+    ours_behind: bool = False
+    """Whether an option of ours stands behind the beginning of the command."""
+
+
+def read_add_line(argv: Sequence[str]) -> AddLine:
+    """Reads the arguments of `mcp add`. Raises InvalidArgument, which never repeats a value."""
+    line, rest = AddLine(), list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            line.command, rest = [*line.command, *rest], []
+        elif line.command:
+            _go_on_with_command(line, word, rest)
+        elif word.startswith("-") and len(word) > 1:
+            _take_option(line, word, rest)
+        elif not line.name:
+            line.name = checked_name(word)
+        elif line.url is None and _ADDRESS.match(word) and line.transport != "stdio":
+            line.url = word
+        elif line.url is not None:
+            raise InvalidArgument("There is something behind the address that is no option.")
+        else:
+            line.command = [word]
+    _check(line)
+    return line
+
+
+def _go_on_with_command(line: AddLine, word: str, rest: list[str]) -> None:
+    """A word behind the first one of a command that does not stand after `--`. With an option of its own, all that
+    follows is the command's."""
+    if not word.startswith("-") or len(word) == 1:
+        line.command.append(word)
+    elif _is_ours(word):
+        _take_option(line, word, rest)
+        line.ours_behind = True
+    else:
+        # Guessed wrongly, a secret would go to the program as an argument, or an argument would be lost.
+        if line.ours_behind or any(map(_is_ours, takewhile(lambda each: each != "--", rest))):
+            raise InvalidArgument("Some of these options are of mcp add: the command of a server goes after --.")
+        line.command += [word, *rest]
+        rest.clear()
+
+
+def _is_ours(word: str) -> bool:
+    return (word.partition("=")[0] if word.startswith("--") else word[:2]) in (*_WITH_VALUE, _FORCE)
+
+
+def read_add_json_line(argv: Sequence[str]) -> AddLine:
+    """Reads the arguments of `mcp add-json`; the command of the line is the entry. Raises InvalidArgument, which never
+    repeats a value."""
+    line, rest = AddLine(), list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("-") and len(word) > 1:
+            _take_option(line, word, rest, "mcp add-json", ("scope", "client_secret"))
+        elif not line.name:
+            line.name = checked_name(word)
+        else:
+            line.command.append(word)
+    if not line.name or len(line.command) != 1:
+        raise InvalidArgument("mcp add-json wants a name and an entry in one argument: mcp add-json NAME 'JSON'.")
+    if line.scope is not None and line.scope not in SCOPES:
+        raise InvalidArgument(_WANTED["scope"])
+    return line
+
+
+def _take_option(
+    line: AddLine, word: str, rest: list[str], action: str = "mcp add", allowed: Collection[str] | None = None
+) -> None:
+    """Sets what an option says; takes its value, or values, from the rest of the line."""
+    option, separator, value = word.partition("=")
+    if not word.startswith("--"):  # -eNAME=VALUE
+        option, separator, value = word[:2], word[2:], word[2:]
+    if option == _FORCE and not separator:
+        line.force = True
+        return
+    target = _WITH_VALUE.get(option)
+    if target is None or (allowed is not None and target not in allowed):
+        where = "" if allowed is not None else "; the command of a server goes after --"
+        # Shown as far as it can be: one that is mistyped may have its value in it.
+        shown = option if re.match(r"--?[a-zA-Z][a-z-]{0,20}$", option) else "What begins with -"
+        raise InvalidArgument(f"{shown} is not an option of {action}{where}.")
+    if not separator:
+        if not rest or rest[0] == "--":
+            raise InvalidArgument(_WANTED.get(target, f"{option} wants a value."))
+        value = rest.pop(0)
+    if target in ("env", "header"):
+        values: list[str] = getattr(line, target)
+        values.append(value)
+        pattern = _VARIABLE if target == "env" else _HEADER
+        # Claude Code's own option takes several values; the pattern keeps it from taking the name or the command.
+        while rest and pattern.match(rest[0]):  # one option may have several
+            values.append(rest.pop(0))
+    else:
+        setattr(line, target, value)
+
+
+def checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument("The name of a server has at most 64 letters, digits, _, - and dots.")
+    return name
+
+
+def _check(line: AddLine) -> None:
+    if not line.name:
+        raise InvalidArgument("mcp add wants a name first: mcp add NAME -- COMMAND, or mcp add NAME URL.")
+    if (line.url is None) == (not line.command):
+        raise InvalidArgument("Give either an address, or a command after --.")
+    if line.transport is not None and line.transport not in KINDS:
+        raise InvalidArgument(_WANTED["transport"])
+    if line.scope is not None and line.scope not in SCOPES:
+        raise InvalidArgument(_WANTED["scope"])
+    if line.callback_port is not None and not (line.callback_port.isascii() and line.callback_port.isdigit()):
+        raise InvalidArgument(_WANTED["callback_port"])
+
+
+def entry_of(line: AddLine) -> dict[str, Any]:
+    """The entry that a line stands for."""
+    entry = raw_entry(line.command, line.url, line.transport, line.header, line.env)
+    oauth = {
+        "clientId": line.client_id,
+        "clientSecret": line.client_secret,
+        "callbackPort": None if line.callback_port is None else int(line.callback_port),
     }
-    return files.get(source) or [Path(source)]
+    settings = {key: value for key, value in oauth.items() if value is not None}
+    if settings and line.url is None:
+        raise InvalidArgument("--client-id, --client-secret and --callback-port are for remote servers.")
+    return {**entry, "oauth": settings} if settings else entry
 
 
-def _application_data(environment: Mapping[str, str], home: Path) -> Path:
-    if sys.platform == "win32":
-        return Path(environment.get("APPDATA") or home / "AppData" / "Roaming")
-    if sys.platform == "darwin":
-        return home / "Library" / "Application Support"
-    return Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+def raw_entry(
+    command: list[str], url: str | None, kind: str | None, headers: list[str], variables: list[str]
+) -> dict[str, Any]:
+    """An entry in the form of a configuration file: a program if `url` is None, else a remote server.
+
+    Raises InvalidArgument for what does not fit together; the message never repeats a value, which may be a secret.
+    """
+    if url is None:
+        if headers or kind not in (None, "stdio"):
+            raise InvalidArgument("--header and --transport are for remote servers.")
+        entry = {"type": "stdio", "command": command[0], "args": command[1:]}
+        return {**entry, "env": _pairs(variables, "=", _WANTED["env"])} if variables else entry
+    if variables:
+        raise InvalidArgument("--env is for servers that are programs.")
+    kind = kind or ("ws" if url.startswith(_SCHEMES["ws"]) else "http")
+    if kind not in _SCHEMES or not url.startswith((*_SCHEMES[kind], "${")):
+        schemes = _SCHEMES.get(kind, _SCHEMES["http"])
+        raise InvalidArgument(f"The address of a server of type {kind} begins with {' or '.join(schemes)}.")
+    entry = {"type": kind, "url": url}
+    return {**entry, "headers": _pairs(headers, ":", _WANTED["header"])} if headers else entry
+
+
+def _pairs(texts: list[str], separator: str, usage: str) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, found, value = text.partition(separator)
+        if not found or not name.strip():
+            raise InvalidArgument(usage)
+        pairs[name.strip()] = value.strip() if separator == ":" else value
+    return pairs
+
+
+# -- the files of other programs ---------------------------------------------------------------------------------------
 
 
 def entries_of(source: str, environment: Mapping[str, str], project: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
@@ -76,11 +264,14 @@ def entries_of(source: str, environment: Mapping[str, str], project: Path) -> di
 
     Raises InvalidArgument where there is no file, or one cannot be read.
     """
+    from ..config import PROGRAMS, files_of  # noqa: PLC0415 - only here
+
     files = files_of(source, environment, project)
     present = [file for file in files if file.exists()]
     if not present:
-        known = "" if source in PROGRAMS else f" Known programs: {', '.join(PROGRAMS)}."
-        raise NotFound(f"There is no {' and no '.join(map(str, files))}.{known}")
+        if source not in PROGRAMS:
+            raise NotFound(f"There is no file {source!r}, and it is none of the known programs: {', '.join(PROGRAMS)}.")
+        raise NotFound(f"There is no {' and no '.join(map(str, files))}.")
     found: dict[str, tuple[Path, dict[str, Any]]] = {}
     for file in present:
         for name, entry in _entries_in(file).items():
@@ -103,24 +294,24 @@ def _entries_in(file: Path) -> dict[str, dict[str, Any]]:
     return {name: in_our_words(entry, defaults) for name, entry in section.items() if isinstance(entry, dict)}
 
 
-# -- configure --------------------------------------------------------------------------------------------------------
+# -- actions -----------------------------------------------------------------------------------------------------------
 
 
 _KEY = "mcpServers"
+
+
+NO_SERVERS = "No servers. Add one: claude-code-mcp mcp add NAME -- COMMAND"
 
 
 def load_configuration(arguments: argparse.Namespace) -> HubConfig:
     """What the hub would use, or with --all what all files say. Problems are printed to stderr; the servers that can
     be used are there all the same."""
     settings = load_settings()
-    configuration = _read(settings, arguments, everything=arguments.all or settings.hub == "all")
+    everything = arguments.all or settings.hub == "all"
+    configuration = hub_servers(settings, os.environ, arguments.project, "all" if everything else "own")
     for problem in configuration.problems:
         print(f"claude-code-mcp: {clean(str(problem))}", file=sys.stderr)
     return configuration
-
-
-def _read(settings: Settings, arguments: argparse.Namespace, *, everything: bool) -> HubConfig:
-    return hub_servers(settings, os.environ, arguments.project, "all" if everything else "own")
 
 
 def select_servers(configuration: HubConfig, names: Iterable[str]) -> HubConfig:
@@ -131,8 +322,8 @@ def select_servers(configuration: HubConfig, names: Iterable[str]) -> HubConfig:
             for problem in configuration.problems:
                 if problem.entry == name:
                     raise InvalidArgument(f"{name!r} is configured, and cannot be used: {problem.message}.")
-            known = ", ".join(configuration.servers) or "none"
-            raise NotFound(f"There is no MCP server called {name!r}; there are: {known}.")
+            known = f"there are: {', '.join(configuration.servers)}" if configuration.servers else "none is configured"
+            raise NotFound(f"There is no MCP server called {name!r}; {known}.")
     return replace(configuration, servers={name: configuration.servers[name] for name in names})
 
 
@@ -140,18 +331,16 @@ def list_servers(arguments: argparse.Namespace) -> int:
     configuration = load_configuration(arguments)
     servers = list(configuration.servers.values())
     if arguments.json:
-        print(as_json([_server_data(server) for server in servers]))
+        print_json([_server_data(server) for server in servers])
     elif servers:
-        for line in table(("name", "type", "scope", "state", "address", "file"), map(_server_row, servers)):
-            print(line)
+        rows = [
+            (each.name, each.config.type, each.scope.value, each.barred or "enabled", _address(each.config), each.file)
+            for each in servers
+        ]
+        print_table(("name", "type", "scope", "state", "address", "file"), rows)
     elif not configuration.problems:
-        print("No servers. Add one: claude-code-mcp mcp add NAME -- COMMAND")
+        print(NO_SERVERS)
     return 1 if configuration.problems else 0
-
-
-def _server_row(server: ConfiguredServer) -> tuple[object, ...]:
-    state = "enabled" if server.barred is None else server.barred
-    return server.name, server.config.type, server.scope.value, state, _address(server.config), server.file
 
 
 def _address(config: ServerConfig) -> str:
@@ -173,9 +362,7 @@ def _server_data(server: ConfiguredServer) -> dict[str, Any]:
 
 def add(arguments: argparse.Namespace) -> int:
     line = read_add_line(arguments.line)
-    _add_entry(line.name, entry_of(line), force=line.force)
-    _explain_scope(line.scope)
-    return 0
+    return _add_entry(line, entry_of(line))
 
 
 def add_json(arguments: argparse.Namespace) -> int:
@@ -191,24 +378,20 @@ def add_json(arguments: argparse.Namespace) -> int:
     if line.client_secret is not None:
         oauth = entry.get("oauth")
         entry["oauth"] = {**(oauth if isinstance(oauth, dict) else {}), "clientSecret": line.client_secret}
-    _add_entry(line.name, in_our_words(entry, {}), force=line.force)
-    _explain_scope(line.scope)
-    return 0
+    return _add_entry(line, in_our_words(entry, {}))
 
 
-def _add_entry(name: str, entry: dict[str, Any], *, force: bool) -> None:
-    description = _check_entry(name, entry)
+def _add_entry(line: AddLine, entry: dict[str, Any]) -> int:
+    description = _check_entry(line.name, entry)
     file = load_settings().hub_file
     with edit_entries(file) as entries:
-        if name in entries and not force:
-            raise InvalidArgument(f"There is already a server called {name!r} in {file}; --force replaces it.")
-        entries[name] = entry
-    print(f"Added {name} ({description}) to {file}.")
-
-
-def _explain_scope(scope: str | None) -> None:
-    if scope is not None:
+        if line.name in entries and not line.force:
+            raise InvalidArgument(f"There is already a server called {line.name!r} in {file}; --force replaces it.")
+        entries[line.name] = entry
+    print(f"Added {line.name} ({description}) to {file}.")
+    if line.scope is not None:
         print("claude-code-mcp: note: --scope is for Claude Code; our own file is for all sessions.", file=sys.stderr)
+    return 0
 
 
 def import_servers(arguments: argparse.Namespace) -> int:
@@ -234,7 +417,10 @@ def import_servers(arguments: argparse.Namespace) -> int:
                 report(name, "kept", f"{clean(name)}: already there; --force replaces it")
                 continue
             try:
-                entry = _with_whole_path(entry, file, arguments.project.resolve())
+                if isinstance(named := entry.get("envFile"), str):
+                    # The whole path: our own file is not beside it.
+                    named = named.replace("${workspaceFolder}", str(arguments.project.resolve()))
+                    entry = {**entry, "envFile": os.path.join(file.parent, named)}
                 description = _check_entry(checked_name(name), entry)
             except InvalidArgument as error:
                 failed += 1
@@ -248,20 +434,12 @@ def import_servers(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _with_whole_path(entry: dict[str, Any], file: Path, project: Path) -> dict[str, Any]:
-    """The entry with the whole path of its `envFile`, which our own file is not beside."""
-    named = entry.get("envFile")
-    if not isinstance(named, str):
-        return entry
-    return {**entry, "envFile": os.path.join(file.parent, named.replace("${workspaceFolder}", str(project)))}
-
-
 def get(arguments: argparse.Namespace) -> int:
-    """Tells all of one entry that may be shown."""
+    """Prints all of one entry, without its secrets."""
     server = select_servers(load_configuration(arguments), [arguments.name]).servers[arguments.name]
     data = {**_server_data(server), "variables": sorted(getattr(server.config, "env", {}))}
     if arguments.json:
-        print(as_json(data))
+        print_json(data)
         return 0
     for key, value in data.items():
         shown = ", ".join(map(str, value)) if isinstance(value, list | dict) else value
@@ -309,21 +487,24 @@ def set_disabled(arguments: argparse.Namespace, disabled: bool) -> int:
         entry.pop("disabled", None)
         if disabled:
             entry["disabled"] = True
-    if arguments.json:
-        print_json({"name": arguments.name, "enabled": not disabled})
-    else:
-        print(f"{arguments.name} is {'disabled' if disabled else 'enabled'}.")
-    return 0
+    return print_outcome(
+        arguments,
+        {"name": arguments.name, "enabled": not disabled},
+        f"{arguments.name} is {'disabled' if disabled else 'enabled'}.",
+    )
 
 
 def _own_entry(entries: Mapping[str, Any], arguments: argparse.Namespace) -> Any:
     """The named entry of our own file. Raises InvalidArgument; for a server of another file it says which one."""
     if arguments.name in entries:
         return entries[arguments.name]
-    elsewhere = _read(load_settings(), arguments, everything=True).servers.get(arguments.name)
+    elsewhere = hub_servers(load_settings(), os.environ, arguments.project, "all").servers.get(arguments.name)
     if elsewhere is None:
         raise NotFound(f"There is no MCP server called {arguments.name!r}.")
     raise InvalidArgument(f"{arguments.name!r} is configured in {elsewhere.file}, which is not ours to change.")
+
+
+# -- our own file ------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -346,7 +527,7 @@ def edit_entries(file: Path) -> Iterator[dict[str, Any]]:
                 raise InvalidArgument(f"{file}: {_KEY} must be an object; it was left as it is.")
             entries = copy.deepcopy(before)
             yield entries
-            _write_file(file, _with_entries(file, text, section, before, entries))
+            replace_file(file, _with_entries(file, text, section, before, entries).encode())
     except OSError as error:
         raise InvalidArgument(f"{file} cannot be changed: {error.strerror or error}.") from None
 
@@ -376,20 +557,6 @@ def _with_entries(file: Path, text: str, section: str, before: Mapping[str, Any]
         return text if section in decode_with_comments(text or "{}") else set_value(text, (section,), {})
     except ValueError as error:
         raise InvalidArgument(f"{file} cannot be changed: {error}; it was left as it is.") from None
-
-
-def _write_file(file: Path, text: str) -> None:
-    descriptor, new = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # created with mode 0600
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        # After the sync: a crash must leave the old file or the new one, and never an empty one.
-        os.replace(new, file)
-    except BaseException:
-        os.unlink(new)
-        raise
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {

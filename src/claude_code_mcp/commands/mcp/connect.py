@@ -27,22 +27,25 @@ from ...hub.config_entry import InvalidEntry, parse_entry
 from ...hub.config_files import ConfigScope, ConfiguredServer, HubConfig
 from ...hub.hub import Hub
 from ...hub.transport_factory import has_oauth
-from .add_line import raw_entry
-from .configure import load_configuration, select_servers
-from .live import command_hub, run_action, server_name, sign_in
-from .operations import (
+from ...model.text import count_of
+from .configure import load_configuration, raw_entry, select_servers
+from .live import (
     OperationResult,
     call_tool,
+    command_hub,
     complete,
     get_prompt,
     list_prompts,
     list_resources,
     read_resource,
+    run_action,
+    server_name,
+    sign_in,
     text_arguments,
     tool_line,
 )
-from .prompts import QuestionPrompter, counted, notification_line, one_line
-from .terminal import Candidates, Screen
+from .prompts import QuestionPrompter
+from .terminal import Screen, notification_line, one_line
 
 _NOT_ANNOUNCED = {"notifications/progress", "notifications/cancelled"}
 _SIGN_IN_SECONDS = 300.0
@@ -66,7 +69,14 @@ What the server tells by itself is shown as it comes, behind a *."""
 
 
 def connect(arguments: argparse.Namespace) -> int:
-    return run_action(_connect(_server(arguments)))
+    server = _server(arguments)
+
+    async def connected() -> int:
+        client = InteractiveClient(server)
+        async with command_hub(HubConfig({server.name: server}), client.announce) as hub:
+            return await client.run(hub)
+
+    return run_action(connected())
 
 
 def _server(arguments: argparse.Namespace) -> ConfiguredServer:
@@ -76,24 +86,14 @@ def _server(arguments: argparse.Namespace) -> ConfiguredServer:
     if arguments.url is None and not command:
         raise InvalidArgument("Which program? claude-code-mcp mcp connect stdio COMMAND [ARGUMENT …]")
     entry = raw_entry(command, arguments.url, arguments.kind, arguments.header, arguments.env)
-    name = Path(command[0]).name if arguments.url is None else _host(arguments.url) or arguments.kind
+    try:
+        name = Path(command[0]).name if arguments.url is None else urlsplit(arguments.url).hostname or arguments.kind
+    except ValueError:
+        raise InvalidArgument("This is no address.") from None
     try:
         return ConfiguredServer(name, parse_entry(name, entry, os.environ), ConfigScope.OWN)
     except InvalidEntry as error:
         raise InvalidArgument(f"This server cannot be connected to: {error}.") from None
-
-
-def _host(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        raise InvalidArgument("This is no address.") from None
-
-
-async def _connect(server: ConfiguredServer) -> int:
-    client = InteractiveClient(server)
-    async with command_hub(HubConfig({server.name: server}), client.announce) as hub:
-        return await client.run(hub)
 
 
 class InteractiveClient:
@@ -135,7 +135,7 @@ class InteractiveClient:
         with self._handling_interrupts(), self._session:
             await self._sign_in_if_needed()
             await self._greet()
-            self._screen.complete_with(Candidates(hub, self._server, _COMMANDS))
+            self._screen.complete_from(hub, self._server, _COMMANDS)
             # After the greeting: the changes until then are those of our own connecting.
             unwatch = hub.watch(self._server, self._announce_change)
             try:
@@ -183,10 +183,10 @@ class InteractiveClient:
 
     async def _greet(self) -> None:
         hub, server = self._hub, self._server
-        counts = [counted(len(await hub.tools(server)), "tool")]
+        counts = [count_of(len(await hub.tools(server)), "tool")]
         with suppress(MCPError):
-            counts.append(counted(len(await hub.resources(server)), "resource"))
-            counts.append(counted(len(await hub.prompts(server)), "prompt"))
+            counts.append(count_of(len(await hub.resources(server)), "resource"))
+            counts.append(count_of(len(await hub.prompts(server)), "prompt"))
         [status] = hub.status(server)
         offer = ", ".join(counts)
         self._screen.show(f"Connected to {server_name(status)}, protocol {status.protocol_version}: {offer}.")
@@ -282,7 +282,7 @@ def _make_screen(server: str, interrupt: Callable[[], None]) -> Screen:
     if not plain.is_terminal or (os.environ.get("TERM", "dumb") == "dumb" and sys.platform != "win32"):
         return plain
     try:
-        from .terminal import EditingScreen  # noqa: PLC0415 - an extra, and needed in a terminal only
+        from .line_editor import EditingScreen  # noqa: PLC0415 - an extra, and needed in a terminal only
     except ImportError:
         return plain
     name = re.sub(r"[^A-Za-z0-9_-]", "_", server)[:64]

@@ -1,150 +1,23 @@
-"""What a person types as values for a server, field by field, and what servers say as plain text.
-
-What a server sends may hold control sequences that steer a terminal; `clean` takes them out, and everything that is
-printed to a terminal goes through it.
+"""What a person types as values for a server: the fields of its questions, and the arguments of a call.
 
 A line that is typed for a field is a value of its type within its limits, or it is refused with a reason that says what
-would be one.
-
-Nothing here reads or writes by itself; where lines come from and go to is handed in.
+would be one. Nothing here reads or writes by itself; where lines come from and go to is handed in.
 """
 
 import json
 import math
 import re
-import shutil
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import anyio
 
 from ...errors import InvalidArgument
 from ...questions.form_model import FieldKind, FormField, read_fields
-
-_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_LONGEST = 100
-_BAR_WIDTH = 20
-ERASE_LINE = "\r\x1b[K"
-"""Moves to the beginning of the line and clears it."""
-
-
-def clean(text: str) -> str:
-    """The text without what steers a terminal; lines and tabs stay."""
-    return _CONTROLS.sub("", text)
-
-
-def one_line(text: str | None, longest: int = _LONGEST) -> str:
-    """The beginning of a text, on one line."""
-    line = " ".join(clean(text or "").split())
-    return line if len(line) <= longest else line[: longest - 1] + "…"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Lines with columns that are as wide as what is in them."""
-    cells = [list(head), *([clean(str(cell)) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    for row in cells:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def signature(name: str, schema: Mapping[str, Any] | None) -> str:
-    """`name(a, b, c?)`: optional parameters have a question mark."""
-    properties = (schema or {}).get("properties")
-    required = (schema or {}).get("required") or ()
-    names = properties if isinstance(properties, dict) else ()
-    parameters = (parameter if parameter in required else f"{parameter}?" for parameter in names)
-    return clean(f"{name}({', '.join(parameters)})")
-
-
-def result_text(result: Mapping[str, Any]) -> str:
-    """The result of a call for people: text as it is, and in brackets what else there is."""
-    blocks = [block_text(block) for block in result.get("content") or ()]
-    if not blocks and result.get("structuredContent") is not None:
-        return as_json(result["structuredContent"])
-    return "\n".join(blocks)
-
-
-def block_text(block: Mapping[str, Any]) -> str:
-    match block.get("type"):
-        case "text":
-            return str(block.get("text", ""))
-        case "image" | "audio" as kind:
-            return f"[{kind}: {block.get('mimeType')}, {_decoded_size(block.get('data'))}]"
-        case "resource":
-            return resource_text(block.get("resource") or {})
-        case "resource_link":
-            return f"[link: {block.get('uri')} {block.get('name', '')}]"
-        case other:
-            return f"[{other}]"
-
-
-def resource_text(resource: Mapping[str, Any]) -> str:
-    if isinstance(resource.get("text"), str):
-        return str(resource["text"])
-    return f"[resource: {resource.get('uri')} {resource.get('mimeType', '')}, {_decoded_size(resource.get('blob'))}]"
-
-
-def _decoded_size(encoded: object) -> str:
-    """How many bytes a base64 text stands for."""
-    return counted(len(encoded) * 3 // 4 - encoded[-2:].count("="), "byte") if isinstance(encoded, str) else "empty"
-
-
-def notification_line(method: str, params: Mapping[str, Any]) -> str:
-    """A notification of a server, on one line."""
-    if method == "notifications/message":
-        return f"{params.get('level')}: {one_line(_plain_text(params.get('data')), 1000)}"
-    return f"{method} {one_line(_plain_text(params), 1000)}".rstrip() if params else method
-
-
-def _plain_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def as_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
-
-
-class Progress:
-    """The progress of one call: one line that changes in a terminal, one line for each step elsewhere."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._live = stream.isatty()
-
-    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        line = progress_line(progress, total, message)
-        if self._live:
-            self._write(ERASE_LINE + line[: shutil.get_terminal_size().columns - 1])
-        else:
-            self._write(line + "\n")
-
-    def done(self) -> None:
-        """Clears the line, so that what is printed next begins at its start."""
-        if self._live:
-            self._write(ERASE_LINE)
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
-
-
-def progress_line(progress: float, total: float | None, message: str | None) -> str:
-    suffix = f" {one_line(message)}" if message else ""
-    if not total or total < 0:
-        return f"progress {progress:g}{suffix}"
-    full = round(_BAR_WIDTH * min(1.0, max(0.0, progress / total)))
-    return f"[{'#' * full}{'-' * (_BAR_WIDTH - full)}] {progress:g}/{total:g}{suffix}"
-
-
-# -- fields -----------------------------------------------------------------------------------------------------------
-
+from .terminal import clean, one_line
 
 _TRUE, _FALSE = {"y", "yes", "true", "1"}, {"n", "no", "false", "0"}
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\Z")
@@ -198,23 +71,26 @@ class FieldEntry:
     def value(self, line: str) -> Any:
         """The value that a line stands for, or LEFT_OUT. Raises Unfit."""
         text = line.strip()
+        if not text and self._default is LEFT_OUT and self.required:
+            raise Unfit("it is required")
         if not text:
-            return self._empty()
+            return self._default
         match self.model.kind:
             case FieldKind.BOOLEAN:
-                return _boolean(text)
+                if text.lower() not in _TRUE | _FALSE:
+                    raise Unfit("it is yes or no")
+                return text.lower() in _TRUE
             case FieldKind.ARRAY:
                 return self._several(text)
             case _ if self.model.options:
                 return self._chosen(text)
             case FieldKind.INTEGER | FieldKind.NUMBER:
                 return self._number(text)
-        return self._text(line)
-
-    def _empty(self) -> Any:
-        if self._default is LEFT_OUT and self.required:
-            raise Unfit("it is required")
-        return self._default
+        self._check_size(len(line), "minLength", "maxLength", "characters")
+        form = self.schema.get("format")
+        if isinstance(form, str) and form in _FORMATS and not _is_of_format(text, form):
+            raise Unfit(f"it is {_FORMATS[form][1]}")
+        return line
 
     # -- choices ------------------------------------------------------------------------------------------------
 
@@ -262,13 +138,6 @@ class FieldEntry:
         if (least is not None and number < least) or (most is not None and number > most):
             raise Unfit(f"it is a number {self._range}")
         return number
-
-    def _text(self, text: str) -> str:
-        self._check_size(len(text), "minLength", "maxLength", "characters")
-        form = self.schema.get("format")
-        if isinstance(form, str) and form in _FORMATS and not _FORMATS[form][0](text.strip()):
-            raise Unfit(f"it is {_FORMATS[form][1]}")
-        return text
 
     def _check_size(self, size: int, least_key: str, most_key: str, unit: str) -> None:
         least, most = _limit(self.schema, least_key), _limit(self.schema, most_key)
@@ -324,61 +193,37 @@ def read_entries(schema: object) -> list[FieldEntry]:
     return [FieldEntry(model, model.name in wanted, raw[model.name]) for model in read_fields({"properties": raw})]
 
 
-def _boolean(text: str) -> bool:
-    if text.lower() in _TRUE | _FALSE:
-        return text.lower() in _TRUE
-    raise Unfit("it is yes or no")
-
-
 def _limit(schema: Mapping[str, Any], key: str) -> float | None:
     value = schema.get(key)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _is_email(text: str) -> bool:
-    return _EMAIL.match(text) is not None
-
-
-def _is_date(text: str) -> bool:
-    try:
-        date.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_time(text: str) -> bool:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return "T" in text.upper()
-
-
-def _is_address(text: str) -> bool:
-    try:
-        return bool(urlsplit(text).scheme)
-    except ValueError:
-        return False
-
-
-_FORMATS: dict[str, tuple[Callable[[str], bool], str]] = {
-    "email": (_is_email, "an email address"),
-    "uri": (_is_address, "an address such as https://example.com"),
-    "date": (_is_date, "a date such as 2026-11-15"),
-    "date-time": (_is_time, "a time such as 2026-11-15T12:00:00Z"),
+_FORMATS: dict[str, tuple[Callable[[str], object], str]] = {
+    "email": (_EMAIL.match, "an email address"),
+    "uri": (lambda text: urlsplit(text).scheme, "an address such as https://example.com"),
+    "date": (date.fromisoformat, "a date such as 2026-11-15"),
+    "date-time": (
+        lambda text: "T" in text.upper() and datetime.fromisoformat(text),
+        "a time such as 2026-11-15T12:00:00Z",
+    ),
 }
+"""What reads a text of a format, and what such a text is. A text that is none gives nothing, or ValueError."""
+
+
+def _is_of_format(text: str, form: str) -> bool:
+    try:
+        return bool(_FORMATS[form][0](text))
+    except ValueError:
+        return False
 
 
 def shown_content(content: Mapping[str, Any]) -> str:
     """The content that is about to be sent, on one line, for the person who confirms it."""
-    return clean(", ".join(f"{name}={_shown(value)}" for name, value in content.items())) or "nothing"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
+    parts = []
+    for name, value in content.items():
+        shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+        parts.append(f"{name}=[{', '.join(map(str, shown))}]" if isinstance(shown, list) else f"{name}={shown}")
+    return clean(", ".join(parts)) or "nothing"
 
 
 # -- prompts ----------------------------------------------------------------------------------------------------------
@@ -396,7 +241,6 @@ class ReadLine(Protocol):
 
 _CANCEL: dict[str, Any] = {"action": "cancel"}
 _END = object()
-_NOT_JSON = object()
 _SCHEMA_TYPES: dict[type, tuple[str, ...]] = {
     str: ("string",),
     bool: ("boolean",),
@@ -509,17 +353,12 @@ def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
     types = _schema_types(schema)
     if types == {"string"}:
         return text
-    value = _parse_json(text)
-    if value is not _NOT_JSON and (not types or types & set(_SCHEMA_TYPES[type(value)])):
-        return value
-    return text if value is _NOT_JSON or "string" in types else value
-
-
-def _parse_json(text: str) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
-        return _NOT_JSON
+        return text
+    fits = not types or types & set(_SCHEMA_TYPES[type(value)])
+    return text if not fits and "string" in types else value
 
 
 def _schema_types(schema: Mapping[str, Any]) -> set[str]:

@@ -1,9 +1,7 @@
-"""Input and output of the interactive client: plain pipes, or a terminal with line editing and completion.
+"""What is printed and read by the `mcp` actions: plain text of what servers send, tables, progress, and lines of input.
 
-Line editing and completion are those of `prompt_toolkit`, which is loaded only in a terminal, and only where it is
-installed (the extra `tui`). What is typed as a command is kept in a private file for each server; answers to questions
-are kept nowhere. What completes a line (`Candidates`) knows no terminal: what a server does not answer in time, or
-refuses, completes nothing.
+What a server sends may hold control sequences that steer a terminal; `clean` takes them out, and everything that is
+printed to a terminal goes through it.
 """
 
 import asyncio
@@ -11,181 +9,127 @@ import codecs
 import json
 import os
 import re
+import shutil
 import sys
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
-import anyio
-import mcp_types as types
-from mcp import MCPError
-from prompt_toolkit import PromptSession
-from prompt_toolkit.application import run_in_terminal
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion, WordCompleter
-from prompt_toolkit.document import Document
-from prompt_toolkit.history import DummyHistory, History
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-
-from ...errors import ClaudeCodeError
 from ...hub.hub import Hub
-from ...private_files import open_private, private_directory, replace_file
-from .operations import complete
-from .prompts import ERASE_LINE, clean, one_line
+from ...model.text import count_of
+from ..conventions import table
 
-_LONGEST_WAIT = 3.0
-"""Seconds for a list or a suggestion of the server."""
-_MOST = 200
-_VARIABLE = re.compile(r"\{([A-Za-z0-9_]+)\*?\}")
-
-
-class Candidate(NamedTuple):
-    """A text that may stand where the last `replaces` characters do."""
-
-    text: str
-    replaces: int
-    remark: str = ""
+_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_LONGEST = 100
+_BAR_WIDTH = 20
+ERASE_LINE = "\r\x1b[K"
+"""Moves to the beginning of the line and clears it."""
 
 
-class Candidates:
-    """Completes the lines for one server."""
-
-    def __init__(self, hub: Hub, server: str, commands: Mapping[str, tuple[str, str]]) -> None:
-        """`commands` are the commands of the client, each with its usage and a remark."""
-        self._hub = hub
-        self._server = server
-        self._commands = commands
-        self._for_arguments: dict[str, Callable[[str], Awaitable[list[Candidate]]]] = {
-            "call": self._call,
-            "read": self._address,
-            "watch": self._address,
-            "prompt": self._prompt,
-            "complete": self._reference,
-        }
-
-    async def of(self, line: str) -> list[Candidate]:
-        """What may follow the beginning of a line; fresh from the server where that is needed."""
-        command, space, rest = line.lstrip().partition(" ")
-        if not space:
-            known = ((_spaced(name, usage), remark) for name, (usage, remark) in self._commands.items())
-            return _beginning_like(command, known)
-        complete_rest = self._for_arguments.get(command)
-        if complete_rest is None:
-            return []
-        with suppress(ClaudeCodeError, MCPError), anyio.move_on_after(_LONGEST_WAIT):
-            return (await complete_rest(rest.lstrip()))[:_MOST]
-        return []
-
-    async def _call(self, rest: str) -> list[Candidate]:
-        tools = {tool.tool.name: tool.tool for tool in await self._hub.tools(self._server)}
-        name, space, arguments = rest.partition(" ")
-        if not space:
-            named = ((_spaced(tool.name, _fields(tool)), tool.description or "") for tool in tools.values())
-            return _beginning_like(name, named)
-        fields = _fields(tools[name]) if name in tools else {}
-        known_arguments, word = _last_word(arguments)
-        field, separator, value = word.partition("=")
-        if not separator:
-            return _beginning_like(
-                word, ((f"{each}=", _remark(fields[each])) for each in fields if each not in known_arguments)
-            )
-        return _beginning_like(value, ((choice, "") for choice in _choices(fields.get(field))))
-
-    async def _prompt(self, rest: str) -> list[Candidate]:
-        prompts = {prompt.name: prompt for prompt in await self._hub.prompts(self._server)}
-        name, space, arguments = rest.partition(" ")
-        if not space:
-            named = ((_spaced(each.name, each.arguments), each.description or "") for each in prompts.values())
-            return _beginning_like(name, named)
-        declared = (prompts[name].arguments or []) if name in prompts else []
-        known_arguments, word = _last_word(arguments)
-        argument, separator, value = word.partition("=")
-        if separator:
-            return _whole(value, await self._suggested(name, argument, value, known_arguments))
-        return _beginning_like(
-            word, ((f"{a.name}=", a.description or "") for a in declared if a.name not in known_arguments)
-        )
-
-    async def _address(self, typed: str) -> list[Candidate]:
-        _, typed = _last_word(typed)
-        resources: list[types.Resource] = await self._hub.resources(self._server)
-        templates = await self._hub.resource_templates(self._server)
-        known = [(str(each.uri), each.description or each.name) for each in resources]
-        for template in (each.uri_template for each in templates):
-            variable = _VARIABLE.search(template)
-            literal = template[: variable.start()] if variable else template
-            if variable is None or not typed.startswith(literal):
-                known.append((literal, template))
-                continue
-            values = await self._suggested(template, variable[1], typed[len(literal) :], {})
-            known += [(f"{literal}{value}{template[variable.end() :]}", "") for value in values]
-        return _beginning_like(typed, known)
-
-    async def _reference(self, rest: str) -> list[Candidate]:
-        """The arguments of `complete`: a prompt or a template, one of its arguments, and a beginning."""
-        name, space, arguments = rest.partition(" ")
-        prompts = await self._hub.prompts(self._server)
-        templates = await self._hub.resource_templates(self._server)
-        if not space:
-            named = [(f"{prompt.name} ", prompt.description or "") for prompt in prompts if prompt.arguments]
-            return _beginning_like(name, [*named, *((f"{each.uri_template} ", each.name) for each in templates)])
-        if " " in arguments:
-            return []
-        declared = [a.name for prompt in prompts if prompt.name == name for a in prompt.arguments or []]
-        return _beginning_like(arguments, ((each, "") for each in [*declared, *_VARIABLE.findall(name)]))
-
-    async def _suggested(self, name: str, argument: str, value: str, known_arguments: Mapping[str, str]) -> list[str]:
-        found = await complete(self._hub, self._server, name, argument, value, known_arguments)
-        return [clean(str(each)) for each in found.data.get("values") or ()]
+def clean(text: str) -> str:
+    """The text without what steers a terminal; lines and tabs stay."""
+    return _CONTROLS.sub("", text)
 
 
-def _last_word(text: str) -> tuple[dict[str, str], str]:
-    """The NAME=VALUE pairs before the last word, and the last word."""
-    *before, last = text.split(" ")
-    pairs = (word.partition("=") for word in before)
-    return {name: value for name, separator, value in pairs if separator}, last
+def one_line(text: str | None, longest: int = _LONGEST) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(clean(text or "").split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
-def _beginning_like(typed: str, known: Iterable[tuple[str, str]]) -> list[Candidate]:
-    return [
-        Candidate(clean(text), len(typed), one_line(remark, 60)) for text, remark in known if text.startswith(typed)
-    ]
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    for line in table([head, *([clean(str(cell)) for cell in row] for row in rows)]):
+        print(line)
 
 
-def _whole(typed: str, values: Iterable[str]) -> list[Candidate]:
-    """What a server suggests replaces what was typed, whatever it begins with. A value with spaces is quoted."""
-    return [Candidate(f'"{value}"' if " " in value else value, len(typed)) for value in values]
+def signature(name: str, schema: Mapping[str, Any] | None) -> str:
+    """`name(a, b, c?)`: optional parameters have a question mark."""
+    properties = (schema or {}).get("properties")
+    required = (schema or {}).get("required") or ()
+    names = properties if isinstance(properties, dict) else ()
+    parameters = (parameter if parameter in required else f"{parameter}?" for parameter in names)
+    return clean(f"{name}({', '.join(parameters)})")
 
 
-def _spaced(name: str, arguments: object) -> str:
-    """A name, with a space behind it where something follows."""
-    return f"{name} " if arguments else name
+def result_text(result: Mapping[str, Any]) -> str:
+    """The result of a call for people: text as it is, and in brackets what else there is."""
+    blocks = [block_text(block) for block in result.get("content") or ()]
+    if not blocks and result.get("structuredContent") is not None:
+        return json.dumps(result["structuredContent"], indent=2, ensure_ascii=False)
+    return "\n".join(blocks)
 
 
-def _fields(tool: types.Tool) -> dict[str, Any]:
-    properties = tool.input_schema.get("properties")
-    return properties if isinstance(properties, dict) else {}
+def block_text(block: Mapping[str, Any]) -> str:
+    match block.get("type"):
+        case "text":
+            return str(block.get("text", ""))
+        case "image" | "audio" as kind:
+            return f"[{kind}: {block.get('mimeType')}, {_decoded_size(block.get('data'))}]"
+        case "resource":
+            return resource_text(block.get("resource") or {})
+        case "resource_link":
+            return f"[link: {block.get('uri')} {block.get('name', '')}]"
+        case other:
+            return f"[{other}]"
 
 
-def _remark(field: Any) -> str:
-    if not isinstance(field, dict):
-        return ""
-    kind = field.get("type")
-    return str(field.get("description") or field.get("title") or (kind if isinstance(kind, str) else ""))
+def resource_text(resource: Mapping[str, Any]) -> str:
+    if isinstance(resource.get("text"), str):
+        return str(resource["text"])
+    return f"[resource: {resource.get('uri')} {resource.get('mimeType', '')}, {_decoded_size(resource.get('blob'))}]"
 
 
-def _choices(field: Any) -> list[str]:
-    """The values of a parameter that has fixed ones."""
-    if not isinstance(field, dict):
-        return []
-    if field.get("type") == "boolean":
-        return ["true", "false"]
-    values = field.get("enum")
-    return [value if isinstance(value, str) else str(value) for value in values] if isinstance(values, list) else []
+def _decoded_size(encoded: object) -> str:
+    """How many bytes a base64 text stands for."""
+    return count_of(len(encoded) * 3 // 4 - encoded[-2:].count("="), "byte") if isinstance(encoded, str) else "empty"
 
 
-# -- terminal ---------------------------------------------------------------------------------------------------------
+def notification_line(method: str, params: Mapping[str, Any]) -> str:
+    """A notification of a server, on one line."""
+    if method == "notifications/message":
+        return f"{params.get('level')}: {one_line(plain_text(params.get('data')), 1000)}"
+    return f"{method} {one_line(plain_text(params), 1000)}".rstrip() if params else method
+
+
+def plain_text(value: Any) -> str:
+    """A string as it is, any other value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class Progress:
+    """The progress of one call: one line that changes in a terminal, one line for each step elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._live = stream.isatty()
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        line = progress_line(progress, total, message)
+        if self._live:
+            self._write(ERASE_LINE + line[: shutil.get_terminal_size().columns - 1])
+        else:
+            self._write(line + "\n")
+
+    def done(self) -> None:
+        """Clears the line, so that what is printed next begins at its start."""
+        if self._live:
+            self._write(ERASE_LINE)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def progress_line(progress: float, total: float | None, message: str | None) -> str:
+    suffix = f" {one_line(message)}" if message else ""
+    if not total or total < 0:
+        return f"progress {progress:g}{suffix}"
+    full = round(_BAR_WIDTH * min(1.0, max(0.0, progress / total)))
+    return f"[{'#' * full}{'-' * (_BAR_WIDTH - full)}] {progress:g}/{total:g}{suffix}"
+
+
+# -- lines of input ----------------------------------------------------------------------------------------------------
 
 
 _CHUNK = 1 << 16
@@ -220,8 +164,8 @@ class Screen:
         self.errors += 1
         self._print(f"error: {' '.join(clean(text).split())}", sys.stderr)
 
-    def complete_with(self, candidates: Candidates) -> None:
-        """From now on commands are completed with these, where lines can be edited."""
+    def complete_from(self, hub: Hub, server: str, commands: Mapping[str, tuple[str, str]]) -> None:
+        """From now on the lines of commands are completed with what a server has, where lines can be edited."""
 
     async def read_command(self) -> str | None:
         """The next command; None when there are no more."""
@@ -290,150 +234,9 @@ class InputLines:
 def _read_lines(descriptor: int) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     rest = ""
-    while data := _read_chunk(descriptor):
-        *lines, rest = (rest + decoder.decode(data)).split("\n")
-        yield from (line.removesuffix("\r") for line in lines)
+    with suppress(OSError):  # a terminal that was closed
+        while data := os.read(descriptor, _CHUNK):
+            *lines, rest = (rest + decoder.decode(data)).split("\n")
+            yield from (line.removesuffix("\r") for line in lines)
     if rest:
         yield rest
-
-
-def _read_chunk(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, _CHUNK)
-    except OSError:  # a terminal that was closed
-        return b""
-
-
-# -- editing ----------------------------------------------------------------------------------------------------------
-
-
-_MOST_KEPT = 1000
-_LONGEST_KEPT = 10_000
-
-
-class EditingScreen(Screen):
-    """A `Screen` on which lines are edited. Ctrl-C clears a line that was begun; on an empty one it interrupts."""
-
-    edits = True
-
-    def __init__(self, history: Path, interrupt: Callable[[], None]) -> None:
-        super().__init__()
-        self._interrupt = interrupt
-        self._showing: set[asyncio.Future[None]] = set()
-        self._completer = _CommandCompleter()
-        self._commands: PromptSession[str] = PromptSession(
-            history=CommandHistory(history),
-            completer=self._completer,
-            complete_while_typing=False,
-            enable_history_search=True,
-            key_bindings=_key_bindings(),
-        )
-        self._answers: PromptSession[str] = PromptSession(
-            history=DummyHistory(), complete_while_typing=False, key_bindings=_key_bindings()
-        )
-        self._reading: PromptSession[str] | None = None
-
-    def complete_with(self, candidates: Candidates) -> None:
-        self._completer.candidates = candidates
-
-    async def read_command(self) -> str | None:
-        return await self._read(self._commands, "> ")
-
-    async def read_line(self, prompt: str, choices: Sequence[str] = ()) -> str | None:
-        self._answers.completer = WordCompleter([*choices], sentence=True, ignore_case=True) if choices else None
-        return await self._read(self._answers, prompt)
-
-    async def _read(self, session: PromptSession[str], prompt: str) -> str | None:
-        self._reading = session
-        try:
-            # Ctrl-C is a key while a line is edited; the signal is handled by the client itself.
-            return await session.prompt_async(prompt, handle_sigint=False, set_exception_handler=False)
-        except EOFError:
-            return None
-        except KeyboardInterrupt:
-            self._interrupt()
-            # Until the cancellation arrives: a line, or the end of input, would be acted on before it.
-            await anyio.sleep_forever()
-            return None
-        finally:
-            self._reading = None
-            with anyio.CancelScope(shield=True):
-                # What is still to be shown comes before whatever is printed next.
-                await asyncio.gather(*self._showing)
-
-    def _print(self, text: str, stream: TextIO) -> None:
-        """Above the line that is edited, if there is one; in the order in which it was called."""
-        if self._reading is None or not self._reading.app.is_running:
-            super()._print(text, stream)
-            return
-        future = asyncio.ensure_future(run_in_terminal(lambda: print(text, file=stream, flush=True)))
-        self._showing.add(future)
-        future.add_done_callback(self._showing.discard)
-
-
-def _key_bindings() -> KeyBindings:
-    bindings = KeyBindings()
-
-    @bindings.add("c-c")
-    def _(event: KeyPressEvent) -> None:
-        if event.current_buffer.text:
-            event.current_buffer.reset()
-        else:
-            event.app.exit(exception=KeyboardInterrupt)
-
-    return bindings
-
-
-class _CommandCompleter(Completer):
-    """Candidates as `prompt_toolkit` wants them; the server may be asked, so that they come asynchronously."""
-
-    candidates: Candidates | None = None
-
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        return ()
-
-    async def get_completions_async(
-        self, document: Document, complete_event: CompleteEvent
-    ) -> AsyncGenerator[Completion, None]:
-        if self.candidates is not None:
-            for candidate in await self.candidates.of(document.text_before_cursor):
-                yield Completion(candidate.text, -candidate.replaces, display_meta=candidate.remark)
-
-
-class CommandHistory(History):
-    """The commands of earlier runs in a file that nobody else can read, one JSON string on a line, the newest last.
-
-    A file that cannot be read or written is no reason to fail: there is then no history.
-    """
-
-    def __init__(self, file: Path) -> None:
-        super().__init__()
-        self._file = file
-
-    def load_history_strings(self) -> list[str]:
-        """The newest first. What is too much is taken out of the file."""
-        lines: list[str] = []
-        with suppress(OSError):
-            lines = self._file.read_text(encoding="utf-8", errors="replace").splitlines()
-            if len(lines) > 2 * _MOST_KEPT:
-                lines = lines[-_MOST_KEPT:]
-                replace_file(self._file, "".join(f"{line}\n" for line in lines).encode())
-        return [command for command in map(_decoded, reversed(lines)) if command is not None]
-
-    def store_string(self, string: str) -> None:
-        """A command that begins with a space is not kept, as in shells: it may have a secret in it."""
-        if string[:1] in ("", " ") or len(string) > _LONGEST_KEPT:
-            return
-        with suppress(OSError):
-            private_directory(self._file.parent)
-            descriptor = open_private(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            with open(descriptor, "a", encoding="utf-8") as file:
-                file.write(json.dumps(string) + "\n")
-
-
-def _decoded(line: str) -> str | None:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return None
-    return value if isinstance(value, str) else None

@@ -158,27 +158,17 @@ def _columns_needed(tokens: Iterable[Token]) -> int:
 
 
 @dataclass(frozen=True)
-class DrawnMarkdown:
-    """Markdown for a widget, drawn in our colours and not in those of its console."""
-
-    text: str
-    palette: Palette
-
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        for strip in markdown_lines(self.text, options.max_width, self.palette):
-            yield from strip
-            yield Segment.line()
-
-
-@dataclass(frozen=True)
 class DrawnAtAnyWidth:
-    """What Rich draws, for a widget that may be given no column at all for a moment: at least some are drawn then."""
+    """Markdown, or what Rich draws, for a widget that may be given no column at all for a moment: at least some are
+    drawn then. In our colours and not in those of its console."""
 
     drawn: RenderableType
     palette: Palette
+    is_markdown: bool = False
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        for strip in lines_of(self.drawn, options.max_width, self.palette):
+        lines = markdown_lines(str(self.drawn), options.max_width, self.palette) if self.is_markdown else None
+        for strip in lines or lines_of(self.drawn, options.max_width, self.palette):
             yield from strip
             yield Segment.line()
 

@@ -1,35 +1,53 @@
-"""`people`: who is invited to a server with `--oauth`, and whose name is whose, of those who sign in elsewhere.
+"""`people` and `audit`: what the operator of a server over HTTP does in its state, which need not be running.
 
-All of it is done in the state of the server, which need not be running. One that runs hears of invitations and removals
-at once; that a name is given free it takes into account when it is restarted.
+`people`: who is invited to a server with `--oauth`, and whose name is whose, of those who sign in elsewhere. A server
+that runs hears of invitations and removals at once; that a name was released it takes into account when it is
+restarted. `audit verify`: whether the lines of the audit trail are those that were written.
 """
 
 import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ..config import Settings, load_settings
 from ..errors import InvalidArgument
 from ..model.caller import is_reserved
 from ..model.text import iso, visible
+from ..observers.audit_chain import verify
 from ..private_files import private_directory
 from ..state.known_people import INVITE_SECONDS, InvitedPeople, ListedPerson, PersonName, PersonNames, announce_change
 from ..state.state_directory import database_in
-from .exit_codes import ExitCode, NotFound
-from .flags import add_config_file, add_json, agreed, camel_names, positive, print_json
+from .conventions import (
+    ExitCode,
+    NotFound,
+    add_config_file,
+    add_json,
+    agreed,
+    camel_names,
+    positive,
+    print_json,
+    print_outcome,
+    table,
+)
 
 _HOUR = 3600.0
 
 
 def add_to(commands: Any) -> None:
+    _add_people(commands)
+    _add_audit(commands)
+
+
+def _add_people(commands: Any) -> None:
     parser = commands.add_parser(
         "people",
         help="who may sign in, and whose name is whose",
         description="Invites people to a server that runs with `serve --http HOST:PORT --oauth`, and removes them. A "
         "name belongs to the first person who comes by it, for good: sessions, files and costs go by it. If your "
-        "provider gives it to somebody else, they are refused until it is given free here.",
+        "provider gives it to somebody else, they are refused until it is released here.",
     )
     below = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     invite = below.add_parser("invite", help="invite somebody: prints a link with which they make a passkey, once")
@@ -43,13 +61,13 @@ def add_to(commands: Any) -> None:
         made.add_argument(
             "--hours", type=positive, default=int(INVITE_SECONDS / _HOUR), help="how long the link counts (default: 72)"
         )
-    listed = below.add_parser("list", help="everybody who is invited, and whose all other names are")
+    listed = below.add_parser("list", help="everybody who is invited, and who has which other name")
     remove = below.add_parser("remove", help="remove somebody: passkeys, tokens, sign-ins and streams end at once")
     remove.add_argument("name")
     remove.add_argument("--yes", action="store_true", help="do not ask")
     forget = below.add_parser(
         "forget",
-        help="give a name free",
+        help="release a name",
         description="Whoever comes by the name next has it, with the sessions and files that go by it. A server that "
         "runs takes it into account when it is restarted.",
     )
@@ -143,7 +161,7 @@ def _print_invited(people: Sequence[ListedPerson]) -> None:
         waiting = "invited" if person.invites else "link expired"
         last = iso(person.used_at) if person.used_at is not None else waiting
         rows.append((person.name, visible(", ".join(person.groups)), str(person.passkeys), last))
-    _print_table(rows)
+    print("\n".join(table(rows)))
 
 
 def _print_names(names: Sequence[PersonName], *, below: bool) -> None:
@@ -155,13 +173,7 @@ def _print_names(names: Sequence[PersonName], *, below: bool) -> None:
     rows += [(visible(name.name), visible(name.subject), visible(name.issuer), iso(name.since)) for name in names]
     if below:
         print()
-    _print_table(rows)
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print("\n".join(table(rows)))
 
 
 def _remove(arguments: argparse.Namespace) -> int:
@@ -172,16 +184,68 @@ def _remove(arguments: argparse.Namespace) -> int:
         raise NotFound(f"There is nobody called {arguments.name}.")
     # After the removal was committed: a server that looks now must not find them.
     announce_change(settings.state_dir)
-    print_json({"removed": arguments.name}) if arguments.json else print(f"{arguments.name} is removed.")
-    return 0
+    return print_outcome(arguments, {"removed": arguments.name}, f"{arguments.name} is removed.")
 
 
 def _forget(arguments: argparse.Namespace) -> int:
     settings, _ = _opened(arguments)
     if not PersonNames(database_in(settings.state_dir)).forget(arguments.name):
         raise NotFound(f"Nobody has the name {visible(arguments.name)}.")
+    return print_outcome(
+        arguments, {"name": arguments.name, "free": True}, f"The name {visible(arguments.name)} is free."
+    )
+
+
+# -- the audit trail ---------------------------------------------------------------------------------------------------
+
+
+def _add_audit(commands: Any) -> None:
+    parser = commands.add_parser(
+        "audit",
+        help="check the audit trail",
+        description="The audit trail of servers over HTTP is in the state directory; see observability.md.",
+    )
+    kinds = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    checking = kinds.add_parser(
+        "verify",
+        help="whether lines were changed, removed or inserted",
+        description="Follows the hash chain through the file and those that were put aside for it. It ends with the "
+        "chain of the last line: note it elsewhere, and ask for it later with --expect, to know that nothing before it "
+        "was exchanged, and that the end was not cut off.",
+    )
+    checking.add_argument("file", nargs="?", type=Path, help="default: that of the settings")
+    checking.add_argument("--expect", metavar="CHAIN", help="a value that was noted before and must be there")
+    add_json(checking)
+    add_config_file(checking)
+    checking.set_defaults(run=_verify)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    path = arguments.file
+    if path is None:
+        settings = load_settings(file=arguments.config)
+        if settings.audit_file == "off":
+            raise InvalidArgument("The audit trail is switched off.")
+        path = settings.audit_file or settings.state_dir / "audit.jsonl"
+    # The oldest first: a line goes on from the one before it.
+    numbered = sorted(
+        (file for file in path.parent.glob(f"{path.name}.*") if file.suffix[1:].isdigit()),
+        key=lambda file: -int(file.suffix[1:]),
+    )
+    try:
+        report = verify([*numbered, path], arguments.expect)
+    except OSError as error:
+        raise InvalidArgument(f"The audit trail {path} cannot be read: {error.strerror or error}.") from None
+    missing = arguments.expect is not None and not report.found
     if arguments.json:
-        print_json({"name": arguments.name, "free": True})
+        print_json({**camel_names(asdict(report)), "intact": report.intact and not missing})
     else:
-        print(f"The name {visible(arguments.name)} is free.")
-    return 0
+        for finding in report.broken:
+            print(finding)
+        print(f"{report.lines} lines follow each other, up to {report.last or 'none'}.")
+        for count, what in ((report.earlier, "are from before there was a chain"), (report.cut_off, "were cut off")):
+            if count:
+                print(f"{count} lines {what}.")
+        if missing:
+            print(f"{arguments.expect} is not among them: lines were exchanged, or the end is gone.")
+    return 0 if report.intact and not missing else 1
