@@ -16,7 +16,7 @@ from claude_code_mcp.testing.script import script, text, tool
 
 from .conftest import Console, running_console
 from .console_client import Answer, Browser
-from .test_conversation import answer, ended, question_of, start
+from .test_conversation import answer, ended, question_of, say, start
 
 
 def share(owner: Browser, session: str, person: str, access: str = "watch") -> Answer:
@@ -97,6 +97,19 @@ def test_what_is_open_of_it_ends_when_it_is_taken_back(console: Console, alice: 
     assert carol.get(f"/api/sessions/{session}/turns").status == 404
     assert session not in listed(carol)
     console.audited('"act": "session_unshared"')
+
+
+def test_what_is_open_of_it_ends_also_after_it_was_cleared(console: Console, alice: Browser, session: str) -> None:
+    carol = console.browser("carol")
+    share(alice, session, "carol")
+    with carol.stream(f"?session={session}&after=0-0") as events:
+        assert next(events)
+        say(alice, session, "/clear")
+        ended(alice, session)
+        assert unshare(alice, session, "carol").json["shares"] == []
+        say(alice, session, script("Go on.", text("Nobody else hears this.")))
+        ended(alice, session)
+        assert "Nobody else hears this." not in json.dumps([event.data for event in events])
 
 
 def test_for_watching_only_from_now_on_is_less(console: Console, alice: Browser, session: str) -> None:

@@ -21,7 +21,9 @@ from ..state.shares import GROUP, Access, Share, Shares
 _LONGEST_NAME = 256
 _MOST_LISTED = 200
 OnTakenBack = Callable[[str], None]
-"""Called with the id of a session that is shared with fewer than before, or for less."""
+"""Called with the id of a session that may be shared with fewer than before, or for less."""
+OnMoved = Callable[[str, str], None]
+"""Called with the id that a shared session had, and the one that it goes on with."""
 
 
 class SessionAccess:
@@ -34,6 +36,7 @@ class SessionAccess:
         self._groups_of = groups_of
         self._audit = audit
         self._on_taken_back: list[OnTakenBack] = []
+        self._on_moved: list[OnMoved] = []
         self._borrowing: ContextVar[Callable[[str], None] | None] = ContextVar("borrowing", default=None)
 
     # -- asking ---------------------------------------------------------------------------------------------------
@@ -122,6 +125,9 @@ class SessionAccess:
     def moved(self, old: str, new: str) -> None:
         """A session goes on under another id. Blocks on the disk if it is shared."""
         self._shares.moved(old, new)
+        # What is open of it was opened under the old id, and must be found by the new one.
+        for listener in self._on_moved:
+            listener(old, new)
 
     # -- what runs ------------------------------------------------------------------------------------------------
 
@@ -136,6 +142,9 @@ class SessionAccess:
 
     def on_taken_back(self, listener: OnTakenBack) -> None:
         self._on_taken_back.append(listener)
+
+    def on_moved(self, listener: OnMoved) -> None:
+        self._on_moved.append(listener)
 
     def _taken_back(self, session_id: str) -> None:
         for listener in self._on_taken_back:
