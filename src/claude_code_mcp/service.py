@@ -177,7 +177,7 @@ class Service:
         start_task(asyncio.to_thread(check_quietly, self.state))
         start_task(prepare())
         start_task(sweep_later(start_task, _SWEEP_DELAY), endless=True)
-        start_task(self.neighbours.serve_requests(self._sessions.give_way), endless=True)
+        start_task(self.neighbours.serve_requests(self._sessions.give_way, self.access.refresh), endless=True)
         start_task(self._sessions.clean_up_regularly(), endless=True)
         start_task(self._slots.watch_memory(), endless=True)
         return self

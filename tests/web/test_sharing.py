@@ -13,6 +13,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
+from tests.server.conftest import http_server
+from tests.support.waiting import until
 
 from .conftest import Console, running_console
 from .console_client import Answer, Browser
@@ -110,6 +112,20 @@ def test_what_is_open_of_it_ends_also_after_it_was_cleared(console: Console, ali
         say(alice, session, script("Go on.", text("Nobody else hears this.")))
         ended(alice, session)
         assert "Nobody else hears this." not in json.dumps([event.data for event in events])
+
+
+def test_another_server_of_the_same_state_hears_of_it(console: Console, alice: Browser, session: str) -> None:
+    with http_server(console.environment, console.project, "127.0.0.1:0") as second:
+        carol = Browser(second.base)
+        assert carol.sign_in(token=console.tokens["carol"]).status == 200
+        share(alice, session, "carol")
+        until(lambda: carol.get(f"/api/sessions/{session}/turns").status == 200, "it is not shared there")
+        with carol.stream(f"?session={session}&after=0-0") as events:
+            assert next(events)
+            unshare(alice, session, "carol")
+            for _ in events:
+                pass  # until the stream ends
+        assert carol.get(f"/api/sessions/{session}/turns").status == 404
 
 
 def test_for_watching_only_from_now_on_is_less(console: Console, alice: Browser, session: str) -> None:

@@ -85,13 +85,15 @@ class Neighbours:
         except OSError as error:
             log.warning("other servers are not told what this one has: %s", error)
 
-    async def serve_requests(self, give_way: Callable[[str], bool]) -> None:
-        """Lets others have the sessions that they want; `give_way` parks one, or says that it is at work. Endless."""
+    async def serve_requests(self, give_way: Callable[[str], bool], refresh: Callable[[], Awaitable[None]]) -> None:
+        """Lets others have the sessions that they want; `give_way` parks one, or says that it is at work. `refresh` is
+        called whenever another server may have written something. Endless."""
         async with self._follower.follow(f"{self._database.path}-wal") as database:
             while True:
                 await database.changed()
                 # The next change is another chance, and who wants the session does not wait for ever.
                 with suppress(OSError):
+                    await refresh()
                     for session_id in await asyncio.to_thread(self._holders.wanted):
                         if not give_way(session_id):
                             await asyncio.to_thread(self._holders.refuse, session_id)

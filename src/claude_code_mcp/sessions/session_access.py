@@ -94,8 +94,10 @@ class SessionAccess:
         return {principal, *(f"{GROUP}{group}" for group in self._groups_of(principal))}
 
     async def refresh(self) -> None:
-        """Takes over what other servers of the same state have changed."""
-        await asyncio.to_thread(self._shares.refresh)
+        """Takes over what other servers of the same state have changed. What is open of sessions that they share no
+        longer ends."""
+        for session_id in await asyncio.to_thread(self._shares.refresh):
+            self._taken_back(session_id)
 
     # -- changing -------------------------------------------------------------------------------------------------
 

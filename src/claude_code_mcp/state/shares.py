@@ -53,16 +53,18 @@ class Shares:
         self._change = -1
         self._by_session: Mapping[str, Mapping[str, Share]] = {}
 
-    def refresh(self) -> None:
-        """Reads what others have changed."""
+    def refresh(self) -> set[str]:
+        """Reads what others have changed; returns the sessions that are shared otherwise than before."""
         with self._lock:
             change, rows = self._database.read(self._news)
-            if change != self._change:
-                by_session: dict[str, dict[str, Share]] = {}
-                for session_id, grantee, access, owner, at in rows:
-                    share = Share(session_id, grantee, Access(access), owner, at)
-                    by_session.setdefault(session_id, {})[grantee] = share
-                self._by_session, self._change = by_session, change
+            if change == self._change:
+                return set()
+            by_session: dict[str, dict[str, Share]] = {}
+            for session_id, grantee, access, owner, at in rows:
+                share = Share(session_id, grantee, Access(access), owner, at)
+                by_session.setdefault(session_id, {})[grantee] = share
+            before, self._by_session, self._change = self._by_session, by_session, change
+            return {each for each in {*before, *by_session} if before.get(each) != by_session.get(each)}
 
     def _news(self, db: "sqlite3.Connection") -> tuple[int, list[Any]]:
         (change,) = db.execute("SELECT change FROM changes WHERE topic = 'shares'").fetchone()
