@@ -1,5 +1,6 @@
 """A session that its owner shares: what the second person sees and may do, under their name, until it is taken back."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -187,3 +188,20 @@ async def test_the_same_holds_for_tools(tmp_path: Path, model: ScriptedModelThre
             await used(alice, "claude_manage_session", sessionId=session, action="unshare", text="carol")
             assert (await used(carol, "claude_get_status", **reading))["error"]["code"] == "SESSION_NOT_FOUND"
             assert (await used(alice, "claude_get_status", **reading))["result"] == "Done."
+
+
+async def test_a_watcher_who_leaves_ends_nothing_of_the_owners(tmp_path: Path, model: ScriptedModelThread) -> None:
+    with running_console(
+        tmp_path, model.url, CLAUDE_CODE_MCP_TOOLSETS="sessions", CLAUDE_CODE_MCP_ON_DISCONNECT="stop"
+    ) as console:
+        alice, carol = console.browser("alice"), console.browser("carol")
+        prompt = script("Write.", tool("Write", file_path=str(console.project / "theirs.txt"), content="x"))
+        session, own = start(alice, console, prompt), start(carol, console, prompt)
+        asked = question_of(alice, session)
+        question_of(carol, own)
+        share(alice, session, "carol")
+        async with client_of(console, "carol") as client:
+            for each in (own, session):
+                assert "pendingInputs" in await used(client, "claude_get_status", sessionId=each)
+        await asyncio.to_thread(ended, carol, own)
+        assert alice.get(f"/api/sessions/{session}").json["questions"] == [asked]

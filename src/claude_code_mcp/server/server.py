@@ -405,8 +405,9 @@ class McpServer:
         self._connections.discard(dialogs)
         self._contents.disconnected(dialogs)
         if self._on_disconnect != "keep":
-            # Of those that are left: sessions that no other connection uses.
-            unshared = dialogs.followed.difference(*(other.followed for other in self._connections))
+            # Of those that are left: sessions that no other connection uses. Who only watches one interrupts nothing.
+            left = dialogs.followed.difference(*(other.followed for other in self._connections))
+            unshared = [session_id for session_id in left if dialogs.may_answer(session_id)]
             stop = self._on_disconnect == "stop"
             self.service.start_task(end_turns(self.service, unshared, stop=stop))
 
