@@ -583,6 +583,11 @@ class Service:
         session = self._sessions.known(session_id)
         return session is None or self.access.may(session.id, session.owner, principal, Access.ANSWER)
 
+    def may_watch(self, session_id: str, principal: str) -> bool:
+        """Whether a principal may see what is under this id, unless it is a session of somebody else."""
+        session = self._sessions.known(session_id)
+        return session is None or self.access.may(session.id, session.owner, principal, Access.WATCH)
+
     def answers_as(self, session_id: str, principal: str, client: str) -> str:
         """How an answer is told that comes from this client: with the name of a person whose session it is not."""
         session = self._sessions.known(session_id)

@@ -15,6 +15,8 @@ from mcp.client.streamable_http import streamable_http_client
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.server.conftest import http_server
+from tests.server.test_tasks import envelope
+from tests.server.tools.wires import MODERN
 from tests.support.waiting import until
 
 from .conftest import Console, running_console
@@ -205,3 +207,39 @@ async def test_a_watcher_who_leaves_ends_nothing_of_the_owners(tmp_path: Path, m
                 assert "pendingInputs" in await used(client, "claude_get_status", sessionId=each)
         await asyncio.to_thread(ended, carol, own)
         assert alice.get(f"/api/sessions/{session}").json["questions"] == [asked]
+
+
+async def test_a_task_of_somebody_else_ends_with_the_share(tmp_path: Path, model: ScriptedModelThread) -> None:
+    with running_console(tmp_path, model.url, CLAUDE_CODE_MCP_TOOLSETS="sessions") as console:
+
+        async def ask(method: str, named: str, **params: Any) -> dict[str, Any]:
+            headers = {
+                "Accept": "application/json, text/event-stream",
+                "Authorization": f"Bearer {console.tokens['carol']}",
+                "MCP-Protocol-Version": MODERN,
+                "Mcp-Method": method,
+                "Mcp-Name": named,
+            }
+            message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": envelope()}}
+            async with httpx2.AsyncClient(timeout=60) as http:
+                body = (await http.post(f"{console.base}/mcp", json=message, headers=headers)).text
+            return dict(json.loads(body[body.index("{") :])["result"])
+
+        alice, begun, go_on = console.browser("alice"), console.project / "begun", console.project / "go-on"
+        async with client_of(console, "alice") as client:
+            made = await used(client, "claude_create_session", prompt=script("Hi.", text("Hi.")), allowedTools=["Bash"])
+        session = made["sessionId"]
+        await asyncio.to_thread(ended, alice, session)
+        share(alice, session, "carol", "answer")
+        waits = tool("Bash", command=f"touch {begun}; until [ -e {go_on} ]; do sleep 0.1; done")
+        arguments = {"sessionId": session, "message": script("Wait.", waits, text("For alice.")), "waitSeconds": 50}
+        task = await ask("tools/call", "claude_send_message", name="claude_send_message", arguments=arguments)
+        assert task["resultType"] == "task", task
+        await asyncio.to_thread(until, begun.exists)
+        assert unshare(alice, session, "carol").status == 200
+        go_on.touch()
+        assert (await asyncio.to_thread(ended, alice, session)).data["result"] == "For alice."
+        seen = await ask("tasks/get", task["taskId"], taskId=task["taskId"])
+        while seen["status"] == "working":
+            seen = await ask("tasks/get", task["taskId"], taskId=task["taskId"])
+        assert seen["status"] == "cancelled", seen

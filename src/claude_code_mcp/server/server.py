@@ -177,6 +177,8 @@ class McpServer:
         running.requests = RequestLimit(lambda name: service.policy_for(Caller(name)).requests_per_minute)
         running.noting_borrowed = access.noting_borrowed
         access.on_taken_back(lambda session: running.end_borrowed(session, partial(access.is_shared, session)))
+        # Those have no request any more that could be cancelled.
+        access.on_taken_back(lambda _: self._tasks.end_unshared())
         access.on_moved(running.borrowed_moved)
         self.running_tool = running.running_tool
         self.subscriptions.stand = running.stand
