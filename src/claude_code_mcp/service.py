@@ -220,7 +220,10 @@ class Service:
 
     def assign(self, principal: str, groups: Collection[str]) -> None:
         """From now on a caller is in these groups, and no others; what it may do changes at once."""
+        before = self._homes.groups_of(principal)
         self._homes.assign(principal, groups)
+        if not before.issubset(groups):
+            self.access.left(before.difference(groups))
 
     async def why_restart_for(self, principal: str) -> str | None:
         """Why a caller who was not there when this began cannot be served before a restart; None if it can."""

@@ -7,6 +7,7 @@ import pytest
 from claude_code_mcp.errors import LimitReached, PermissionDenied
 from claude_code_mcp.model.events import AuditEvent
 from claude_code_mcp.policy.policy import Policy
+from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session_access import SessionAccess
 from claude_code_mcp.state import shares as shares_module
 from claude_code_mcp.state.shares import Access, Shares
@@ -62,3 +63,18 @@ async def test_a_session_is_shared_with_so_many_and_no_more(tmp_path: Path, monk
         await access.share(SESSION, "ann", name, Access.WATCH)
     with pytest.raises(LimitReached):
         await access.share(SESSION, "ann", "dave", Access.WATCH)
+
+
+# -- what is open ends ------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_open_by_a_group_ends_when_somebody_leaves_the_group(service: Service) -> None:
+    ended = list[str]()
+    await service.access.share(SESSION, "ann", "group:leads", Access.WATCH)
+    await service.access.share(OTHER, "ann", "group:others", Access.WATCH)
+    service.access.on_taken_back(ended.append)
+    service.assign("bob", ["leads", "others"])
+    service.assign("bob", ["others", "leads"])
+    assert ended == []
+    service.assign("bob", ["others"])
+    assert ended == [SESSION]

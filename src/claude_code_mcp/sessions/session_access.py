@@ -124,6 +124,11 @@ class SessionAccess:
             self._taken_back(session_id)
         return ended
 
+    def left(self, groups: Collection[str]) -> None:
+        """Somebody is no longer in these groups: what they have open of sessions that are shared with one ends."""
+        for session_id in {share.session_id for share in self._shares.with_any({f"{GROUP}{name}" for name in groups})}:
+            self._taken_back(session_id)
+
     def moved(self, old: str, new: str) -> None:
         """A session goes on under another id. Blocks on the disk if it is shared."""
         self._shares.moved(old, new)
