@@ -115,9 +115,13 @@ class StoredSessions:
 
     async def follow(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> AsyncIterator[list[str]]:
         """What is written to a session's transcript from now on, whoever drives it, as readable lines, at most twice a
-        second; without end."""
+        second; without end, or until it is no longer shared with the caller."""
         own_id, stores = await self._locate(session_id, caller)
+        owner = self._access.acting(own_id, caller, Access.WATCH).principal
         async for lines in stores.library.follow(own_id):
+            # Each time: no request may be left that would end with the share, as behind a subscription.
+            if not self._access.may(own_id, owner, caller.principal, Access.WATCH):
+                return
             yield self._redact(lines)
 
     async def rename(self, session_id: str, title: str, *, caller: Caller = LOCAL_CALLER) -> str:
