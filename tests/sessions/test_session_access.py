@@ -107,3 +107,13 @@ async def test_who_may_not_watch_any_more_hears_of_no_change(service: Service, s
         await say(service, session, script("three", "third"), caller=ann)
         await following
     assert not any("third" in line for line in heard)
+
+
+async def test_what_was_removed_is_shared_with_nobody(service: Service, sandbox: Sandbox) -> None:
+    ann = Caller("ann")
+    turn = await service.create(script("one", "first"), options(sandbox), caller=ann)
+    await end_of(turn)
+    session = turn.session.id
+    await service.stored.share(session, "bob", Access.WATCH, caller=ann)
+    await service.stored.delete(session, caller=ann)
+    assert service.access.shared_with("bob") == []

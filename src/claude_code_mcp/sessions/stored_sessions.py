@@ -173,6 +173,7 @@ class StoredSessions:
             # Before the removal: a write that is under way would bring the record back.
             await stores.recorder.saved(own_id)
             await stores.library.remove(own_id)
+            await self._access.take_back(own_id, caller.principal)
 
     async def unread(self, *, caller: Caller = LOCAL_CALLER) -> str | None:
         """Why a listing, or a report of costs, may lack something; None if everything could be read."""
