@@ -194,6 +194,9 @@ class Guard:
             user = user_of(request.scope)
             if user is None or user[0] != found.identity.principal:
                 return None
+            # Nor are the groups those of the sign-in, hours ago, but those that it says now.
+            if await self._accounts.by_proxy(request) != found.identity:
+                return None
         if found is not None and not await self._accounts.stands(found.identity):
             # Ended for good: if the same token is given out again, an old browser must not be signed in by that.
             await asyncio.to_thread(self._sign_ins.end, found.id, found.identity.principal)
