@@ -336,6 +336,21 @@ async def test_a_passkey_must_be_known_verified_and_of_this_origin(served: Embed
 # -- invitations ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "credential", ["[" * 16_000, '{"rawId":' * 1700, "null", '"x"', "1e999", '{"rawId": "\\ud800"}']
+)
+async def test_what_is_no_credential_is_a_passkey_that_is_not_known(
+    served: Embedded, ann: Device, credential: str
+) -> None:
+    form = form_of(await ann.consent_page((await PlainClient.registered(served)).address()))
+    sent = {**form.fields, "credential": credential, "decision": "allow"}
+    assert (await ann.post(form.action, sent)).status_code == 403
+    link = urlsplit(served.command("link", "ann")["url"]).fragment
+    form = form_of(await ann.post("/invite", {"invite": link}))
+    sent = {**form.fields, "credential": credential, "decision": "allow"}
+    assert (await ann.post(form.action, sent)).status_code == 400
+
+
 async def test_a_link_counts_once_and_looking_at_it_uses_nothing_up(served: Embedded) -> None:
     link = served.invite("joe")
     async with served.device() as first, served.device() as second:

@@ -155,7 +155,7 @@ class Passkeys:
             return None
         try:
             made = webauthn.verify_registration_response(
-                credential=credential,
+                credential=_decoded(credential),
                 expected_challenge=challenge,
                 expected_rp_id=self._host,
                 expected_origin=self._origin,
@@ -173,7 +173,7 @@ class Passkeys:
         if len(credential) > _LONGEST_CREDENTIAL:
             return None
         try:
-            presented = parse_authentication_credential_json(credential)
+            presented = parse_authentication_credential_json(_decoded(credential))
             passkey = self._people.passkey(presented.raw_id)
             if passkey is None:
                 return None
@@ -193,6 +193,14 @@ class Passkeys:
             return None
         # Last, and in one statement: a passkey that was removed while its signature was checked opens nothing.
         return passkey.person if self._people.note_use(presented.raw_id, verified.new_sign_count) else None
+
+
+def _decoded(credential: str) -> dict[str, Any]:
+    """What a browser has sent. ValueError if it is no object, or is nested without end."""
+    found = json_text.decode(credential)
+    if not isinstance(found, dict):
+        raise ValueError("it is no credential")
+    return found
 
 
 def _base64(data: bytes) -> str:
