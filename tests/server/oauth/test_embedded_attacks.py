@@ -19,6 +19,7 @@ from claude_code_mcp.state.invited_people import InvitedPeople
 from claude_code_mcp.state.oauth_grants import Consent, NewTokens, OAuthGrants, Reused
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.web.authorization.clients import ClientDocuments, client_from, redirect_origin
+from claude_code_mcp.web.authorization.passkeys import SealedRequests
 
 from .embedded import Embedded, PlainClient, embedded
 from .passkey_device import USER_PRESENT, Device, Passkey, form_of
@@ -268,6 +269,16 @@ async def test_a_decision_counts_once(served: Embedded, ann: Device) -> None:
     assert sorted(answer.status_code for answer in answers)[0] == 303
     assert sum(answer.status_code == 303 for answer in answers) == 1
     assert (await ann.post(form.action, ann.signed(form))).status_code == 400
+
+
+def test_what_strangers_deny_makes_no_decision_count_again() -> None:
+    requests = SealedRequests("https://claude.example.org")
+    decided = requests.seal({"purpose": "consent"})
+    assert requests.use(decided)
+    for _ in range(1100):
+        assert requests.deny(requests.seal({"purpose": "consent"}))
+    assert requests.open(decided) is None
+    assert not requests.use(decided)
 
 
 async def test_an_answer_for_one_client_allows_no_other(served: Embedded, ann: Device) -> None:

@@ -321,7 +321,7 @@ class AuthorizationServer:
     async def _decide(self, request: Request) -> Response:
         form, sealed, asked = await self._form(request, "consent")
         if (form.get("decision") or form.get("choice")) != "allow":
-            if not self._requests.use(sealed):
+            if not self._requests.deny(sealed):
                 raise _Stopped(_over())
             return self._back(asked, error="access_denied")
         person = await self._signed(request, form, sealed)
