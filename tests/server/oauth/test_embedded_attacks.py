@@ -115,6 +115,17 @@ async def test_a_request_without_pkce_or_for_another_resource_is_refused(
     assert "code" not in sent
 
 
+async def test_nobody_is_led_on_to_another_site_without_their_doing(served: Embedded, ann: Device) -> None:
+    """Anybody can register an address: a link to this server must not be one to wherever somebody likes."""
+    for redirect in ("https://evil.example.org/landing", "evil-program://landing"):
+        client = await PlainClient.registered(served, redirect)
+        for changed in ({"resource": "https://other.example.org/mcp"}, {"response_type": "token"}):
+            answer = await ann.http.get(client.address(**changed))
+            assert answer.status_code == 400
+            assert "location" not in answer.headers
+            assert f'href="{redirect}?error=' in answer.text, "a person can go on to it"
+
+
 async def test_a_request_that_names_something_twice_is_refused(served: Embedded, ann: Device) -> None:
     client = await PlainClient.registered(served)
     answer = await ann.http.get(client.address() + "&" + urlencode({"redirect_uri": "https://evil.example.org"}))

@@ -43,7 +43,7 @@ from ...state.sign_ins import Identity, hash_of
 from ...state.state_directory import database_in
 from ...store.following import WatchedFile
 from .clients import ClientDocuments, redirect_origin
-from .pages import consent_page, invite_page, message, passkey_page, sign_in_page, welcome_page
+from .pages import consent_page, invite_page, message, passkey_page, refused_page, sign_in_page, welcome_page
 from .passkeys import Passkeys, SealedRequests
 from .provider import CONSENT, OwnAccessTokens, Provider, grant_of
 
@@ -269,9 +269,15 @@ class AuthorizationServer:
                 "It is not known here, or it wants to send you to an address that it has not named before.",
                 400,
             )
-        if not location.startswith(f"{self._origin}{CONSENT}?"):
-            # A refusal says who it is from too (RFC 9207).
-            response.headers["location"] = construct_redirect_uri(location, iss=self._origin)
+        if location.startswith(f"{self._origin}{CONSENT}?"):
+            return response
+        # A refusal says who it is from too (RFC 9207).
+        location = construct_redirect_uri(location, iss=self._origin)
+        if urlsplit(location).scheme != "http":
+            # Anybody can register any address: only a program on the person's own machine is told without their doing
+            # (RFC 9700, 4.11.2). Otherwise a link to this server would lead wherever somebody likes.
+            return refused_page(location)
+        response.headers["location"] = location
         return response
 
     async def _give_tokens(self, request: Request, handler: TokenHandler) -> Response:
