@@ -568,6 +568,28 @@ async def test_a_document_is_believed_about_itself_alone() -> None:
         assert asked.count("/good") == 1, "no redirection is followed"
 
 
+async def test_documents_that_are_none_push_out_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("claude_code_mcp.web.authorization.clients._MOST_KEPT", 3)
+    with documents() as (base, found, asked):
+        reader = ClientDocuments("https://claude.example.org", private=True)
+        found["/good"] = {"client_id": f"{base}/good", "redirect_uris": [CALLBACK]}
+        assert await reader.read(f"{base}/good") is not None
+        for number in range(5):
+            assert await reader.read(f"{base}/none-{number}") is None
+        assert await reader.read(f"{base}/good") is not None
+        assert asked.count("/good") == 1
+
+
+async def test_an_address_has_so_many_documents_read_and_no_more(served: Embedded, ann: Device) -> None:
+    """Each is a request to somewhere else, and a place that everybody else waits for."""
+    client = await PlainClient.registered(served)
+    answers = [await ann.http.get(client.address(client_id=f"https://127.0.0.1/{number}.json")) for number in range(70)]
+    assert {answer.status_code for answer in answers} == {400, 429}
+    assert answers[-1].status_code == 429
+    assert (await client.token(client_id="https://127.0.0.1/more.json", grant_type="x")).status_code == 429
+    assert (await ann.http.get(client.address())).status_code == 302, "who has registered goes on"
+
+
 def test_a_client_is_what_it_is_here_and_not_what_it_says() -> None:
     said = {"redirect_uris": [CALLBACK], "client_name": "x" * 500, "scope": "admin", "grant_types": ["implicit"]}
     client = client_from({**said, "token_endpoint_auth_method": "client_secret_post"}, "id", "https://a.example.org")

@@ -52,9 +52,10 @@ log = logging.getLogger(__name__)
 _SIGN_IN, _INVITE, _PASSKEY = "/sign-in", "/invite", "/invite/passkey"
 _SIGNED_IN_FOR = 12 * 3600.0
 _LARGEST_FORM = 64 << 10
-_MOST_FAILURES, _MOST_REGISTRATIONS = 60, 60
-"""Failed sign-ins, and clients that register, of one address within a minute. There is nothing that could be guessed:
-it is for the work that they make. Whole offices, and the people of a hosted client, come from one address."""
+_MOST_FAILURES, _MOST_REGISTRATIONS, _MOST_DOCUMENTS = 60, 60, 60
+"""Failed sign-ins, clients that register, and documents of clients that are read, of one address within a minute. There
+is nothing that could be guessed: it is for the work that they make. Whole offices, and the people of a hosted client,
+come from one address."""
 _NO_STORE = {"Cache-Control": "no-store"}
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -94,9 +95,10 @@ class AuthorizationServer:
         self._requests = SealedRequests(origin)
         self._passkeys = Passkeys(self._people, origin)
         self.resource = f"{origin}{PATH}"
-        documents = documents or ClientDocuments(origin)
+        self._documents = documents = documents or ClientDocuments(origin)
         self._provider = Provider(self._grants, documents, self._requests, origin, self.resource, self._end_stolen)
         self._failures, self._registrations = FailureLimit(_MOST_FAILURES), FailureLimit(_MOST_REGISTRATIONS)
+        self._readings = FailureLimit(_MOST_DOCUMENTS)
         tokens = OwnAccessTokens(self._grants, origin, self.resource)
         callers.take_own_tokens(tokens, service.admit, service.assign, self._returning)
         self._people.serve_at(origin)
@@ -260,6 +262,7 @@ class AuthorizationServer:
     async def _authorize(self, request: Request, handler: AuthorizationHandler) -> Response:
         if _has_repeated(request.query_params.multi_items()):
             return message("That does not count", "The request names something twice.", 400)
+        self._count_reading(request, request.query_params.get("client_id"))
         response = await handler.handle(request)
         location = response.headers.get("location")
         if location is None:
@@ -287,8 +290,17 @@ class AuthorizationServer:
         resource = form.get("resource", self.resource)
         if not isinstance(resource, str) or resource.rstrip("/") != self.resource:
             return _refusal("invalid_target", f"tokens are for {self.resource} alone")
+        self._count_reading(request, form.get("client_id"))
         answer: Response = await handler.handle(request)
         return answer
+
+    def _count_reading(self, request: Request, client_id: object) -> None:
+        """RateLimited for an address that has had too many documents read: each is a request to somewhere else, and
+        takes a place that others wait for."""
+        if isinstance(client_id, str) and self._documents.must_read(client_id):
+            self._readings.check(_address(request))
+            # Counted before it is awaited: many at the same moment are many.
+            self._readings.failed(_address(request))
 
     async def _register(self, request: Request, handler: RegistrationHandler) -> Response:
         address = _address(request)
@@ -299,6 +311,7 @@ class AuthorizationServer:
 
     async def _revoke(self, request: Request, authenticator: ClientAuthenticator) -> Response:
         """RFC 7009. The SDK's own handler wants a secret, which clients do not have here."""
+        self._count_reading(request, (await request.form()).get("client_id"))
         try:
             client = await authenticator.authenticate_request(request)
         except AuthenticationError:
