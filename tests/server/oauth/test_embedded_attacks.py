@@ -247,6 +247,13 @@ async def test_a_refresh_token_is_its_clients_and_grants_no_more_than_before(ser
 # -- the page of consent ----------------------------------------------------------------------------------------------
 
 
+async def test_a_scope_is_granted_once_however_often_it_is_asked_for(served: Embedded, ann: Device) -> None:
+    client = await PlainClient.registered(served)
+    tokens = await client.tokens(ann)
+    answer = await client.refresh(tokens["refresh_token"], scope=" ".join(["claude-code"] * 1000))
+    assert answer.json()["scope"] == "claude-code"
+
+
 async def test_a_foreign_page_decides_nothing(served: Embedded, ann: Device) -> None:
     client = await PlainClient.registered(served)
     form = form_of(await ann.consent_page(client.address()))

@@ -175,7 +175,8 @@ class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
     async def exchange_refresh_token(
         self, client: OAuthClientInformationFull, refresh_token: RefreshToken, scopes: list[str]
     ) -> OAuthToken:
-        return self._tokens(await asyncio.to_thread(self._grants.rotate, refresh_token.token, scopes))
+        # Each once: a request could name the same one thousands of times, and they are kept with the tokens.
+        return self._tokens(await asyncio.to_thread(self._grants.rotate, refresh_token.token, [*dict.fromkeys(scopes)]))
 
     def _tokens(self, made: NewTokens | Reused | None) -> OAuthToken:
         if isinstance(made, Reused):
