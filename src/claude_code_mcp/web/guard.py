@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from ..model.caller import LOCAL, Caller
 from ..server.transports.callers import Callers
+from ..server.transports.people import is_person
 from ..server.transports.proxy_users import user_of
 from ..server.transports.rate_limits import FailureLimit
 from ..state.sign_ins import SIGN_IN_SECONDS, Identity, NewSignIn, SignIn, SignIns
@@ -249,7 +250,9 @@ class Guard:
         if ticket is not None:
             return await asyncio.to_thread(self._sign_ins.use_ticket, ticket)
         if token is not None:
-            return await self._accounts.by_token(token)
+            found = await self._accounts.by_token(token)
+            # An access token lasts minutes and can be taken back: a sign-in would outlast it by weeks.
+            return None if found is not None and is_person(found) else found
         return await self._accounts.by_proxy(request) or self._accounts.anybody()
 
     def _note_failure(self, request: Request) -> None:

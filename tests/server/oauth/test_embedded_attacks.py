@@ -247,6 +247,15 @@ async def test_a_refresh_token_is_its_clients_and_grants_no_more_than_before(ser
 # -- the page of consent ----------------------------------------------------------------------------------------------
 
 
+async def test_an_access_token_makes_no_sign_in_that_would_outlast_it(served: Embedded, ann: Device) -> None:
+    tokens = await (await PlainClient.registered(served)).tokens(ann)
+    bearer = {"authorization": f"Bearer {tokens['access_token']}"}
+    assert (await ann.http.get("/api/me", headers=bearer)).json()["principal"] == "ann"
+    refused = await ann.http.post("/api/sign-in", json={"token": tokens["access_token"]})
+    assert (refused.status_code, "set-cookie" in refused.headers) == (401, False)
+    assert (await ann.http.post("/api/tickets", json={}, headers=bearer)).status_code == 403
+
+
 async def test_a_scope_is_granted_once_however_often_it_is_asked_for(served: Embedded, ann: Device) -> None:
     client = await PlainClient.registered(served)
     tokens = await client.tokens(ann)
