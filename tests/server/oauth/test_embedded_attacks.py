@@ -92,6 +92,15 @@ async def test_the_port_on_loopback_is_the_programs_own(served: Embedded, ann: D
     assert (await client.redeem(code, redirect_uri="http://127.0.0.1:51234/callback")).status_code == 200
 
 
+async def test_no_port_makes_a_client_of_this_server(served: Embedded, ann: Device) -> None:
+    client = await PlainClient.registered(served, "http://localhost/sign-in")
+    assert (await ann.http.get(client.address(redirect_uri="http://localhost:51234/sign-in"))).status_code == 302
+    for own in (f"{served.origin}/sign-in", f"{served.origin.upper()}/sign-in"):
+        for changed in ({}, {"resource": "https://other.example.org/mcp"}):
+            answer = await ann.http.get(client.address(redirect_uri=own, **changed))
+            assert (answer.status_code, "location" in answer.headers) == (400, False)
+
+
 @pytest.mark.parametrize(
     ("changed", "error"),
     [

@@ -25,6 +25,7 @@ from mcp.server.auth.routes import cors_middleware
 from mcp.server.auth.settings import ClientRegistrationOptions
 from mcp.server.transport_security import RequestBodyLimitMiddleware
 from mcp.shared.auth import OAuthMetadata
+from pydantic import AnyUrl
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -262,6 +263,9 @@ class AuthorizationServer:
     async def _authorize(self, request: Request, handler: AuthorizationHandler) -> Response:
         if _has_repeated(request.query_params.multi_items()):
             return message("That does not count", "The request names something twice.", 400)
+        if self._is_own(request.query_params.get("redirect_uri", "")):
+            # Looked at here too: a client that has named a port of the person's own machine may come with any other.
+            return message("This client cannot sign in", "It wants to send you to a page of this server.", 400)
         self._count_reading(request, request.query_params.get("client_id"))
         response = await handler.handle(request)
         location = response.headers.get("location")
@@ -293,6 +297,13 @@ class AuthorizationServer:
         self._count_reading(request, form.get("client_id"))
         answer: Response = await handler.handle(request)
         return answer
+
+    def _is_own(self, address: str) -> bool:
+        """Whether an address is one of this server, however it is spelled."""
+        try:
+            return redirect_origin(str(AnyUrl(address))) == self._origin
+        except ValueError:
+            return False
 
     def _count_reading(self, request: Request, client_id: object) -> None:
         """RateLimited for an address that has had too many documents read: each is a request to somewhere else, and
