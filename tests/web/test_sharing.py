@@ -62,6 +62,8 @@ def test_a_watcher_sees_all_of_it_and_changes_nothing(console: Console, alice: B
         carol.post(f"/api/sessions/{session}/manage", {"action": "rename", "text": "mine"}),
         share(carol, session, "dave"),
         unshare(carol, session, "carol"),
+        carol.get(f"/api/sessions/{session}/files"),
+        carol.get(f"/api/sessions/{session}/file?path=README.md"),
     ]
     assert [found.status for found in refused] == [403] * len(refused), [found.body for found in refused]
     for path in ("", "/turns", "/shares"):

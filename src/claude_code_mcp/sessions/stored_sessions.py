@@ -207,7 +207,8 @@ class StoredSessions:
         """The files of the repository that a session works in, from its directory on, as git lists them in the
         session's own sandbox; none where there is no repository."""
         own_id, _ = await self._locate(session_id, caller)
-        caller = self._access.acting(own_id, caller, Access.WATCH)
+        # Who watches sees what the session has shown; who writes to it names files in messages.
+        caller = self._access.acting(own_id, caller, Access.ANSWER)
         session = await self._sessions.find(own_id, caller.principal, self._environments.of(caller))
         git = Git(session.deps.launcher.home, (session.cwd,))
         try:
