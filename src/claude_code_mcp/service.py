@@ -136,10 +136,9 @@ class Service:
         )
         self.admit = self._homes.admit
         """Why a caller in these groups cannot be served before a restart; None if it can."""
-        self.assign = self._homes.assign
-        """From now on a caller is in these groups, and no others; what it may do changes at once."""
         self._linked_folders = not principals and not others and policy.profile(LOCAL).isolation == "none"
-        self.access = SessionAccess(Shares(self.state), policy.groups_of, self.audit)
+        self._shares = Shares(self.state)
+        self.access = SessionAccess(self._shares, policy.groups_of, self.audit)
         """Who may do what with sessions of others."""
         self._tasks = BackgroundTasks()
         self._keyed = KeyedMessages(MessageKeys(self.state), replicated=replica is not None)
@@ -198,6 +197,7 @@ class Service:
         start_task(prepare())
         start_task(_sweep_later(start_task), endless=True)
         start_task(self.neighbours.serve_requests(self._sessions.give_way), endless=True)
+        start_task(self.neighbours.follow_shares(self._shares.changes_file, self.access.refresh), endless=True)
         start_task(self._sessions.clean_up_regularly(), endless=True)
         start_task(self._slots.watch_memory(), endless=True)
         return self
@@ -233,6 +233,13 @@ class Service:
         kept = self._environments.of(Caller(LOCAL, environment))
         yield
         del kept
+
+    def assign(self, principal: str, groups: Collection[str]) -> None:
+        """From now on a caller is in these groups, and no others; what it may do changes at once."""
+        before = self._homes.groups_of(principal)
+        self._homes.assign(principal, groups)
+        if not before.issubset(groups):
+            self.access.left(before.difference(groups))
 
     async def why_restart_for(self, principal: str) -> str | None:
         """Why a caller who was not there when this began cannot be served before a restart; None if it can."""
@@ -552,6 +559,11 @@ class Service:
         """Whether a principal may answer what is asked under this id, unless it is a session of somebody else."""
         session = self._sessions.known(session_id)
         return session is None or self.access.may(session.id, session.owner, principal, Access.ANSWER)
+
+    def may_watch(self, session_id: str, principal: str) -> bool:
+        """Whether a principal may see what is under this id, unless it is a session of somebody else."""
+        session = self._sessions.known(session_id)
+        return session is None or self.access.may(session.id, session.owner, principal, Access.WATCH)
 
     def answers_as(self, session_id: str, principal: str, client: str) -> str:
         """How an answer is told that comes from this client: with the name of a person whose session it is not."""

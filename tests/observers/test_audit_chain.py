@@ -86,6 +86,36 @@ def test_what_somebody_makes_of_the_lines_is_found(tmp_path: Path, change: str) 
     assert parser.run(["audit", "verify", str(path)]) == 1
 
 
+BEGINNINGS: dict[str, Callable[[list[str]], list[str]]] = {
+    "the first line is changed": lambda lines: [lines[0].replace('"number": 0', '"number": 9'), *lines[1:]],
+    "the first lines are removed": lambda lines: lines[3:],
+    "another line is put before": lambda lines: ['{"act": "forged"}\n', *lines[1:]],
+}
+
+
+@pytest.mark.parametrize("change", BEGINNINGS)
+def test_what_somebody_makes_of_the_beginning_is_found(
+    tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    write(path, *range(10))
+    noted = last_chain(path)
+    assert noted is not None
+    check = ["audit", "verify", str(path), "--expect", noted]
+    assert parser.run(check) == 0
+    path.write_text("".join(BEGINNINGS[change](path.read_text().splitlines(keepends=True))))
+    assert parser.run(check) == 1
+    assert "audit.jsonl:" in capsys.readouterr().out
+
+
+def test_where_the_oldest_lines_were_dropped_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "audit.jsonl"
+    for _ in range(30):
+        write(path, *range(10), max_bytes=3000)
+    assert parser.run(["audit", "verify", str(path)]) == 0
+    assert "begins within the trail" in capsys.readouterr().out
+
+
 def test_an_end_that_is_gone_is_missed_by_whoever_has_noted_its_value(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     write(path, *range(5))

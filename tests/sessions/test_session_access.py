@@ -1,16 +1,23 @@
 """Who may do what with a session of somebody else, by name and by group, over restarts and new ids."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from claude_code_mcp.errors import LimitReached, PermissionDenied
+from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.events import AuditEvent
 from claude_code_mcp.policy.policy import Policy
+from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session_access import SessionAccess
 from claude_code_mcp.state import shares as shares_module
 from claude_code_mcp.state.shares import Access, Shares
 from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script
+
+from .support import PATIENCE, end_of, options, say
 
 SESSION, OTHER = (f"0000000{number}-0000-4000-8000-000000000000" for number in (1, 2))
 
@@ -62,3 +69,51 @@ async def test_a_session_is_shared_with_so_many_and_no_more(tmp_path: Path, monk
         await access.share(SESSION, "ann", name, Access.WATCH)
     with pytest.raises(LimitReached):
         await access.share(SESSION, "ann", "dave", Access.WATCH)
+
+
+# -- what is open ends ------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_open_by_a_group_ends_when_somebody_leaves_the_group(service: Service) -> None:
+    ended = list[str]()
+    await service.access.share(SESSION, "ann", "group:leads", Access.WATCH)
+    await service.access.share(OTHER, "ann", "group:others", Access.WATCH)
+    service.access.on_taken_back(ended.append)
+    service.assign("bob", ["leads", "others"])
+    service.assign("bob", ["others", "leads"])
+    assert ended == []
+    service.assign("bob", ["others"])
+    assert ended == [SESSION]
+
+
+async def test_who_may_not_watch_any_more_hears_of_no_change(service: Service, sandbox: Sandbox) -> None:
+    ann, bob = Caller("ann"), Caller("bob")
+    turn = await service.create(script("one", "first"), options(sandbox), caller=ann)
+    await end_of(turn)
+    session = turn.session.id
+    await service.stored.share(session, "bob", Access.WATCH, caller=ann)
+    heard, begun = list[str](), asyncio.Event()
+
+    async def follow() -> None:
+        async for lines in service.stored.follow(session, caller=bob):
+            heard.extend(lines)
+            begun.set()
+
+    following = asyncio.create_task(follow())
+    async with asyncio.timeout(PATIENCE):
+        while not begun.is_set():
+            await say(service, session, script("two", "second"), caller=ann)
+        await service.stored.unshare(session, "bob", caller=ann)
+        await say(service, session, script("three", "third"), caller=ann)
+        await following
+    assert not any("third" in line for line in heard)
+
+
+async def test_what_was_removed_is_shared_with_nobody(service: Service, sandbox: Sandbox) -> None:
+    ann = Caller("ann")
+    turn = await service.create(script("one", "first"), options(sandbox), caller=ann)
+    await end_of(turn)
+    session = turn.session.id
+    await service.stored.share(session, "bob", Access.WATCH, caller=ann)
+    await service.stored.delete(session, caller=ann)
+    assert service.access.shared_with("bob") == []

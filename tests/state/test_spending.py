@@ -196,6 +196,17 @@ def test_what_is_spent_in_a_group_is_the_groups_also_when_its_person_has_left(da
     ]
 
 
+def test_amounts_that_are_on_their_way_at_once_are_all_the_groups(database: Database) -> None:
+    spending = Spending(database, Clock(), lambda _: ["leads"])
+    for usd in (1.0, 2.0, 1.0):
+        spending.note("alice", usd, "a-session")
+    for usd in (2.0, 1.0, 1.0):
+        spending.write("alice", usd, "a-session")
+    budget = Budget(10.0, "month", "leads")
+    for server in (spending, Spending(database, Clock())):
+        assert server.spent("alice", budget) == 4.0
+
+
 def test_of_a_groups_budget_nothing_is_given_away_twice(database: Database) -> None:
     clock, groups = Clock(), {"alice": ["leads"], "bob": ["leads"], "carol": ["others"]}
     one, two = (Spending(database, clock, lambda who: groups[who]) for _ in range(2))

@@ -84,6 +84,14 @@ def test_groups_come_with_it_and_give_a_profile(proxied: Console) -> None:
     ]
 
 
+def test_who_the_proxy_says_is_in_a_group_no_more_has_its_profile_no_more(proxied: Console) -> None:
+    browser = through(proxied, "heidi", **{"X-Forwarded-Groups": "leads"})
+    assert let_in(browser).status == 200
+    assert browser.get("/api/budgets").json["budgets"] != []
+    browser.headers["X-Forwarded-Groups"] = "others"
+    assert browser.get("/api/budgets").json["budgets"] == []
+
+
 def test_without_a_page_of_ours_nothing_is_begun(proxied: Console) -> None:
     browser = through(proxied, "erin")
     assert browser.post("/api/sign-in", {}, Origin="https://evil.example").status == 403

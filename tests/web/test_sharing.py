@@ -1,5 +1,6 @@
 """A session that its owner shares: what the second person sees and may do, under their name, until it is taken back."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,10 +14,14 @@ from mcp.client.streamable_http import streamable_http_client
 
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
+from tests.server.conftest import http_server
+from tests.server.test_tasks import envelope
+from tests.server.tools.wires import MODERN
+from tests.support.waiting import until
 
 from .conftest import Console, running_console
 from .console_client import Answer, Browser
-from .test_conversation import answer, ended, question_of, start
+from .test_conversation import answer, ended, question_of, say, start
 
 
 def share(owner: Browser, session: str, person: str, access: str = "watch") -> Answer:
@@ -57,6 +62,8 @@ def test_a_watcher_sees_all_of_it_and_changes_nothing(console: Console, alice: B
         carol.post(f"/api/sessions/{session}/manage", {"action": "rename", "text": "mine"}),
         share(carol, session, "dave"),
         unshare(carol, session, "carol"),
+        carol.get(f"/api/sessions/{session}/files"),
+        carol.get(f"/api/sessions/{session}/file?path=README.md"),
     ]
     assert [found.status for found in refused] == [403] * len(refused), [found.body for found in refused]
     for path in ("", "/turns", "/shares"):
@@ -97,6 +104,33 @@ def test_what_is_open_of_it_ends_when_it_is_taken_back(console: Console, alice: 
     assert carol.get(f"/api/sessions/{session}/turns").status == 404
     assert session not in listed(carol)
     console.audited('"act": "session_unshared"')
+
+
+def test_what_is_open_of_it_ends_also_after_it_was_cleared(console: Console, alice: Browser, session: str) -> None:
+    carol = console.browser("carol")
+    share(alice, session, "carol")
+    with carol.stream(f"?session={session}&after=0-0") as events:
+        assert next(events)
+        say(alice, session, "/clear")
+        ended(alice, session)
+        assert unshare(alice, session, "carol").json["shares"] == []
+        say(alice, session, script("Go on.", text("Nobody else hears this.")))
+        ended(alice, session)
+        assert "Nobody else hears this." not in json.dumps([event.data for event in events])
+
+
+def test_another_server_of_the_same_state_hears_of_it(console: Console, alice: Browser, session: str) -> None:
+    with http_server(console.environment, console.project, "127.0.0.1:0") as second:
+        carol = Browser(second.base)
+        assert carol.sign_in(token=console.tokens["carol"]).status == 200
+        share(alice, session, "carol")
+        until(lambda: carol.get(f"/api/sessions/{session}/turns").status == 200, "it is not shared there")
+        with carol.stream(f"?session={session}&after=0-0") as events:
+            assert next(events)
+            unshare(alice, session, "carol")
+            for _ in events:
+                pass  # until the stream ends
+        assert carol.get(f"/api/sessions/{session}/turns").status == 404
 
 
 def test_for_watching_only_from_now_on_is_less(console: Console, alice: Browser, session: str) -> None:
@@ -158,3 +192,56 @@ async def test_the_same_holds_for_tools(tmp_path: Path, model: ScriptedModelThre
             await used(alice, "claude_manage_session", sessionId=session, action="unshare", text="carol")
             assert (await used(carol, "claude_get_status", **reading))["error"]["code"] == "SESSION_NOT_FOUND"
             assert (await used(alice, "claude_get_status", **reading))["result"] == "Done."
+
+
+async def test_a_watcher_who_leaves_ends_nothing_of_the_owners(tmp_path: Path, model: ScriptedModelThread) -> None:
+    with running_console(
+        tmp_path, model.url, CLAUDE_CODE_MCP_TOOLSETS="sessions", CLAUDE_CODE_MCP_ON_DISCONNECT="stop"
+    ) as console:
+        alice, carol = console.browser("alice"), console.browser("carol")
+        prompt = script("Write.", tool("Write", file_path=str(console.project / "theirs.txt"), content="x"))
+        session, own = start(alice, console, prompt), start(carol, console, prompt)
+        asked = question_of(alice, session)
+        question_of(carol, own)
+        share(alice, session, "carol")
+        async with client_of(console, "carol") as client:
+            for each in (own, session):
+                assert "pendingInputs" in await used(client, "claude_get_status", sessionId=each)
+        await asyncio.to_thread(ended, carol, own)
+        assert alice.get(f"/api/sessions/{session}").json["questions"] == [asked]
+
+
+async def test_a_task_of_somebody_else_ends_with_the_share(tmp_path: Path, model: ScriptedModelThread) -> None:
+    with running_console(tmp_path, model.url, CLAUDE_CODE_MCP_TOOLSETS="sessions") as console:
+
+        async def ask(method: str, named: str, **params: Any) -> dict[str, Any]:
+            headers = {
+                "Accept": "application/json, text/event-stream",
+                "Authorization": f"Bearer {console.tokens['carol']}",
+                "MCP-Protocol-Version": MODERN,
+                "Mcp-Method": method,
+                "Mcp-Name": named,
+            }
+            message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": envelope()}}
+            async with httpx2.AsyncClient(timeout=60) as http:
+                body = (await http.post(f"{console.base}/mcp", json=message, headers=headers)).text
+            return dict(json.loads(body[body.index("{") :])["result"])
+
+        alice, begun, go_on = console.browser("alice"), console.project / "begun", console.project / "go-on"
+        async with client_of(console, "alice") as client:
+            made = await used(client, "claude_create_session", prompt=script("Hi.", text("Hi.")), allowedTools=["Bash"])
+        session = made["sessionId"]
+        await asyncio.to_thread(ended, alice, session)
+        share(alice, session, "carol", "answer")
+        waits = tool("Bash", command=f"touch {begun}; until [ -e {go_on} ]; do sleep 0.1; done")
+        arguments = {"sessionId": session, "message": script("Wait.", waits, text("For alice.")), "waitSeconds": 50}
+        task = await ask("tools/call", "claude_send_message", name="claude_send_message", arguments=arguments)
+        assert task["resultType"] == "task", task
+        await asyncio.to_thread(until, begun.exists)
+        assert unshare(alice, session, "carol").status == 200
+        go_on.touch()
+        assert (await asyncio.to_thread(ended, alice, session)).data["result"] == "For alice."
+        seen = await ask("tasks/get", task["taskId"], taskId=task["taskId"])
+        while seen["status"] == "working":
+            seen = await ask("tasks/get", task["taskId"], taskId=task["taskId"])
+        assert seen["status"] == "cancelled", seen

@@ -16,7 +16,7 @@ from ..config import Settings, load_settings
 from ..errors import InvalidArgument
 from ..model.caller import is_reserved
 from ..model.text import iso, visible
-from ..observers.audit_chain import verify
+from ..observers.audit_chain import FILES_KEPT, verify
 from ..private_files import private_directory
 from ..state.known_people import INVITE_SECONDS, InvitedPeople, ListedPerson, PersonName, PersonNames, announce_change
 from ..state.state_directory import database_in
@@ -232,8 +232,10 @@ def _verify(arguments: argparse.Namespace) -> int:
         (file for file in path.parent.glob(f"{path.name}.*") if file.suffix[1:].isdigit()),
         key=lambda file: -int(file.suffix[1:]),
     )
+    # Nothing was dropped yet, and it is not one of the files that were put aside: the first line of all must be there.
+    whole = not path.suffix[1:].isdigit() and not path.with_name(f"{path.name}.{FILES_KEPT}").exists()
     try:
-        report = verify([*numbered, path], arguments.expect)
+        report = verify([*numbered, path], arguments.expect, whole=whole)
     except OSError as error:
         raise InvalidArgument(f"The audit trail {path} cannot be read: {error.strerror or error}.") from None
     missing = arguments.expect is not None and not report.found
@@ -246,6 +248,8 @@ def _verify(arguments: argparse.Namespace) -> int:
         for count, what in ((report.earlier, "are from before there was a chain"), (report.cut_off, "were cut off")):
             if count:
                 print(f"{count} lines {what}.")
+        if report.begins_within:
+            print("It begins within the trail: its first line, and what was before that, cannot be checked.")
         if missing:
             print(f"{arguments.expect} is not among them: lines were exchanged, or the end is gone.")
     return 0 if report.intact and not missing else 1

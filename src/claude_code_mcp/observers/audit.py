@@ -36,7 +36,7 @@ from ..model.text import cut, iso
 from ..private_files import open_private, private_directory
 from ..questions.presentation import describe
 from ..redaction import Redactor
-from .audit_chain import BEGIN, last_chain, linked
+from .audit_chain import BEGIN, FILES_KEPT, last_chain, linked
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from .audit_sinks import AuditSink
 
 log = logging.getLogger(__name__)
-_FILES_KEPT = 5
 _BATCH = 500
 _LINK_LENGTH = 78
 """Characters that the chain adds to a line."""
@@ -210,7 +209,7 @@ class RotatingJsonl:
 
     def _rotate(self) -> None:
         # The oldest first: each name must be free, or the one to be dropped, when it is given.
-        for number in range(_FILES_KEPT - 1, 0, -1):
+        for number in range(FILES_KEPT - 1, 0, -1):
             older = self._numbered(number)
             if older.exists():
                 older.replace(self._numbered(number + 1))

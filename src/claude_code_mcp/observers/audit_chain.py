@@ -17,6 +17,8 @@ from pathlib import Path
 
 BEGIN = "0" * 64
 """What the first line of all goes on from."""
+FILES_KEPT = 5
+"""Files that are put aside; the oldest is dropped for the next, and with it what the chain goes on from."""
 _LINK = re.compile(rb', "chain": "([0-9a-f]{64})"\}\n?\Z')
 _CHUNK = 64 << 10
 _MOST_FINDINGS = 100
@@ -58,13 +60,15 @@ class ChainReport:
     """What was found in files that follow each other."""
 
     lines: int = 0
-    """Those with a chain that fits."""
+    """Those with a chain that fits what is before them."""
     earlier: int = 0
     """Lines from before there was a chain."""
     cut_off: int = 0
     """Lines that were never finished."""
     broken: list[str] = field(default_factory=list)
     """Where the chain does not fit, as `file:line`; the first hundred."""
+    begins_within: bool = False
+    """Whether it begins in the middle of the chain: nothing is known of its first line and of what was before."""
     last: str | None = None
     found: bool = False
     """Whether the value was there that was looked for."""
@@ -74,17 +78,18 @@ class ChainReport:
         return not self.broken
 
 
-def verify(files: Sequence[Path], looked_for: str | None = None) -> ChainReport:
-    """Follows the chain through the files, the oldest first. Blocks on the disk; raises OSError."""
+def verify(files: Sequence[Path], looked_for: str | None = None, *, whole: bool = False) -> ChainReport:
+    """Follows the chain through the files, the oldest first. The `whole` trail, of which nothing was dropped yet, must
+    begin with its first line. Blocks on the disk; raises OSError."""
     report = ChainReport()
     for path in files:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                _look_at(report, line, f"{path.name}:{number}", looked_for)
+                _look_at(report, line, f"{path.name}:{number}", looked_for, whole)
     return report
 
 
-def _look_at(report: ChainReport, line: bytes, where: str, looked_for: str | None) -> None:
+def _look_at(report: ChainReport, line: bytes, where: str, looked_for: str | None, whole_trail: bool) -> None:
     link = _LINK.search(line)
     if link is None or not line.startswith(b"{"):
         whole = line.startswith(b"{") and line.rstrip().endswith(b"}")
@@ -97,12 +102,15 @@ def _look_at(report: ChainReport, line: bytes, where: str, looked_for: str | Non
         return
     chain = link[1].decode()
     expected = _chain(line[: link.start()] + b"}", report.last or BEGIN)
-    # The oldest file that is kept may begin in the middle of the chain: what was before it is gone.
-    begins = report.last is None and not report.earlier
-    if chain != expected and not begins:
-        _note_broken(report, f"{where}: not what follows the line before it")
-    else:
+    first = report.last is None and not report.earlier
+    if chain == expected:
         report.lines += 1
+    elif first and not whole_trail:
+        # The oldest file that is kept may begin in the middle of the chain: what was before it is gone.
+        report.begins_within = True
+    else:
+        gone = "not the first line of the trail" if first else "not what follows the line before it"
+        _note_broken(report, f"{where}: {gone}")
     report.last = chain
     report.found = report.found or chain == looked_for
 

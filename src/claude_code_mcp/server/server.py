@@ -175,6 +175,9 @@ class McpServer:
         running.requests = RequestLimit(lambda name: service.policy_for(Caller(name)).requests_per_minute)
         running.noting_borrowed = access.noting_borrowed
         access.on_taken_back(lambda session: running.end_borrowed(session, partial(access.is_shared, session)))
+        # Those have no request any more that could be cancelled.
+        access.on_taken_back(lambda _: self._tasks.end_unshared())
+        access.on_moved(running.borrowed_moved)
         self.running_tool = running.running_tool
         self.subscriptions.stand = running.stand
 
@@ -400,8 +403,9 @@ class McpServer:
         self._connections.discard(dialogs)
         self._contents.disconnected(dialogs)
         if self._on_disconnect != "keep":
-            # Of those that are left: sessions that no other connection uses.
-            unshared = dialogs.followed.difference(*(other.followed for other in self._connections))
+            # Of those that are left: sessions that no other connection uses. Who only watches one interrupts nothing.
+            left = dialogs.followed.difference(*(other.followed for other in self._connections))
+            unshared = [session_id for session_id in left if dialogs.may_answer(session_id)]
             stop = self._on_disconnect == "stop"
             self.service.start_task(end_turns(self.service, unshared, stop=stop))
 

@@ -276,6 +276,17 @@ class Tasks:
                 if task.record.session_id is None and task.run is not None:
                     task.run.cancel()
 
+    def end_unshared(self) -> None:
+        """Ends the tasks of those with whom their session is shared no longer; the turn is the session's, and goes
+        on."""
+        for task in self._tasks.values():
+            record = task.record
+            if record.session_id is None or record.status in ENDED or task.cancelling or task.run is None:
+                continue
+            if not self.service.may_watch(record.session_id, record.owner):
+                task.cancelling = True
+                task.run.cancel()
+
     # -- requests ---------------------------------------------------------------------------------------------
 
     async def _get(self, context: Context, params: TaskParams) -> dict[str, Any]:

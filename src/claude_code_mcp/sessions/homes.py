@@ -192,6 +192,10 @@ class Homes:
             self._admitted[principal] = profile
         return reason
 
+    def groups_of(self, principal: str) -> frozenset[str]:
+        """The groups that a caller is in now."""
+        return self._policy.groups_of(principal)
+
     def assign(self, principal: str, groups: Collection[str]) -> None:
         """From now on a caller is in these groups, and no others."""
         self._policy.assign(principal, groups)

@@ -31,7 +31,9 @@ log = logging.getLogger(__name__)
 _LONGEST_NAME = 256
 _MOST_LISTED = 200
 OnTakenBack = Callable[[str], None]
-"""Called with the id of a session that is shared with fewer than before, or for less."""
+"""Called with the id of a session that may be shared with fewer than before, or for less."""
+OnMoved = Callable[[str, str], None]
+"""Called with the id that a shared session had, and the one that it goes on with."""
 
 
 class SessionAccess:
@@ -44,6 +46,7 @@ class SessionAccess:
         self._groups_of = groups_of
         self._audit = audit
         self._on_taken_back: list[OnTakenBack] = []
+        self._on_moved: list[OnMoved] = []
         self._borrowing: ContextVar[Callable[[str], None] | None] = ContextVar("borrowing", default=None)
 
     # -- asking ---------------------------------------------------------------------------------------------------
@@ -101,8 +104,10 @@ class SessionAccess:
         return {principal, *(f"{GROUP}{group}" for group in self._groups_of(principal))}
 
     async def refresh(self) -> None:
-        """Takes over what other servers of the same state have changed."""
-        await asyncio.to_thread(self._shares.refresh)
+        """Takes over what other servers of the same state have changed. What is open of sessions that they share no
+        longer ends."""
+        for session_id in await asyncio.to_thread(self._shares.refresh):
+            self._taken_back(session_id)
 
     # -- changing -------------------------------------------------------------------------------------------------
 
@@ -129,9 +134,17 @@ class SessionAccess:
             self._taken_back(session_id)
         return ended
 
+    def left(self, groups: Collection[str]) -> None:
+        """Somebody is no longer in these groups: what they have open of sessions that are shared with one ends."""
+        for session_id in {share.session_id for share in self._shares.with_any({f"{GROUP}{name}" for name in groups})}:
+            self._taken_back(session_id)
+
     def moved(self, old: str, new: str) -> None:
         """A session goes on under another id. Blocks on the disk if it is shared."""
         self._shares.moved(old, new)
+        # What is open of it was opened under the old id, and must be found by the new one.
+        for listener in self._on_moved:
+            listener(old, new)
 
     # -- what runs ------------------------------------------------------------------------------------------------
 
@@ -146,6 +159,9 @@ class SessionAccess:
 
     def on_taken_back(self, listener: OnTakenBack) -> None:
         self._on_taken_back.append(listener)
+
+    def on_moved(self, listener: OnMoved) -> None:
+        self._on_moved.append(listener)
 
     def _taken_back(self, session_id: str) -> None:
         for listener in self._on_taken_back:

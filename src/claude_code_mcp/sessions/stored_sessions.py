@@ -114,9 +114,13 @@ class StoredSessions:
 
     async def follow(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> AsyncIterator[list[str]]:
         """What is written to a session's transcript from now on, whoever drives it, as readable lines, at most twice a
-        second; without end."""
+        second; without end, or until it is no longer shared with the caller."""
         own_id, stores = await self._locate(session_id, caller)
+        owner = self._access.acting(own_id, caller, Access.WATCH).principal
         async for lines in stores.library.follow(own_id):
+            # Each time: no request may be left that would end with the share, as behind a subscription.
+            if not self._access.may(own_id, owner, caller.principal, Access.WATCH):
+                return
             yield self._redact(lines)
 
     async def rename(self, session_id: str, title: str, *, caller: Caller = LOCAL_CALLER) -> str:
@@ -168,6 +172,7 @@ class StoredSessions:
             # Before the removal: a write that is under way would bring the record back.
             await stores.recorder.saved(own_id)
             await stores.library.remove(own_id)
+            await self._access.take_back(own_id, caller.principal)
 
     async def unread(self, *, caller: Caller = LOCAL_CALLER) -> str | None:
         """Why a listing, or a report of costs, may lack something; None if everything could be read."""
@@ -201,7 +206,8 @@ class StoredSessions:
         """The files of the repository that a session works in, from its directory on, as git lists them in the
         session's own sandbox; none where there is no repository."""
         own_id, _ = await self._locate(session_id, caller)
-        caller = self._access.acting(own_id, caller, Access.WATCH)
+        # Who watches sees what the session has shown; who writes to it names files in messages.
+        caller = self._access.acting(own_id, caller, Access.ANSWER)
         session = await self._sessions.find(own_id, caller.principal, self._environments.of(caller))
         git = Git(session.deps.launcher.home, (session.cwd,))
         try:

@@ -4,17 +4,22 @@ A share is given by the owner of a session to a principal, or to a group by `gro
 is a row. What is in memory follows the database: this server's own changes at once, those of others with `refresh`.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..private_files import FILE, private_directory
 from .database import Database
 
 if TYPE_CHECKING:
     import sqlite3
+
+log = logging.getLogger(__name__)
 
 GROUP = "group:"
 _MOST_OF_ONE = 100
@@ -48,20 +53,23 @@ class Shares:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._changes = database.path.parent / "servers" / "shares.changed"
         self._lock = threading.Lock()
         self._change = -1
         self._by_session: Mapping[str, Mapping[str, Share]] = {}
 
-    def refresh(self) -> None:
-        """Reads what others have changed."""
+    def refresh(self) -> set[str]:
+        """Reads what others have changed; returns the sessions that are shared otherwise than before."""
         with self._lock:
             change, rows = self._database.read(self._news)
-            if change != self._change:
-                by_session: dict[str, dict[str, Share]] = {}
-                for session_id, grantee, access, owner, at in rows:
-                    share = Share(session_id, grantee, Access(access), owner, at)
-                    by_session.setdefault(session_id, {})[grantee] = share
-                self._by_session, self._change = by_session, change
+            if change == self._change:
+                return set()
+            by_session: dict[str, dict[str, Share]] = {}
+            for session_id, grantee, access, owner, at in rows:
+                share = Share(session_id, grantee, Access(access), owner, at)
+                by_session.setdefault(session_id, {})[grantee] = share
+            before, self._by_session, self._change = self._by_session, by_session, change
+            return {each for each in {*before, *by_session} if before.get(each) != by_session.get(each)}
 
     def _news(self, db: "sqlite3.Connection") -> tuple[int, list[Any]]:
         (change,) = db.execute("SELECT change FROM changes WHERE topic = 'shares'").fetchone()
@@ -83,7 +91,7 @@ class Shares:
             return True
 
         shared = self._database.write(change, durable=True)
-        self.refresh()
+        self._changed()
         return shared
 
     def take_back(self, session_id: str, grantee: str | None) -> list[str]:
@@ -96,7 +104,7 @@ class Shares:
             return found
 
         ended = self._database.write(change, durable=True)
-        self.refresh()
+        self._changed()
         return ended
 
     def moved(self, old: str, new: str) -> None:
@@ -108,7 +116,22 @@ class Shares:
 
         if old in self._by_session:
             self._database.write(change, durable=True)
-            self.refresh()
+            self._changed()
+
+    def changes_file(self) -> Path:
+        """The file that changes when somebody shares a session or takes one back, which other servers of the state
+        follow; its directory is there."""
+        self._database.open()  # first: a restore that is under way puts another directory in the place of this one
+        private_directory(self._changes.parent)
+        return self._changes
+
+    def _changed(self) -> None:
+        """Has this server and the others look again, after the change is in the database."""
+        self.refresh()
+        try:
+            self.changes_file().touch(FILE)
+        except OSError as error:
+            log.warning("other servers are not told of a change of shares: %s", error)
 
     # -- in memory ------------------------------------------------------------------------------------------------
 

@@ -74,8 +74,9 @@ class Spending:
         """By caller: amounts of this server that are not there yet."""
         self._noted_groups: defaultdict[str, float] = defaultdict(float)
         """The same by group."""
-        self._groups_noted: dict[str, Collection[str]] = {}
-        """By session of this server, for which groups an amount was noted that is not in the database yet."""
+        self._groups_noted: dict[str, list[tuple[float, Collection[str]]]] = {}
+        """By session of this server, each amount that is not in the database yet, and the groups that it was noted for:
+        several may be on their way at once."""
         self._reserved_groups: dict[str, Collection[str]] = {}
         self._reserved: dict[str, tuple[str, float]] = {}
         """By session of this server: who reserved, and how much is left of it."""
@@ -91,7 +92,9 @@ class Spending:
         with self._lock:
             self._begin_day()
             self._noted[who] += usd
-            self._groups_noted[session_id] = groups = tuple(self._groups_of(who))
+            groups = tuple(self._groups_of(who))
+            if usd and groups:
+                self._groups_noted.setdefault(session_id, []).append((usd, groups))
             for group in groups:
                 self._noted_groups[group] += usd
             if session_id in self._reserved:
@@ -107,7 +110,7 @@ class Spending:
             with self._lock:
                 day = self._begin_day()
                 remaining = self._reserved[session_id][1] if session_id in self._reserved else None
-                groups = self._groups_noted.pop(session_id, ()) if usd else ()
+                groups = self._take_groups(session_id, usd)
                 for_groups = self._reserved_groups.get(session_id, ())
             self._life.begin()
 
@@ -127,6 +130,17 @@ class Spending:
                 self._noted[who] -= usd
                 if day == self._day:  # otherwise it was written for yesterday
                     self._written[who] += usd
+
+    def _take_groups(self, session_id: str, usd: float) -> Collection[str]:
+        """The groups that an amount of a session was noted for, which is written now; the caller holds the lock."""
+        noted = self._groups_noted.get(session_id, [])
+        found = next((entry for entry in noted if entry[0] == usd), None)
+        if found is None:
+            return ()
+        noted.remove(found)
+        if not noted:
+            del self._groups_noted[session_id]
+        return found[1]
 
     # -- reservations -----------------------------------------------------------------------------------------
 

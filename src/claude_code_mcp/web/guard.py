@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from ..model.caller import LOCAL, Caller
 from ..server.transports.callers import Callers
-from ..server.transports.people import user_of
+from ..server.transports.people import is_person, user_of
 from ..server.transports.running_calls import FailureLimit
 from ..state.sign_ins import SIGN_IN_SECONDS, Identity, NewSignIn, SignIn, SignIns
 from .answers import RequestRefused
@@ -194,6 +194,9 @@ class Guard:
             user = user_of(request.scope)
             if user is None or user[0] != found.identity.principal:
                 return None
+            # Nor are the groups those of the sign-in, hours ago, but those that it says now.
+            if await self._accounts.by_proxy(request) != found.identity:
+                return None
         if found is not None and not await self._accounts.stands(found.identity):
             # Ended for good: if the same token is given out again, an old browser must not be signed in by that.
             await asyncio.to_thread(self._sign_ins.end, found.id, found.identity.principal)
@@ -246,7 +249,9 @@ class Guard:
         if ticket is not None:
             return await asyncio.to_thread(self._sign_ins.use_ticket, ticket)
         if token is not None:
-            return await self._accounts.by_token(token)
+            found = await self._accounts.by_token(token)
+            # An access token lasts minutes and can be taken back: a sign-in would outlast it by weeks.
+            return None if found is not None and is_person(found) else found
         return await self._accounts.by_proxy(request) or self._accounts.anybody()
 
     def _note_failure(self, request: Request) -> None:

@@ -12,10 +12,10 @@ from ..errors import InvalidArgument
 from ..model.events import AuditEvent, AuditKind
 from ..model.text import iso, one_line, visible
 from ..server.tools.base import Arguments
-from ..server.transports.people import user_of
+from ..server.transports.people import is_person, user_of
 from ..service import Service
 from ..state.sign_ins import Identity, SignIns
-from .answers import answer, arguments_of
+from .answers import RequestRefused, answer, arguments_of
 from .feeds import Streams
 from .guard import Guard, WebUser
 from .session_routes import Nothing
@@ -164,6 +164,9 @@ class SignInRoutes:
 
     async def ticket(self, request: Request, user: WebUser) -> Response:
         await arguments_of(request, Nothing)
+        if user.sign_in is None and is_person(user.identity):
+            # For the same reason as in `Guard.sign_in`: a link would make a sign-in of an access token.
+            raise RequestRefused(403, "FORBIDDEN", "An access token gives no link; sign in to the console for one.")
         ticket, expires_at = await asyncio.to_thread(self._sign_ins.new_ticket, user.identity)
         self._audit(AuditKind.TICKET_GIVEN, user.principal, device=user.device)
         url = self._link(ticket)

@@ -19,6 +19,7 @@ from claude_code_mcp.state.known_people import InvitedPeople
 from claude_code_mcp.state.oauth_grants import Consent, NewTokens, OAuthGrants, Reused
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.web.authorization.clients import ClientDocuments, client_from, redirect_origin
+from claude_code_mcp.web.authorization.passkeys import SealedRequests
 
 from .embedded import Embedded, PlainClient, embedded
 from .passkey_device import USER_PRESENT, Device, Passkey, form_of
@@ -91,6 +92,15 @@ async def test_the_port_on_loopback_is_the_programs_own(served: Embedded, ann: D
     assert (await client.redeem(code, redirect_uri="http://127.0.0.1:51234/callback")).status_code == 200
 
 
+async def test_no_port_makes_a_client_of_this_server(served: Embedded, ann: Device) -> None:
+    client = await PlainClient.registered(served, "http://localhost/sign-in")
+    assert (await ann.http.get(client.address(redirect_uri="http://localhost:51234/sign-in"))).status_code == 302
+    for own in (f"{served.origin}/sign-in", f"{served.origin.upper()}/sign-in"):
+        for changed in ({}, {"resource": "https://other.example.org/mcp"}):
+            answer = await ann.http.get(client.address(redirect_uri=own, **changed))
+            assert (answer.status_code, "location" in answer.headers) == (400, False)
+
+
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
@@ -112,6 +122,17 @@ async def test_a_request_without_pkce_or_for_another_resource_is_refused(
     assert sent["state"] == "a-state"
     assert sent["iss"] == served.origin, "a refusal says whose it is, too"
     assert "code" not in sent
+
+
+async def test_nobody_is_led_on_to_another_site_without_their_doing(served: Embedded, ann: Device) -> None:
+    """Anybody can register an address: a link to this server must not be one to wherever somebody likes."""
+    for redirect in ("https://evil.example.org/landing", "evil-program://landing"):
+        client = await PlainClient.registered(served, redirect)
+        for changed in ({"resource": "https://other.example.org/mcp"}, {"response_type": "token"}):
+            answer = await ann.http.get(client.address(**changed))
+            assert answer.status_code == 400
+            assert "location" not in answer.headers
+            assert f'href="{redirect}?error=' in answer.text, "a person can go on to it"
 
 
 async def test_a_request_that_names_something_twice_is_refused(served: Embedded, ann: Device) -> None:
@@ -235,6 +256,22 @@ async def test_a_refresh_token_is_its_clients_and_grants_no_more_than_before(ser
 # -- the page of consent ----------------------------------------------------------------------------------------------
 
 
+async def test_an_access_token_makes_no_sign_in_that_would_outlast_it(served: Embedded, ann: Device) -> None:
+    tokens = await (await PlainClient.registered(served)).tokens(ann)
+    bearer = {"authorization": f"Bearer {tokens['access_token']}"}
+    assert (await ann.http.get("/api/me", headers=bearer)).json()["principal"] == "ann"
+    refused = await ann.http.post("/api/sign-in", json={"token": tokens["access_token"]})
+    assert (refused.status_code, "set-cookie" in refused.headers) == (401, False)
+    assert (await ann.http.post("/api/tickets", json={}, headers=bearer)).status_code == 403
+
+
+async def test_a_scope_is_granted_once_however_often_it_is_asked_for(served: Embedded, ann: Device) -> None:
+    client = await PlainClient.registered(served)
+    tokens = await client.tokens(ann)
+    answer = await client.refresh(tokens["refresh_token"], scope=" ".join(["claude-code"] * 1000))
+    assert answer.json()["scope"] == "claude-code"
+
+
 async def test_a_foreign_page_decides_nothing(served: Embedded, ann: Device) -> None:
     client = await PlainClient.registered(served)
     form = form_of(await ann.consent_page(client.address()))
@@ -268,6 +305,16 @@ async def test_a_decision_counts_once(served: Embedded, ann: Device) -> None:
     assert sorted(answer.status_code for answer in answers)[0] == 303
     assert sum(answer.status_code == 303 for answer in answers) == 1
     assert (await ann.post(form.action, ann.signed(form))).status_code == 400
+
+
+def test_what_strangers_deny_makes_no_decision_count_again() -> None:
+    requests = SealedRequests("https://claude.example.org")
+    decided = requests.seal({"purpose": "consent"})
+    assert requests.use(decided)
+    for _ in range(1100):
+        assert requests.deny(requests.seal({"purpose": "consent"}))
+    assert requests.open(decided) is None
+    assert not requests.use(decided)
 
 
 async def test_an_answer_for_one_client_allows_no_other(served: Embedded, ann: Device) -> None:
@@ -334,6 +381,21 @@ async def test_a_passkey_must_be_known_verified_and_of_this_origin(served: Embed
 
 
 # -- invitations ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "credential", ["[" * 16_000, '{"rawId":' * 1700, "null", '"x"', "1e999", '{"rawId": "\\ud800"}']
+)
+async def test_what_is_no_credential_is_a_passkey_that_is_not_known(
+    served: Embedded, ann: Device, credential: str
+) -> None:
+    form = form_of(await ann.consent_page((await PlainClient.registered(served)).address()))
+    sent = {**form.fields, "credential": credential, "decision": "allow"}
+    assert (await ann.post(form.action, sent)).status_code == 403
+    link = urlsplit(served.command("link", "ann")["url"]).fragment
+    form = form_of(await ann.post("/invite", {"invite": link}))
+    sent = {**form.fields, "credential": credential, "decision": "allow"}
+    assert (await ann.post(form.action, sent)).status_code == 400
 
 
 async def test_a_link_counts_once_and_looking_at_it_uses_nothing_up(served: Embedded) -> None:
@@ -529,6 +591,28 @@ async def test_a_document_is_believed_about_itself_alone() -> None:
             found[path] = document
             assert await reader.read(f"{base}{path}") is None, path
         assert asked.count("/good") == 1, "no redirection is followed"
+
+
+async def test_documents_that_are_none_push_out_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("claude_code_mcp.web.authorization.clients._MOST_KEPT", 3)
+    with documents() as (base, found, asked):
+        reader = ClientDocuments("https://claude.example.org", private=True)
+        found["/good"] = {"client_id": f"{base}/good", "redirect_uris": [CALLBACK]}
+        assert await reader.read(f"{base}/good") is not None
+        for number in range(5):
+            assert await reader.read(f"{base}/none-{number}") is None
+        assert await reader.read(f"{base}/good") is not None
+        assert asked.count("/good") == 1
+
+
+async def test_an_address_has_so_many_documents_read_and_no_more(served: Embedded, ann: Device) -> None:
+    """Each is a request to somewhere else, and a place that everybody else waits for."""
+    client = await PlainClient.registered(served)
+    answers = [await ann.http.get(client.address(client_id=f"https://127.0.0.1/{number}.json")) for number in range(70)]
+    assert {answer.status_code for answer in answers} == {400, 429}
+    assert answers[-1].status_code == 429
+    assert (await client.token(client_id="https://127.0.0.1/more.json", grant_type="x")).status_code == 429
+    assert (await ann.http.get(client.address())).status_code == 302, "who has registered goes on"
 
 
 def test_a_client_is_what_it_is_here_and_not_what_it_says() -> None:

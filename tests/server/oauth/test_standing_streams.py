@@ -17,6 +17,7 @@ from claude_code_mcp.state.known_people import InvitedPeople
 from claude_code_mcp.state.oauth_grants import Consent, NewTokens, OAuthGrants
 from claude_code_mcp.state.sign_ins import Identity
 from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.web.authorization import provider
 from claude_code_mcp.web.authorization.provider import OwnAccessTokens
 
 from .issuer import Issuer, issuing, sign
@@ -143,6 +144,32 @@ async def test_a_stream_ends_with_a_token_of_this_very_server_and_with_its_perso
     assert people.remove("ann")
     callers.end_person("ann", subject, lambda _: None)
     await asyncio.wait_for(asyncio.gather(call, other), LONG)
+    door.watching.cancel()
+
+
+async def test_a_stream_ends_when_its_token_of_this_very_server_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provider, "_LOOKED_AT", 0.05)
+    database = database_in(tmp_path)
+    people, grants = InvitedPeople(database), OAuthGrants(database)
+    callers = Callers(load_settings({"CLAUDE_CODE_MCP_OAUTH": "true"}))
+
+    async def nobody_returns(_: str) -> None:
+        return None
+
+    tokens = OwnAccessTokens(grants, "https://claude.example.org", RESOURCE)
+    callers.take_own_tokens(tokens, nobody_objects, lambda *_: None, nobody_returns)
+    subject = people.by_invite(people.invite("ann"))[0].subject  # type: ignore[index]
+    code = grants.allow(Consent(subject, "client", ("claude-code",), RESOURCE, "http://localhost:1", True, "c"))
+    made = grants.redeem(code or "")
+    assert isinstance(made, NewTokens)
+    door = Door(callers)
+    stream = await door.open("GET", made.access)
+    stored = grants.access_token(made.access)
+    assert stored is not None
+    grants.end(stored.granted.grant_id)
+    await asyncio.wait_for(stream, LONG)
     door.watching.cancel()
 
 

@@ -15,9 +15,9 @@ for something else stop the start. The file is followed:
 - A file without any token has no callers. It never makes a server that began with tokens one that needs none.
 
 Where the operator has an authorization server, or this server is one, people bring access tokens of it
-(`access_tokens.py`, `people.py`). Each is a caller of their own, under a name that no caller with a token has. What
-they sign in to with one ends with that token, and so does a stream that stands open (`running_calls.py`); a call that
-runs then runs to its end.
+(`access_tokens.py`, `people.py`). Each is a caller of their own, under a name that no caller with a token has. Nobody
+signs in to the console with one. A stream that stands open ends with its token (`running_calls.py`); a call that runs
+then runs to its end.
 """
 
 import asyncio

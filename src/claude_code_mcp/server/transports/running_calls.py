@@ -170,6 +170,12 @@ class RunningCalls:
             if call.identity is not None and not may_go_on(call.identity.principal):
                 call.scope.cancel()
 
+    def borrowed_moved(self, old: str, new: str) -> None:
+        """What has to do with a session of somebody else has to do with the id that it goes on with."""
+        for call in self._running:
+            if old in call.borrowed:
+                call.borrowed.add(new)
+
     async def calls_over(self, name: str) -> None:
         """Returns when no request and no call of a caller runs; after a while even if one does not end."""
         with anyio.move_on_after(_ENDING):

@@ -25,6 +25,7 @@ from mcp.server.auth.routes import cors_middleware
 from mcp.server.auth.settings import ClientRegistrationOptions
 from mcp.server.transport_security import RequestBodyLimitMiddleware
 from mcp.shared.auth import OAuthMetadata
+from pydantic import AnyUrl
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -43,7 +44,7 @@ from ...state.sign_ins import Identity, hash_of
 from ...state.state_directory import database_in
 from ...store.watched_files import WatchedFile
 from .clients import ClientDocuments, redirect_origin
-from .pages import consent_page, invite_page, message, passkey_page, sign_in_page, welcome_page
+from .pages import consent_page, invite_page, message, passkey_page, refused_page, sign_in_page, welcome_page
 from .passkeys import Passkeys, SealedRequests
 from .provider import CONSENT, OwnAccessTokens, Provider, grant_of
 
@@ -52,9 +53,10 @@ log = logging.getLogger(__name__)
 _SIGN_IN, _INVITE, _PASSKEY = "/sign-in", "/invite", "/invite/passkey"
 _SIGNED_IN_FOR = 12 * 3600.0
 _LARGEST_FORM = 64 << 10
-_MOST_FAILURES, _MOST_REGISTRATIONS = 60, 60
-"""Failed sign-ins, and clients that register, of one address within a minute. There is nothing that could be guessed:
-it is for the work that they make. Whole offices, and the people of a hosted client, come from one address."""
+_MOST_FAILURES, _MOST_REGISTRATIONS, _MOST_DOCUMENTS = 60, 60, 60
+"""Failed sign-ins, clients that register, and documents of clients that are read, of one address within a minute. There
+is nothing that could be guessed: it is for the work that they make. Whole offices, and the people of a hosted client,
+come from one address."""
 _NO_STORE = {"Cache-Control": "no-store"}
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -94,9 +96,10 @@ class AuthorizationServer:
         self._requests = SealedRequests(origin)
         self._passkeys = Passkeys(self._people, origin)
         self.resource = f"{origin}{PATH}"
-        documents = documents or ClientDocuments(origin)
+        self._documents = documents = documents or ClientDocuments(origin)
         self._provider = Provider(self._grants, documents, self._requests, origin, self.resource, self._end_stolen)
         self._failures, self._registrations = FailureLimit(_MOST_FAILURES), FailureLimit(_MOST_REGISTRATIONS)
+        self._readings = FailureLimit(_MOST_DOCUMENTS)
         tokens = OwnAccessTokens(self._grants, origin, self.resource)
         callers.take_own_tokens(tokens, service.admit, service.assign, self._returning)
         self._people.serve_at(origin)
@@ -260,6 +263,10 @@ class AuthorizationServer:
     async def _authorize(self, request: Request, handler: AuthorizationHandler) -> Response:
         if _has_repeated(request.query_params.multi_items()):
             return message("That does not count", "The request names something twice.", 400)
+        if self._is_own(request.query_params.get("redirect_uri", "")):
+            # Looked at here too: a client that has named a port of the person's own machine may come with any other.
+            return message("This client cannot sign in", "It wants to send you to a page of this server.", 400)
+        self._count_reading(request, request.query_params.get("client_id"))
         response = await handler.handle(request)
         location = response.headers.get("location")
         if location is None:
@@ -269,9 +276,15 @@ class AuthorizationServer:
                 "It is not known here, or it wants to send you to an address that it has not named before.",
                 400,
             )
-        if not location.startswith(f"{self._origin}{CONSENT}?"):
-            # A refusal says who it is from too (RFC 9207).
-            response.headers["location"] = construct_redirect_uri(location, iss=self._origin)
+        if location.startswith(f"{self._origin}{CONSENT}?"):
+            return response
+        # A refusal says who it is from too (RFC 9207).
+        location = construct_redirect_uri(location, iss=self._origin)
+        if urlsplit(location).scheme != "http":
+            # Anybody can register any address: only a program on the person's own machine is told without their doing
+            # (RFC 9700, 4.11.2). Otherwise a link to this server would lead wherever somebody likes.
+            return refused_page(location)
+        response.headers["location"] = location
         return response
 
     async def _give_tokens(self, request: Request, handler: TokenHandler) -> Response:
@@ -281,8 +294,24 @@ class AuthorizationServer:
         resource = form.get("resource", self.resource)
         if not isinstance(resource, str) or resource.rstrip("/") != self.resource:
             return _refusal("invalid_target", f"tokens are for {self.resource} alone")
+        self._count_reading(request, form.get("client_id"))
         answer: Response = await handler.handle(request)
         return answer
+
+    def _is_own(self, address: str) -> bool:
+        """Whether an address is one of this server, however it is spelled."""
+        try:
+            return redirect_origin(str(AnyUrl(address))) == self._origin
+        except ValueError:
+            return False
+
+    def _count_reading(self, request: Request, client_id: object) -> None:
+        """RateLimited for an address that has had too many documents read: each is a request to somewhere else, and
+        takes a place that others wait for."""
+        if isinstance(client_id, str) and self._documents.must_read(client_id):
+            self._readings.check(_address(request))
+            # Counted before it is awaited: many at the same moment are many.
+            self._readings.failed(_address(request))
 
     async def _register(self, request: Request, handler: RegistrationHandler) -> Response:
         address = _address(request)
@@ -293,6 +322,7 @@ class AuthorizationServer:
 
     async def _revoke(self, request: Request, authenticator: ClientAuthenticator) -> Response:
         """RFC 7009. The SDK's own handler wants a secret, which clients do not have here."""
+        self._count_reading(request, (await request.form()).get("client_id"))
         try:
             client = await authenticator.authenticate_request(request)
         except AuthenticationError:
@@ -321,7 +351,7 @@ class AuthorizationServer:
     async def _decide(self, request: Request) -> Response:
         form, sealed, asked = await self._form(request, "consent")
         if (form.get("decision") or form.get("choice")) != "allow":
-            if not self._requests.use(sealed):
+            if not self._requests.deny(sealed):
                 raise _Stopped(_over())
             return self._back(asked, error="access_denied")
         person = await self._signed(request, form, sealed)

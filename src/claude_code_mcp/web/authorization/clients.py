@@ -46,7 +46,7 @@ _TIMEOUT = 5.0
 _KEPT = 600.0
 _FAILURE_KEPT = 30.0
 _MOST_KEPT = 200
-_MOST_AT_ONCE = 8
+_MOST_AT_ONCE = 32
 
 
 class KnownClient(OAuthClientInformationFull):
@@ -134,17 +134,27 @@ class ClientDocuments:
         self._own_origin = own_origin
         self._private = private
         self._kept: OrderedDict[str, tuple[float, KnownClient | None]] = OrderedDict()
+        self._failed: OrderedDict[str, tuple[float, KnownClient | None]] = OrderedDict()
+        """Addresses without a document. Apart: strangers could push out those that have one."""
         self._reading = asyncio.Semaphore(_MOST_AT_ONCE)
 
     def is_document(self, client_id: str) -> bool:
         """Whether an id is the address of a document, and not that of a client that has registered."""
         return client_id.startswith("https://") or (self._private and client_id.startswith("http://"))
 
+    def must_read(self, client_id: str) -> bool:
+        """Whether an id is the address of a document of which nothing is known just now."""
+        return self.is_document(client_id) and self._known(client_id) is None
+
+    def _known(self, client_id: str) -> tuple[float, KnownClient | None] | None:
+        known = self._kept.get(client_id) or self._failed.get(client_id)
+        return known if known is not None and time.monotonic() < known[0] else None
+
     async def read(self, client_id: str) -> KnownClient | None:
         """The client whose id this address is; None if there is no such document, or if it is not about it."""
-        until, found = self._kept.get(client_id, (0.0, None))
-        if time.monotonic() < until:
-            return found
+        known = self._known(client_id)
+        if known is not None:
+            return known[1]
         try:
             # A few at a time: anybody can have documents read.
             async with self._reading:
@@ -152,10 +162,12 @@ class ClientDocuments:
         except (SendFailed, InvalidArgument, ValueError, ValidationError, TimeoutError, OSError, httpx2.HTTPError):
             # Why is told to nobody: it would be a way to look at what this server reaches.
             found = None
-        self._kept[client_id] = (time.monotonic() + (_FAILURE_KEPT if found is None else _KEPT), found)
-        self._kept.move_to_end(client_id)
-        while len(self._kept) > _MOST_KEPT:
-            self._kept.popitem(last=False)
+        self._kept.pop(client_id, None)
+        self._failed.pop(client_id, None)
+        kept, lasts = (self._failed, _FAILURE_KEPT) if found is None else (self._kept, _KEPT)
+        kept[client_id] = (time.monotonic() + lasts, found)
+        while len(kept) > _MOST_KEPT:
+            kept.popitem(last=False)
         return found
 
     async def _read(self, client_id: str) -> KnownClient:

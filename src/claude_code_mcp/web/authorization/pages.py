@@ -138,6 +138,16 @@ def message(title: str, text: str, status: int = 200) -> HTMLResponse:
     return page(title, f"<p>{escape(text)}</p>", status)
 
 
+def refused_page(location: str) -> HTMLResponse:
+    """Says that a client has asked for what there is not; where it is told of that is the person's to follow."""
+    body = (
+        "<p>It asks for something that there is not here.</p>\n"
+        f'<p><a href="{escape(location)}" rel="noreferrer">Go back to it</a>, if you know this address: '
+        f"<code>{escape(location.partition('?')[0])}</code></p>"
+    )
+    return page("This client cannot sign in", body, 400)
+
+
 def _form(action: str, hidden: Mapping[str, str], options: str, buttons: str) -> str:
     fields = "\n".join(f'<input type="hidden" name="{name}" value="{escape(value)}">' for name, value in hidden.items())
     return (

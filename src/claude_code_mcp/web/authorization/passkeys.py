@@ -40,7 +40,7 @@ from ...state.known_people import InvitedPeople, Person
 BEGUN_FOR = 600.0
 """Seconds for which a request counts."""
 _MOST_USED = 1000
-"""Requests that counts no more; only those are kept that somebody has signed with their passkey."""
+"""Requests that count no more, of those that somebody has signed with their passkey, and of those that were denied."""
 _LONGEST_CREDENTIAL = 16 << 10
 _TIMEOUT_MS = 300_000
 _COOKIE_LENGTH = 43
@@ -56,6 +56,8 @@ class SealedRequests:
         digest = hashlib.sha256(origin.encode()).hexdigest()[:8]
         self._cookie = f"{'__Host-' if self._secure else ''}claude_code_mcp_browser_{digest}"
         self._used: OrderedDict[str, None] = OrderedDict()
+        self._denied: OrderedDict[str, None] = OrderedDict()
+        """Apart: to deny takes no passkey, and strangers could push out what was signed."""
 
     def seal(self, fields: Mapping[str, Any]) -> str:
         """A request as it goes through a browser. Its contents can be read there, and not changed."""
@@ -66,18 +68,28 @@ class SealedRequests:
     def open(self, sealed: str) -> Mapping[str, Any] | None:
         """The contents of a request that was sealed here and still counts."""
         body, _, proof = sealed.rpartition(".")
-        if not _equal(proof, self._derived("request", body)) or sealed in self._used:
+        if not _equal(proof, self._derived("request", body)) or self._is_over(sealed):
             return None
         content: Mapping[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
         return content if content["until"] >= time.monotonic() else None
 
     def use(self, sealed: str) -> bool:
-        """Uses a request up; whether that was not done before."""
-        if sealed in self._used:
+        """Uses a request up that was signed; whether that was not done before."""
+        return self._end(sealed, self._used)
+
+    def deny(self, sealed: str) -> bool:
+        """Uses a request up that was denied; whether that was not done before."""
+        return self._end(sealed, self._denied)
+
+    def _is_over(self, sealed: str) -> bool:
+        return sealed in self._used or sealed in self._denied
+
+    def _end(self, sealed: str, ended: OrderedDict[str, None]) -> bool:
+        if self._is_over(sealed):
             return False
-        self._used[sealed] = None
-        if len(self._used) > _MOST_USED:
-            self._used.popitem(last=False)
+        ended[sealed] = None
+        if len(ended) > _MOST_USED:
+            ended.popitem(last=False)
         return True
 
     # -- the browser ----------------------------------------------------------------------------------------------
@@ -155,7 +167,7 @@ class Passkeys:
             return None
         try:
             made = webauthn.verify_registration_response(
-                credential=credential,
+                credential=_decoded(credential),
                 expected_challenge=challenge,
                 expected_rp_id=self._host,
                 expected_origin=self._origin,
@@ -173,7 +185,7 @@ class Passkeys:
         if len(credential) > _LONGEST_CREDENTIAL:
             return None
         try:
-            presented = parse_authentication_credential_json(credential)
+            presented = parse_authentication_credential_json(_decoded(credential))
             passkey = self._people.passkey(presented.raw_id)
             if passkey is None:
                 return None
@@ -193,6 +205,14 @@ class Passkeys:
             return None
         # Last, and in one statement: a passkey that was removed while its signature was checked opens nothing.
         return passkey.person if self._people.note_use(presented.raw_id, verified.new_sign_count) else None
+
+
+def _decoded(credential: str) -> dict[str, Any]:
+    """What a browser has sent. ValueError if it is no object, or is nested without end."""
+    found = json_text.decode(credential)
+    if not isinstance(found, dict):
+        raise ValueError("it is no credential")
+    return found
 
 
 def _base64(data: bytes) -> str:

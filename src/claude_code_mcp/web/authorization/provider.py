@@ -6,7 +6,6 @@ second time ends everything that came of it.
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Callable
 from urllib.parse import urlencode
@@ -37,6 +36,8 @@ _LONGEST_STATE = 4096
 _CHALLENGE_LENGTH = 43
 """Of the SHA-256 of a verifier in base64url (RFC 7636)."""
 _LONGEST_TOKEN = 256
+_LOOKED_AT = 15.0
+"""Seconds after which it is looked whether the token of a stream still counts."""
 _UNAVAILABLE = "Sign-ins cannot be looked up just now."
 
 
@@ -55,9 +56,9 @@ class OwnAccessTokens:
 
     @property
     def look_every(self) -> float:
-        """Never before it expires: the streams of whoever is removed are cut at once, and a client that gives back its
-        own token has its own streams to close."""
-        return math.inf
+        """The streams of whoever is removed are cut at once; those with a token that was given back are not all those
+        of whoever gave it back."""
+        return _LOOKED_AT
 
     async def check(self, token: str) -> Grant | None:
         """What the token grants; None if it is not good. UpstreamUnavailable while that cannot be said."""
@@ -175,7 +176,8 @@ class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
     async def exchange_refresh_token(
         self, client: OAuthClientInformationFull, refresh_token: RefreshToken, scopes: list[str]
     ) -> OAuthToken:
-        return self._tokens(await asyncio.to_thread(self._grants.rotate, refresh_token.token, scopes))
+        # Each once: a request could name the same one thousands of times, and they are kept with the tokens.
+        return self._tokens(await asyncio.to_thread(self._grants.rotate, refresh_token.token, [*dict.fromkeys(scopes)]))
 
     def _tokens(self, made: NewTokens | Reused | None) -> OAuthToken:
         if isinstance(made, Reused):
