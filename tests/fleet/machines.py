@@ -9,9 +9,8 @@ from typing import Any
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import SessionBusy
-from claude_code_mcp.fleet.adoption import Adoption
 from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.moving import SessionMover
+from claude_code_mcp.fleet.handover import Adoption, SessionMover
 from claude_code_mcp.fleet.records import RecordStore
 from claude_code_mcp.fleet.sealing import SealingKey
 from claude_code_mcp.fleet.session_copy import FleetReplica

@@ -266,8 +266,7 @@ async def _runner(arguments: argparse.Namespace, settings: Settings) -> None:
 
 async def _connected_runner(arguments: argparse.Namespace, settings: Settings) -> "tuple[FleetConnection, str]":
     """The connection of this machine, and its id; lets it in first, if it has a ticket."""
-    from ..fleet.enrolment import join  # noqa: PLC0415
-    from ..fleet.host import machine_file  # noqa: PLC0415
+    from ..fleet.host import join, machine_file  # noqa: PLC0415
     from ..fleet.tickets import (  # noqa: PLC0415
         MachineKey,
         Ticket,
@@ -423,7 +422,7 @@ def _table(alive: "list[Machine]", gone: "list[FleetMember]") -> list[str]:
 
 
 async def _ticket(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
-    from ..fleet.enrolment import ask_operator  # noqa: PLC0415
+    from ..fleet.host import ask_operator  # noqa: PLC0415
 
     ticket = (await ask_operator(connection, "ticket"))["ticket"]
     print_json({"ticket": ticket}) if arguments.json else print(ticket)
@@ -443,7 +442,7 @@ async def _drain(connection: "FleetConnection", arguments: argparse.Namespace) -
 
 
 async def _remove(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
-    from ..fleet.enrolment import ask_operator  # noqa: PLC0415
+    from ..fleet.host import ask_operator  # noqa: PLC0415
     from ..fleet.machines import Membership  # noqa: PLC0415
 
     async with Membership(connection).followed() as membership:

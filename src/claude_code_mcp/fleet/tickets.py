@@ -23,12 +23,10 @@ import nkeys  # type: ignore[import-untyped]
 
 from ..errors import InvalidArgument, PermissionDenied
 from ..private_files import private_directory, read_secret, replace_file
-from .certificates import SERVER_NAME, client_context
 from .connection import FleetConnection, connect
-from .engine import User
-from .kept_stores import KeptJetStream
+from .engine import SERVER_NAME, User, client_context
+from .kept_stores import KeptJetStream, machine_permissions, ticket_permissions
 from .names import inbox, token
-from .permissions import machine_permissions, ticket_permissions
 
 TICKET_SECONDS: Final = 3600.0
 _PREFIX = "fleet1."
