@@ -229,7 +229,7 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
 
 async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, place: "GatewayPlace") -> None:
     from ..fleet.host import keeping  # noqa: PLC0415
-    from ..fleet.tickets import connect_credentials  # noqa: PLC0415
+    from ..fleet.tickets import connect_credentials, credentials_seed  # noqa: PLC0415
     from ..fleet_app import serving_gateway  # noqa: PLC0415
 
     assert settings.fleet_nats is not None
@@ -237,7 +237,8 @@ async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, 
     connection, machine_id = await connect_credentials(settings.fleet_nats, settings.fleet_creds)
     try:
         replicas = 3 if len(settings.fleet_nats.split(",")) >= 3 else 1
-        async with keeping(connection, replicas) as ownership:
+        seed = await asyncio.to_thread(credentials_seed, settings.fleet_creds)
+        async with keeping(connection, seed, replicas) as ownership:
             machine = _machine(arguments, settings, machine_id, await asyncio.to_thread(_cli_version, settings))
             async with (
                 _machine_at_work(settings, connection, machine, ownership),

@@ -36,7 +36,6 @@ from ..state.session_records import SessionRecord
 from ..store.transcript_lines import open_regular
 from ..store.transcripts import SessionFiles, read_lines
 from .records import RecordStore, SessionDocument, UnansweredQuestion, put_beside, with_secrets
-from .sealing import SealingKey
 from .session_copy import FleetReplica
 from .transcripts import SessionHolding, TranscriptStore
 from .trees import TreeRef, TreeRefused, TreeStore
@@ -64,11 +63,7 @@ class Adopted:
 class Adoption:
     """Takes sessions over for one machine."""
 
-    def __init__(
-        self, transcripts: TranscriptStore, records: RecordStore, database: Database, key: SealingKey | None = None
-    ) -> None:
-        """`key` opens what was sealed for this machine."""
-        self._key = key
+    def __init__(self, transcripts: TranscriptStore, records: RecordStore, database: Database) -> None:
         self._transcripts = transcripts
         self._records = records
         self._database = database
@@ -89,7 +84,7 @@ class Adoption:
         them before anything is written here.
         """
         document = await self._records.read(session_id)
-        secrets = {**self._unsealed(document), **(secrets or {})}
+        secrets = secrets or await self._records.unsealed(document)
         with_secrets(document, secrets)
         # Both stores first: from here on nothing of an earlier holder can come in behind what is read.
         await self._transcripts.fence(session_id, holding)
@@ -101,11 +96,6 @@ class Adoption:
         adopted = await asyncio.to_thread(self._write, document, record, stores, cwd, files)
         await self._records.put(adopted.record, holding)
         return adopted
-
-    def _unsealed(self, document: SessionDocument) -> dict[str, Any]:
-        if self._key is None or self._key.machine_id not in document.sealed:
-            return {}
-        return self._key.unseal(document.record.session_id, document.sealed[self._key.machine_id])
 
     def _write(
         self,

@@ -316,7 +316,7 @@ def _reached_at(address: str, port: int) -> str:
 async def _serving(
     connection: FleetConnection, server: Running, keys: KeyRing, address: str, authority: str
 ) -> AsyncIterator[tuple[Enrolment, OwnershipBucket]]:
-    async with keeping(connection) as bucket:
+    async with keeping(connection, keys.operator_seed) as bucket:
         members = await Members.opened(connection)
         known = {member.id: member for member in await members.all()}
         for machine_id, machine in keys.machines.items():
@@ -331,12 +331,12 @@ async def _serving(
 
 
 @asynccontextmanager
-async def keeping(connection: FleetConnection, replicas: int = 1) -> AsyncIterator[OwnershipBucket]:
+async def keeping(connection: FleetConnection, seed: str, replicas: int = 1) -> AsyncIterator[OwnershipBucket]:
     """Makes the stores if they are missing, and is the keeper until the end of the block: what stands beside every
-    gateway, whoever runs the server."""
+    gateway, whoever runs the server. `seed` is the secret of the operator's key."""
     await create_stores(connection, replicas)
     bucket = await OwnershipBucket.opened(connection)
-    async with Keeper(connection, bucket).serving(), StoreKeeper(connection, bucket).serving():
+    async with Keeper(connection, bucket, seed).serving(), StoreKeeper(connection, bucket).serving():
         yield bucket
 
 

@@ -7,15 +7,19 @@ what is new or its own; what another machine has or had, a gateway gives to it. 
 of the machine that asked: the reply of a request names any subject, and NATS does not check it.
 """
 
+import hmac
 import json
 import logging
 import time
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import anyio
 import nats.errors
+from nacl.exceptions import CryptoError
+from nacl.public import PrivateKey, PublicKey, SealedBox
 from nats.aio.msg import Msg
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
@@ -29,6 +33,8 @@ log = logging.getLogger(__name__)
 
 FIRST_CLAIM_SECONDS = 2.0
 """How long a machine whose lease is gone can come back before its sessions may be taken."""
+MOST_ASKED = 500
+"""Sessions that a machine may ask about at once."""
 _ATTEMPTS = 8
 _REQUEST_SECONDS = 5.0
 _CLAIM_SECONDS = FIRST_CLAIM_SECONDS + _REQUEST_SECONDS
@@ -164,15 +170,19 @@ class Keeper:
     Any number of keepers may run; each request is answered by one of them.
     """
 
-    def __init__(self, connection: FleetConnection, bucket: OwnershipBucket, verbs: Mapping[str, Verb] = {}) -> None:
+    def __init__(self, connection: FleetConnection, bucket: OwnershipBucket, seed: str) -> None:
+        """`seed` is the secret of the operator's key; from it follows the key that secrets are sealed for."""
         self._connection = connection
         self._bucket = bucket
+        self._secret = PrivateKey(hmac.digest(seed.encode(), b"claude-code-mcp: secrets of sessions", "sha256"))
         self._verbs: dict[str, Verb] = {
             "claim": self._claim,
             "confirm": self._confirm,
             "release": self._release,
             "read": self._read,
-            **verbs,
+            "elsewhere": self._elsewhere,
+            "sealing_key": self._sealing_key,
+            "unseal": self._unseal,
         }
 
     @asynccontextmanager
@@ -213,14 +223,6 @@ class Keeper:
         except nats.errors.Error as problem:
             log.debug("an answer to machine %s was not sent: %s", machine_id, problem)
 
-    async def holding_of(self, machine_id: str, session_id: str) -> Holding:
-        """The holding of a machine. Raises PermissionDenied if it does not hold the session: for verbs that read or
-        write what belongs to one."""
-        found = await self._bucket.read(session_id)
-        if found is None or found.machine != machine_id:
-            raise PermissionDenied(f"Machine {machine_id} does not hold session {session_id}.")
-        return found
-
     async def _claim(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         session_id, principal = str(arguments["session_id"]), str(arguments["principal"])
         return _fields(await self._bucket.claim(session_id, principal, machine_id, only_given=True))
@@ -235,6 +237,24 @@ class Keeper:
         # Who holds a session is no secret from a machine that knows the session's id.
         found = await self._bucket.read(str(arguments["session_id"]))
         return None if found is None else _fields(found)
+
+    async def _elsewhere(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        asked = [names.token(str(session_id)) for session_id in arguments["sessions"][:MOST_ASKED]]
+        found = [await self._bucket.read(session_id) for session_id in asked]
+        return [each.session_id for each in found if each is not None and each.machine != machine_id]
+
+    async def _sealing_key(self, _: str, __: dict[str, Any]) -> Any:
+        return b64encode(bytes(self._secret.public_key)).decode()
+
+    async def _unseal(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        session_id = str(arguments["session_id"])
+        key = PublicKey(b64decode(arguments["key"]))
+        secrets = _opened(self._secret, session_id, str(arguments["sealed"]))
+        # Last: whoever is told is the holder at this moment.
+        found = await self._bucket.read(session_id)
+        if found is None or found.machine != machine_id:
+            raise PermissionDenied(f"Machine {machine_id} does not hold session {session_id}.")
+        return _sealed(key, session_id, secrets)
 
 
 class KeptOwnership:
@@ -277,6 +297,48 @@ class KeptOwnership:
         if answer["error"] == "HeldElsewhere":
             raise HeldElsewhere(Holding(**answer["holding"]))
         raise _REFUSALS.get(answer["error"], ClaudeCodeError)(answer["message"])
+
+
+class KeptSecrets:
+    """Secrets of sessions, sealed for the keeper, which opens them for the machine that holds the session.
+
+    Neither NATS nor another machine can read them. The keeper runs beside the gateway, which has seen them when the
+    session was begun. Asking raises LeaseLapsed if no keeper answers.
+    """
+
+    def __init__(self, connection: FleetConnection, machine_id: str) -> None:
+        self._keeper = KeptOwnership(connection, machine_id)
+        self._key: PublicKey | None = None
+
+    async def seal(self, session_id: str, secrets: Mapping[str, Any]) -> str:
+        """The secrets as they may stand in a store of the fleet."""
+        if self._key is None:
+            self._key = PublicKey(b64decode(await self._keeper.ask("sealing_key")))
+        return _sealed(self._key, session_id, secrets)
+
+    async def unseal(self, session_id: str, sealed: str) -> dict[str, Any]:
+        """The secrets of a session that this machine holds. Raises InvalidArgument for what was sealed for another
+        session or by another fleet, PermissionDenied if this machine does not hold it."""
+        own = PrivateKey.generate()  # for this answer alone: it passes through NATS as well
+        key = b64encode(bytes(own.public_key)).decode()
+        return _opened(own, session_id, await self._keeper.ask("unseal", session_id=session_id, sealed=sealed, key=key))
+
+
+def _sealed(key: PublicKey, session_id: str, secrets: Mapping[str, Any]) -> str:
+    """An X25519 sealed box (libsodium). It names its session, so that it cannot pass for that of another one."""
+    content = json.dumps({"session": session_id, "secrets": secrets}).encode()
+    return b64encode(SealedBox(key).encrypt(content)).decode()
+
+
+def _opened(key: PrivateKey, session_id: str, sealed: str) -> dict[str, Any]:
+    try:
+        content = json.loads(SealedBox(key).decrypt(b64decode(sealed, validate=True)))
+        if content["session"] != session_id:
+            raise ValueError
+        return dict(content["secrets"])
+    except (CryptoError, ValueError, KeyError, TypeError):
+        message = f"The secrets of session {session_id} were sealed for another session or key, or are damaged."
+        raise InvalidArgument(message) from None
 
 
 _REFUSALS: dict[str, type[ClaudeCodeError]] = {

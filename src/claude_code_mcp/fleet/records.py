@@ -5,8 +5,7 @@ open questions and where its tree is. It is replaced by compare-and-swap and car
 earlier holder can neither undo it nor go on unnoticed.
 
 Secrets never stand in it as they are: variables and MCP servers of a session (`env`, `mcp_servers`, agents with
-servers) are left out of the record and named in `left_out`. They are sealed for the machines that may have them
-(`sealing.py`); on any other machine the session goes on only when it is given them again.
+servers) are left out of the record, named in `left_out`, and sealed beside it (`KeptSecrets` of `ownership.py`).
 """
 
 import asyncio
@@ -20,13 +19,12 @@ from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 from pydantic import BaseModel, ConfigDict
 
-from ..errors import InvalidArgument, SessionNotFound
+from ..errors import InvalidArgument, SessionNotFound, UpstreamUnavailable
 from ..model.options import SessionOptions
 from ..state.database import Database
 from ..state.session_records import SessionRecord
 from . import names
 from .connection import FleetConnection
-from .sealing import seal
 from .transcripts import FleetUnavailable, LostSession, SessionHolding, answering
 
 if TYPE_CHECKING:
@@ -58,8 +56,8 @@ class SessionDocument(BaseModel):
     record: SessionRecord
     left_out: tuple[str, ...] = ()
     """The options that hold secrets, and are not in the record."""
-    sealed: Mapping[str, str] = {}
-    """These options, sealed for each machine that may have them."""
+    sealed: str = ""
+    """These options, sealed for the keeper."""
     keys: tuple[tuple[str, str, str, str, str, str, int, float], ...] = ()
     """Keys of messages: principal, session, key, message, digest, target, whether accepted, time."""
     spending: tuple[tuple[str, str, float], ...] = ()
@@ -71,22 +69,24 @@ class SessionDocument(BaseModel):
     """Why the tree could not be saved since."""
 
 
-class Questions(Protocol):
-    """Says which questions of a session are open."""
+class SecretSeal(Protocol):
+    """Seals secrets of sessions, and opens them for their holder: `KeptSecrets` of `ownership.py`."""
 
-    def __call__(self, session_id: str) -> Sequence[UnansweredQuestion]: ...
+    async def seal(self, session_id: str, secrets: Mapping[str, Any]) -> str: ...
+
+    async def unseal(self, session_id: str, sealed: str) -> dict[str, Any]: ...
 
 
 class RecordStore:
     """The documents of the fleet, as one machine reads and writes them."""
 
-    def __init__(self, connection: FleetConnection, database: Database, questions: Questions | None = None) -> None:
-        """`database` is this machine's, which has keys and spending."""
+    def __init__(self, connection: FleetConnection, database: Database, secrets: SecretSeal | None = None) -> None:
+        """`database` is this machine's, which has keys and spending. Without `secrets` those of sessions stay here."""
         self._connection = connection
         self._database = database
-        self.questions: Questions = questions or (lambda _: ())
-        self.receivers: Callable[[str], Mapping[str, bytes]] = lambda _: {}
-        """The machines that may have the secrets of a session, with their public keys."""
+        self._secrets = secrets
+        self.questions: Callable[[str], Sequence[UnansweredQuestion]] = lambda _: ()
+        """Says which questions of a session are open."""
         self.trees: dict[str, Mapping[str, Any]] = {}
         """The last saved tree of each session of this machine; goes into its document with the next write."""
         self.tree_flaws: dict[str, str] = {}
@@ -98,11 +98,7 @@ class RecordStore:
         FleetUnavailable if NATS does not answer: it may be called again."""
         safe, left_out = without_secrets(record)
         keys, spending = await asyncio.to_thread(self._database.read, lambda db: _beside(db, record.session_id))
-        sealed: dict[str, str] = {}
-        if left_out:
-            secrets = record.options.model_dump(include=set(left_out))
-            for machine_id, public in self.receivers(record.session_id).items():
-                sealed[machine_id] = seal(record.session_id, machine_id, public, secrets)
+        sealed = await self._seal(record, left_out) if left_out and self._secrets is not None else ""
         document = SessionDocument(
             epoch=holding.epoch,
             record=safe,
@@ -115,6 +111,21 @@ class RecordStore:
             tree_flaw=self.tree_flaws.get(record.session_id),
         )
         await self._replace(record.session_id, document)
+
+    async def _seal(self, record: SessionRecord, left_out: tuple[str, ...]) -> str:
+        assert self._secrets is not None
+        try:
+            secrets = record.options.model_dump(mode="json", include=set(left_out))
+            return await self._secrets.seal(record.session_id, secrets)
+        except UpstreamUnavailable as problem:
+            raise FleetUnavailable(problem.message) from problem
+
+    async def unsealed(self, document: SessionDocument) -> dict[str, Any]:
+        """The options that were left out of a document, for the machine that holds its session; raises as
+        `SecretSeal.unseal`."""
+        if not document.sealed or self._secrets is None:
+            return {}
+        return await self._secrets.unseal(document.record.session_id, document.sealed)
 
     async def read(self, session_id: str) -> SessionDocument:
         """SessionNotFound if no machine has written one; InvalidArgument if it is of another version."""

@@ -15,16 +15,18 @@ from pathlib import Path
 import anyio
 
 from ..config import Settings
-from ..errors import PermissionDenied, SessionBusy
+from ..errors import ClaudeCodeError, PermissionDenied, SessionBusy
+from ..model.caller import LOCAL_CALLER
 from ..processes import pausing
 from ..server.server import McpServer
 from ..service import Service
 from ..state.state_directory import database_in
 from .connection import FleetConnection
 from .handover import Adoption, SessionMover
-from .leases import Holding, Holdings, MachineLease, Ownership, Turns
+from .leases import RENEWAL_SECONDS, Holding, Holdings, MachineLease, Ownership, Turns
 from .machine_server import Taken, serve_machine
 from .machines import Machine, MachineReport
+from .ownership import MOST_ASKED, KeptOwnership, KeptSecrets
 from .records import RecordStore
 from .session_copy import FleetReplica
 from .transcripts import TranscriptStore
@@ -132,6 +134,7 @@ class MachineTurns:
         except SessionBusy as error:
             log.warning("%s", error.message)  # somebody waits to send it a message, and will be refused
         replica.forget(session_id)
+        replica.note_elsewhere([session_id])
 
     def _pid(self, session_id: str) -> int | None:
         if self._service is None:
@@ -177,7 +180,8 @@ async def _serving(
     holdings: Holdings,
 ) -> AsyncIterator[None]:
     database = database_in(settings.state_dir)
-    transcripts, records = TranscriptStore(connection), RecordStore(connection, database)
+    transcripts = TranscriptStore(connection)
+    records = RecordStore(connection, database, KeptSecrets(connection, machine_id))
     replica = FleetReplica(transcripts, records, holdings.held, turns.lost, holdings.claim)
     try:
         async with server_with(replica) as server:
@@ -191,6 +195,7 @@ async def _serving(
             service.observe(mover)
             taking = _Taking(mover, holdings, settings.fleet_directory)
             async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_find_elsewhere, KeptOwnership(connection, machine_id), holdings, replica, service)
                 await tasks.start(
                     lambda task_status: serve_machine(
                         connection, machine_id, server, take=taking.take, task_status=task_status
@@ -203,6 +208,26 @@ async def _serving(
     finally:
         with anyio.CancelScope(shield=True):
             await replica.close(_LAST_COPIES)
+
+
+async def _find_elsewhere(keeper: KeptOwnership, holdings: Holdings, replica: FleetReplica, service: Service) -> None:
+    """Has the replica know which sessions on this machine's disk other machines have taken: looked up at the start, and
+    after each lapse of the lease, for it is only then that they can be taken. Those that were at work here are found
+    by their holdings too, and at once."""
+    records, looked = service.relocation.environment_of(LOCAL_CALLER).stores.recorder.records, -1
+    while True:
+        lapses = holdings.lapses
+        if lapses is not None and lapses != looked:
+            try:
+                known = sorted(await asyncio.to_thread(records.summaries))
+                for at in range(0, len(known), MOST_ASKED):
+                    found = await keeper.ask("elsewhere", sessions=known[at : at + MOST_ASKED])
+                    # What was claimed here while the keeper was asked is ours.
+                    replica.note_elsewhere(each for each in found if holdings.held(each) is None)
+                looked = lapses
+            except (ClaudeCodeError, OSError) as problem:
+                log.warning("which sessions other machines have is not known now: %s", problem)
+        await anyio.sleep(RENEWAL_SECONDS)
 
 
 class _Taking:

@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import json
 import os
+import re
 import ssl
 import time
 from collections.abc import Sequence
@@ -155,6 +156,17 @@ async def _connect(address: str, authority: str, seed: str, user_id: str) -> Fle
         nkeys_seed_str=seed,
         inbox_prefix=inbox(user_id),
     )
+
+
+def credentials_seed(file: Path) -> str:
+    """The secret of the key in a file of credentials. Raises InvalidArgument for what is no such file. Blocks."""
+    try:
+        found = re.search(r"-----BEGIN USER NKEY SEED-----\s*([A-Z2-7]+)\s", read_secret(file, _LARGEST_FILE))
+    except OSError as problem:
+        raise InvalidArgument(f"{file} {problem.strerror}.", field="creds") from None
+    if found is None:
+        raise InvalidArgument(f"{file} has no key of a NATS user.", field="creds")
+    return found[1]
 
 
 async def connect_credentials(url: str, file: Path) -> tuple[FleetConnection, str]:
