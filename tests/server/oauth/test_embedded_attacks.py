@@ -18,7 +18,7 @@ from claude_code_mcp.state.database import Database
 from claude_code_mcp.state.invited_people import InvitedPeople
 from claude_code_mcp.state.oauth_grants import Consent, NewTokens, OAuthGrants, Reused
 from claude_code_mcp.testing import ScriptedModelThread
-from claude_code_mcp.web.authorization.clients import ClientDocuments, client_from, redirect_origin
+from claude_code_mcp.web.authorization.provider import ClientDocuments, client_from, redirect_origin
 
 from .embedded import Embedded, PlainClient, embedded
 from .passkey_device import USER_PRESENT, Device, Passkey, form_of
@@ -464,7 +464,7 @@ async def test_a_client_id_leads_this_server_to_no_private_address(
         connected.append(arguments)
         raise OSError
 
-    monkeypatch.setattr("claude_code_mcp.web.authorization.clients._get", connect)
+    monkeypatch.setattr("claude_code_mcp.web.authorization.provider._get", connect)
     assert await ClientDocuments(served.origin).read(client_id) is None
     assert connected == []
 

@@ -20,8 +20,7 @@ from claude_code_mcp.state.invited_people import InvitedPeople
 from claude_code_mcp.state.person_names import PersonNames
 from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.web.authorization.authorization_server import AuthorizationServer
-from claude_code_mcp.web.authorization.clients import ClientDocuments
-from claude_code_mcp.web.authorization.provider import grant_of
+from claude_code_mcp.web.authorization.provider import ClientDocuments, grant_of
 from tests.conftest import StartService
 
 from .passkey_device import Device

@@ -1,35 +1,33 @@
-"""The embedded authorization server: its addresses, its forms, and what follows when a person is removed.
+"""The embedded authorization server for people: its pages and forms, and what follows when a person is removed.
 
-The addresses are those of OAuth 2.1 (`/authorize`, `/token`, `/register`, `/revoke` and the metadata of RFC 8414),
-which the handlers of the MCP SDK answer; the page on which a person allows a client, `/sign-in` for the console, and
-`/invite`, where the link of an invitation leads. All of them are at one origin, which the settings name: no header of a
-request says where this server is.
+The addresses are `/authorize` with the page on which a person allows a client, `/sign-in` for the console, and
+`/invite`, where the link of an invitation leads; those that programs ask are `ClientEndpoints` of `provider.py`. All of
+them are at one origin, which the settings name: no header of a request says where this server is.
 
 A form counts if the browser says that it is from a page of this server, and if it has in it what only the page had that
 this very browser was given. Every decision is signed with a passkey for this one request.
+
+Pages are complete as they are sent. What a client says about itself is text in them: everything that is put in is
+escaped, and the policy of each page allows the one script and the one style that are in it, by their hashes, and
+nothing else. No page may be framed or kept. The script does what only a script can, which is to ask for a passkey; to
+refuse a client takes none.
 """
 
 import asyncio
+import base64
+import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from html import escape
 from typing import Any
 from urllib.parse import urlsplit
 
 from mcp.server.auth.handlers.authorize import AuthorizationHandler
-from mcp.server.auth.handlers.metadata import MetadataHandler
-from mcp.server.auth.handlers.register import RegistrationHandler
-from mcp.server.auth.handlers.token import TokenHandler
-from mcp.server.auth.middleware.client_auth import AuthenticationError, ClientAuthenticator
 from mcp.server.auth.provider import construct_redirect_uri
-from mcp.server.auth.routes import cors_middleware
-from mcp.server.auth.settings import ClientRegistrationOptions
-from mcp.server.transport_security import RequestBodyLimitMiddleware
-from mcp.shared.auth import OAuthMetadata
 from starlette.datastructures import FormData
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, request_response
-from starlette.types import ASGIApp
 
 from ...errors import ClaudeCodeError, RateLimited, UpstreamUnavailable
 from ...model.events import AuditEvent, AuditKind
@@ -42,22 +40,226 @@ from ...state.oauth_grants import Consent, OAuthGrants
 from ...state.sign_ins import Identity, hash_of
 from ...state.state_directory import database_in
 from ...store.following import WatchedFile
-from .clients import ClientDocuments, redirect_origin
-from .pages import consent_page, invite_page, message, passkey_page, sign_in_page, welcome_page
+from ..answers import HEADERS
 from .passkeys import Passkeys, SealedRequests
-from .provider import CONSENT, OwnAccessTokens, Provider, grant_of
+from .provider import (
+    CONSENT,
+    NO_STORE,
+    ClientDocuments,
+    ClientEndpoints,
+    Handler,
+    OwnAccessTokens,
+    Provider,
+    address_of,
+    bounded,
+    grant_of,
+    has_repeated,
+    redirect_origin,
+)
 
 log = logging.getLogger(__name__)
 
+_STYLE = """
+:root { color-scheme: light dark; --page: light-dark(#f7f6f3, #151514); --surface: light-dark(#ffffff, #1e1e1c);
+  --line: light-dark(#dddad3, #3a3935); --text: light-dark(#1e1d1b, #eceae5); --muted: light-dark(#625f58, #aba79e);
+  --accent: light-dark(#24569f, #9cc0f7); --on-accent: light-dark(#ffffff, #0e1b2e);
+  --ask: light-dark(#7a4b00, #f3cb80); --ask-soft: light-dark(#fff3d9, #2f2714); --bad: light-dark(#a8231b, #f5a29b); }
+*, *::before, *::after { box-sizing: border-box; }
+body { margin: 0; min-height: 100vh; display: grid; place-items: center; padding: 1rem; background: var(--page);
+  color: var(--text); font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
+main { width: 100%; max-width: 30rem; padding: 1.5rem; background: var(--surface); border: 1px solid var(--line);
+  border-radius: 14px; }
+h1 { margin: 0 0 .75rem; font-size: 1.25rem; line-height: 1.3; overflow-wrap: anywhere; }
+p { margin: .75rem 0; }
+dl { margin: 1rem 0; display: grid; gap: .75rem; }
+dt { font-size: .875rem; color: var(--muted); }
+dd { margin: 0; overflow-wrap: anywhere; }
+code { font: .875em ui-monospace, "SF Mono", "DejaVu Sans Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
+.caution { padding: .5rem .75rem; border-radius: 8px; background: var(--ask-soft); color: var(--ask); }
+.problem { color: var(--bad); }
+.problem:empty { display: none; }
+.actions { display: flex; flex-wrap: wrap; gap: .5rem; margin-top: 1.25rem; }
+button { min-height: 44px; padding: .5rem 1rem; border: 1px solid var(--line); border-radius: 10px; font: inherit;
+  font-weight: 550; color: inherit; background: var(--surface); cursor: pointer; }
+button.allow { background: var(--accent); border-color: var(--accent); color: var(--on-accent); }
+button:disabled { opacity: .55; cursor: default; }
+:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+a { color: var(--accent); }
+"""
+
+_SCRIPT = """
+"use strict";
+const bytes = (text) => Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0));
+const text = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer)))
+  .replace(/\\+/g, "-").replace(/\\//g, "_").replace(/=+$/, "");
+const form = document.querySelector("form");
+const note = document.querySelector("[role=status]");
+if (note) note.textContent = "";
+const invited = document.querySelector("input[name=invite][data-from-link]");
+
+async function made(options) {
+  options.challenge = bytes(options.challenge);
+  options.user.id = bytes(options.user.id);
+  for (const known of options.excludeCredentials) known.id = bytes(known.id);
+  const { id, type, rawId, response } = await navigator.credentials.create({ publicKey: options });
+  return { id, type, rawId: text(rawId), response: {
+    clientDataJSON: text(response.clientDataJSON), attestationObject: text(response.attestationObject) } };
+}
+
+async function signed(options) {
+  options.challenge = bytes(options.challenge);
+  options.allowCredentials = [];
+  const { id, type, rawId, response } = await navigator.credentials.get({ publicKey: options });
+  return { id, type, rawId: text(rawId), response: {
+    clientDataJSON: text(response.clientDataJSON), authenticatorData: text(response.authenticatorData),
+    signature: text(response.signature), userHandle: response.userHandle ? text(response.userHandle) : null } };
+}
+
+if (form && form.dataset.options) {
+  form.addEventListener("submit", async (event) => {
+    if (!event.submitter || event.submitter.value !== "allow") return;
+    event.preventDefault();
+    note.textContent = "";
+    event.submitter.disabled = true;
+    try {
+      if (!window.PublicKeyCredential) throw new Error("this browser has no passkeys");
+      const options = JSON.parse(form.dataset.options);
+      form.elements.credential.value = JSON.stringify(await (options.user ? made(options) : signed(options)));
+      form.elements.decision.value = "allow";
+      form.submit();
+    } catch (error) {
+      note.textContent = `That did not work: ${error.message}`;
+      event.submitter.disabled = false;
+    }
+  });
+}
+// The secret of a link is behind its #, so that it is in no log. It is taken out of the history too.
+if (invited && location.hash.length > 1) {
+  invited.value = location.hash.slice(1);
+  history.replaceState(null, "", location.pathname);
+  form.submit();
+}
+"""
+
+
+_WITHOUT_SCRIPT = '<p class="problem" role="status">Passkeys need JavaScript, which is switched off here.</p>'
+"""Taken away by the script as soon as it runs."""
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+_SCRIPT_HASH, _STYLE_HASH = _hash(_SCRIPT), _hash(_STYLE)
+
+
+def page(title: str, body: str, status: int = 200, sends_to: str = "") -> HTMLResponse:
+    """A page; `body` is markup. A form on it may lead to this server, and on to `sends_to`."""
+    html = (
+        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
+        f"<style>{_STYLE}</style>\n<main>\n<h1>{escape(title)}</h1>\n{body}\n</main>\n<script>{_SCRIPT}</script>\n</html>\n"
+    )
+    policy = (
+        f"default-src 'none'; script-src {_SCRIPT_HASH}; style-src {_STYLE_HASH}; base-uri 'none'; "
+        # Browsers hold the answer to a form against this too: the client's address is where a decision leads.
+        f"form-action 'self' {sends_to}".rstrip()
+        + "; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    headers = {
+        **HEADERS,
+        # With `no-referrer` browsers would say of our own forms that they are from nowhere.
+        "Referrer-Policy": "same-origin",
+        # A client that has opened this in a window of its own must find it again when the browser comes back to it.
+        "Cross-Origin-Opener-Policy": "unsafe-none",
+        "Content-Security-Policy": policy,
+        "Cache-Control": "no-store",
+    }
+    return HTMLResponse(html, status, headers)
+
+
+def message(title: str, text: str, status: int = 200) -> HTMLResponse:
+    return page(title, f"<p>{escape(text)}</p>", status)
+
+
+def _form(action: str, hidden: Mapping[str, str], options: str, buttons: str) -> str:
+    fields = "\n".join(f'<input type="hidden" name="{name}" value="{escape(value)}">' for name, value in hidden.items())
+    return (
+        f'<form method="post" action="{action}" data-options="{escape(options)}" autocomplete="off">\n{fields}\n'
+        '<input type="hidden" name="credential" value="">\n<input type="hidden" name="decision" value="">\n'
+        f'{_WITHOUT_SCRIPT}\n<div class="actions">\n{buttons}\n</div>\n</form>'
+    )
+
+
+def consent_page(
+    action: str, name: str | None, client_id: str, redirect: str, sends_to: str, hidden: Mapping[str, str], options: str
+) -> HTMLResponse:
+    """Asks whether a client may work in the name of whoever signs."""
+    shown = name or "a client without a name"
+    facts = (
+        ("It calls itself", escape(shown)),
+        ("Its id", f"<code>{escape(client_id)}</code>"),
+        ("You are sent back to", f"<code>{escape(redirect)}</code>"),
+        ("It may", "<code>claude-code</code>: run Claude Code here in your name, see and answer your sessions"),
+    )
+    rows = "\n".join(f"<div><dt>{term}</dt><dd>{detail}</dd></div>" for term, detail in facts)
+    body = (
+        f"<dl>\n{rows}\n</dl>\n"
+        '<p class="caution">Any client can call itself anything. Allow this only if you have just begun it.</p>\n'
+        + _form(
+            action,
+            hidden,
+            options,
+            '<button class="allow" name="choice" value="allow">Allow with your passkey</button>\n'
+            '<button name="choice" value="deny">Deny</button>',
+        )
+    )
+    return page(f"Allow {shown}?", body, sends_to=sends_to)
+
+
+def sign_in_page(action: str, hidden: Mapping[str, str], options: str) -> HTMLResponse:
+    button = '<button class="allow" name="choice" value="allow">Sign in with your passkey</button>'
+    return page("Sign in to the console", _form(action, hidden, options, button))
+
+
+def invite_page(action: str) -> HTMLResponse:
+    """Where the link of an invitation leads. Looking at it uses nothing up, as the previews of chats do."""
+    body = (
+        "<p>You are invited to use Claude Code here.</p>\n"
+        f'<form method="post" action="{action}" autocomplete="off">\n'
+        f'<input type="hidden" name="invite" data-from-link value="">\n</form>\n{_WITHOUT_SCRIPT}'
+    )
+    return page("Your invitation", body)
+
+
+def passkey_page(action: str, name: str, hidden: Mapping[str, str], options: str) -> HTMLResponse:
+    body = (
+        "<p>A passkey takes the place of a password: your device keeps it, and asks for your finger, your face or "
+        "its PIN.</p>\n"
+        + _form(action, hidden, options, '<button class="allow" name="choice" value="allow">Make a passkey</button>')
+    )
+    return page(f"Welcome, {name}", body)
+
+
+def welcome_page(name: str, resource: str, console: str | None) -> HTMLResponse:
+    more = f'<p><a href="{escape(console)}">Open the console</a></p>' if console is not None else ""
+    body = (
+        "<p>Your passkey is ready. Add this address to your MCP client; it opens a browser in which you sign in:</p>\n"
+        f"<p><code>{escape(resource)}</code></p>\n{more}"
+    )
+    return page(f"That is done, {name}", body)
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
 _SIGN_IN, _INVITE, _PASSKEY = "/sign-in", "/invite", "/invite/passkey"
 _SIGNED_IN_FOR = 12 * 3600.0
-_LARGEST_FORM = 64 << 10
-_MOST_FAILURES, _MOST_REGISTRATIONS = 60, 60
-"""Failed sign-ins, and clients that register, of one address within a minute. There is nothing that could be guessed:
-it is for the work that they make. Whole offices, and the people of a hosted client, come from one address."""
-_NO_STORE = {"Cache-Control": "no-store"}
+_MOST_FAILURES = 60
+"""Failed sign-ins of one address within a minute. There is nothing that could be guessed: it is for the work that they
+make. Whole offices come from one address."""
 
-Handler = Callable[[Request], Awaitable[Response]]
 Link = Callable[[Identity], Awaitable[str]]
 
 
@@ -96,7 +298,7 @@ class AuthorizationServer:
         self.resource = f"{origin}{PATH}"
         documents = documents or ClientDocuments(origin)
         self._provider = Provider(self._grants, documents, self._requests, origin, self.resource, self._end_stolen)
-        self._failures, self._registrations = FailureLimit(_MOST_FAILURES), FailureLimit(_MOST_REGISTRATIONS)
+        self._failures = FailureLimit(_MOST_FAILURES)
         tokens = OwnAccessTokens(self._grants, origin, self.resource)
         callers.take_own_tokens(tokens, service.admit, service.assign, self._returning)
         self._people.serve_at(origin)
@@ -149,30 +351,13 @@ class AuthorizationServer:
     # -- routes ---------------------------------------------------------------------------------------------------
 
     def routes(self) -> Sequence[BaseRoute]:
-        authenticator = ClientAuthenticator(self._provider)
-        authorization, token = AuthorizationHandler(self._provider), TokenHandler(self._provider, authenticator)
-        registration = RegistrationHandler(
-            self._provider, ClientRegistrationOptions(enabled=True, default_scopes=[SCOPE])
-        )
+        authorization = AuthorizationHandler(self._provider)
 
         async def authorize(request: Request) -> Response:
             return await self._authorize(request, authorization)
 
-        async def give_tokens(request: Request) -> Response:
-            return await self._give_tokens(request, token)
-
-        async def register(request: Request) -> Response:
-            return await self._register(request, registration)
-
-        async def revoke(request: Request) -> Response:
-            return await self._revoke(request, authenticator)
-
-        metadata = MetadataHandler(self._metadata()).handle
         routes = [
-            self._for_clients("/.well-known/oauth-authorization-server", metadata, "GET"),
-            self._for_clients("/token", give_tokens, "POST"),
-            self._for_clients("/register", register, "POST"),
-            self._for_clients("/revoke", revoke, "POST"),
+            *ClientEndpoints(self._provider, self._origin, self.resource).routes(),
             self._for_people("/authorize", authorize, "GET"),
             self._for_people(CONSENT, self._show_consent, "GET"),
             self._for_people(CONSENT, self._decide, "POST"),
@@ -185,42 +370,6 @@ class AuthorizationServer:
             routes.append(self._for_people(_SIGN_IN, self._sign_in, "POST"))
         return routes
 
-    def _metadata(self) -> OAuthMetadata:
-        return OAuthMetadata.model_validate(
-            {
-                # As a text: clients compare issuers letter by letter.
-                "issuer": self._origin,
-                "authorization_endpoint": f"{self._origin}/authorize",
-                "token_endpoint": f"{self._origin}/token",
-                "registration_endpoint": f"{self._origin}/register",
-                "revocation_endpoint": f"{self._origin}/revoke",
-                "scopes_supported": [SCOPE],
-                "response_types_supported": ["code"],
-                "grant_types_supported": ["authorization_code", "refresh_token"],
-                "token_endpoint_auth_methods_supported": ["none"],
-                "revocation_endpoint_auth_methods_supported": ["none"],
-                "code_challenge_methods_supported": ["S256"],
-                "client_id_metadata_document_supported": True,
-                "authorization_response_iss_parameter_supported": True,
-            }
-        )
-
-    def _for_clients(self, path: str, handler: Handler, method: str) -> Route:
-        """An address for programs, also for such as run in the page of another server."""
-
-        async def handle(request: Request) -> Response:
-            try:
-                return await handler(request)
-            except RateLimited as problem:
-                headers = {**_NO_STORE, "Retry-After": str(problem.retry_after)}
-                return JSONResponse({"error": "invalid_request"}, 429, headers)
-            except (OSError, ClaudeCodeError) as error:
-                log.error("a request at %s cannot be answered: %s", path, error)
-                return JSONResponse({"error": "temporarily_unavailable"}, 503, {**_NO_STORE, "Retry-After": "5"})
-
-        methods = [method, "OPTIONS"]
-        return Route(path, _bounded(cors_middleware(handle, methods)), methods=methods)
-
     def _for_people(self, path: str, handler: Handler, method: str) -> Route:
         """An address for browsers. What is sent with a form must come from a page of this server."""
 
@@ -229,7 +378,7 @@ class AuthorizationServer:
                 return message("That does not count", "It was not sent by a page of this server.", 403)
             if method == "GET" and self._is_elsewhere(request):
                 query = f"?{request.url.query}" if request.url.query else ""
-                return RedirectResponse(f"{self._origin}{path}{query}", 303, _NO_STORE)
+                return RedirectResponse(f"{self._origin}{path}{query}", 303, NO_STORE)
             try:
                 return await handler(request)
             except _Stopped as stopped:
@@ -242,7 +391,7 @@ class AuthorizationServer:
                 log.error("a request at %s cannot be answered: %s", path, error)
                 return message("Not just now", "This cannot be done just now. Try again in a moment.", 503)
 
-        return Route(path, _bounded(request_response(handle)), methods=[method])
+        return Route(path, bounded(request_response(handle)), methods=[method])
 
     def _is_elsewhere(self, request: Request) -> bool:
         """Whether a browser on this machine has come by another name than the one that its passkeys are for. Behind a
@@ -258,7 +407,7 @@ class AuthorizationServer:
     # -- what clients ask -----------------------------------------------------------------------------------------
 
     async def _authorize(self, request: Request, handler: AuthorizationHandler) -> Response:
-        if _has_repeated(request.query_params.multi_items()):
+        if has_repeated(request.query_params.multi_items()):
             return message("That does not count", "The request names something twice.", 400)
         response = await handler.handle(request)
         location = response.headers.get("location")
@@ -273,37 +422,6 @@ class AuthorizationServer:
             # A refusal says who it is from too (RFC 9207).
             response.headers["location"] = construct_redirect_uri(location, iss=self._origin)
         return response
-
-    async def _give_tokens(self, request: Request, handler: TokenHandler) -> Response:
-        form = await request.form()
-        if _has_repeated(form.multi_items()):
-            return _refusal("invalid_request", "something is named twice")
-        resource = form.get("resource", self.resource)
-        if not isinstance(resource, str) or resource.rstrip("/") != self.resource:
-            return _refusal("invalid_target", f"tokens are for {self.resource} alone")
-        answer: Response = await handler.handle(request)
-        return answer
-
-    async def _register(self, request: Request, handler: RegistrationHandler) -> Response:
-        address = _address(request)
-        self._registrations.check(address)
-        # Counted before it is awaited: many at the same moment are many.
-        self._registrations.failed(address)
-        return await handler.handle(request)
-
-    async def _revoke(self, request: Request, authenticator: ClientAuthenticator) -> Response:
-        """RFC 7009. The SDK's own handler wants a secret, which clients do not have here."""
-        try:
-            client = await authenticator.authenticate_request(request)
-        except AuthenticationError:
-            return JSONResponse({"error": "invalid_client"}, 401, _NO_STORE)
-        token = (await request.form()).get("token")
-        if not isinstance(token, str):
-            return _refusal("invalid_request", "there is no token")
-        found = await self._provider.load_access_token(token) or await self._provider.load_refresh_token(client, token)
-        if found is not None and found.client_id == client.client_id:
-            await self._provider.revoke_token(found)
-        return Response(status_code=200, headers=_NO_STORE)
 
     # -- a person allows a client ---------------------------------------------------------------------------------
 
@@ -345,7 +463,7 @@ class AuthorizationServer:
 
     def _back(self, asked: Mapping[str, Any], **answer: str) -> Response:
         location = construct_redirect_uri(str(asked["redirect"]), **answer, state=asked["state"], iss=self._origin)
-        return RedirectResponse(location, 303, {**_NO_STORE, "Referrer-Policy": "no-referrer"})
+        return RedirectResponse(location, 303, {**NO_STORE, "Referrer-Policy": "no-referrer"})
 
     # -- the console ----------------------------------------------------------------------------------------------
 
@@ -364,7 +482,7 @@ class AuthorizationServer:
             raise _Stopped(message("You cannot sign in here", "Ask whoever runs this server.", 403))
         await asyncio.to_thread(self._people.note_sign_in, person.subject, until)
         assert self._link is not None
-        return RedirectResponse(await self._link(identity), 303, _NO_STORE)
+        return RedirectResponse(await self._link(identity), 303, NO_STORE)
 
     # -- invitations ----------------------------------------------------------------------------------------------
 
@@ -389,16 +507,16 @@ class AuthorizationServer:
         challenge = self._requests.challenge(request, sealed)
         person = await self._passkeys.add(invite, _text(form.get("credential")), challenge)
         if person is None:
-            self._failures.failed(_address(request))
+            self._failures.failed(address_of(request))
             raise _Stopped(message("That did not work", "The passkey was not made. Open your link once more.", 400))
         self._service.audit(AuditEvent(AuditKind.PASSKEY_ADDED, person.name))
         return welcome_page(person.name, self.resource, f"{self._origin}/" if self._link is not None else None)
 
     async def _invited(self, request: Request, invite: str) -> tuple[Person, list[bytes]]:
-        self._failures.check(_address(request))
+        self._failures.check(address_of(request))
         found = await asyncio.to_thread(self._people.by_invite, invite)
         if found is None:
-            self._failures.failed(_address(request))
+            self._failures.failed(address_of(request))
             text = "It was used already, or is too old. Ask for a new one."
             raise _Stopped(message("This link does not count any more", text, 410))
         return found
@@ -427,10 +545,10 @@ class AuthorizationServer:
 
     async def _signed(self, request: Request, form: FormData, sealed: str) -> Person:
         """Who has signed this very request, which is used up by it."""
-        self._failures.check(_address(request))
+        self._failures.check(address_of(request))
         person = await self._passkeys.person(_text(form.get("credential")), self._requests.challenge(request, sealed))
         if person is None:
-            self._failures.failed(_address(request))
+            self._failures.failed(address_of(request))
             self._service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
             raise _Stopped(message("That passkey is not known here", "Nothing was allowed. Try again.", 403))
         # After the signature and with nothing awaited in between: of two that are good, one counts.
@@ -443,22 +561,5 @@ def _over() -> Response:
     return message("Begin again", "This has been decided already, or was begun too long ago.", 400)
 
 
-def _refusal(error: str, description: str) -> Response:
-    return JSONResponse({"error": error, "error_description": description}, 400, _NO_STORE)
-
-
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _has_repeated(items: Sequence[tuple[str, object]]) -> bool:
-    """RFC 6749, 3.1: nothing is named twice. Otherwise two readers of one request could each see another."""
-    return len({name for name, _ in items}) != len(items)
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client is not None else ""
-
-
-def _bounded(app: ASGIApp) -> ASGIApp:
-    return RequestBodyLimitMiddleware(app, _LARGEST_FORM)

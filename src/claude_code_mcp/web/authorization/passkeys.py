@@ -13,11 +13,9 @@ import asyncio
 import base64
 import binascii
 import hashlib
-import hmac
 import json
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,6 +34,7 @@ from webauthn.helpers.structs import (
 
 from ... import json_text
 from ...state.invited_people import InvitedPeople, Person
+from ..guard import OneTimeTexts, base64url
 
 BEGUN_FOR = 600.0
 """Seconds for which a request counts."""
@@ -50,35 +49,29 @@ class SealedRequests:
     """What browsers have begun here. `cookie` names the browser, and is set by the first page."""
 
     def __init__(self, origin: str) -> None:
-        self._key = secrets.token_bytes(32)
+        self._texts = OneTimeTexts(_MOST_USED)
         self._secure = origin.startswith("https://")
         # With the prefix no other host of the same domain can set it; browsers take it over TLS only.
         digest = hashlib.sha256(origin.encode()).hexdigest()[:8]
         self._cookie = f"{'__Host-' if self._secure else ''}claude_code_mcp_browser_{digest}"
-        self._used: OrderedDict[str, None] = OrderedDict()
 
     def seal(self, fields: Mapping[str, Any]) -> str:
         """A request as it goes through a browser. Its contents can be read there, and not changed."""
         content = {**fields, "until": time.monotonic() + BEGUN_FOR, "id": secrets.token_urlsafe(16)}
-        body = _base64(json_text.encode(content))
-        return f"{body}.{self._derived('request', body)}"
+        body = base64url(json_text.encode(content))
+        return f"{body}.{self._texts.derived('request', body)}"
 
     def open(self, sealed: str) -> Mapping[str, Any] | None:
         """The contents of a request that was sealed here and still counts."""
         body, _, proof = sealed.rpartition(".")
-        if not _equal(proof, self._derived("request", body)) or sealed in self._used:
+        if not self._texts.is_derived(proof, "request", body) or self._texts.is_used(sealed):
             return None
         content: Mapping[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
         return content if content["until"] >= time.monotonic() else None
 
     def use(self, sealed: str) -> bool:
         """Uses a request up; whether that was not done before."""
-        if sealed in self._used:
-            return False
-        self._used[sealed] = None
-        if len(self._used) > _MOST_USED:
-            self._used.popitem(last=False)
-        return True
+        return self._texts.use(sealed)
 
     # -- the browser ----------------------------------------------------------------------------------------------
 
@@ -95,20 +88,15 @@ class SealedRequests:
 
     def form_secret(self, sealed: str, browser: str) -> str:
         """What a form must have in it, which only a page has that this very browser was given."""
-        return self._derived("form", f"{browser}:{sealed}")
+        return self._texts.derived("form", f"{browser}:{sealed}")
 
     def is_of_browser(self, request: Request, sealed: str, secret: str) -> bool:
         browser = request.cookies.get(self._cookie, "")
-        return bool(browser) and _equal(secret, self.form_secret(sealed, browser))
+        return bool(browser) and self._texts.is_derived(secret, "form", f"{browser}:{sealed}")
 
     def challenge(self, request: Request, sealed: str, browser: str | None = None) -> bytes:
         browser = browser if browser is not None else request.cookies.get(self._cookie, "")
-        return self._derived("challenge", f"{browser}:{sealed}").encode()
-
-    def _derived(self, purpose: str, text: str) -> str:
-        """What only this server can make of a text, another one for each purpose; 43 characters."""
-        message = f"{purpose}:{text}".encode("utf-8", "surrogatepass")
-        return _base64(hmac.digest(self._key, message, "sha256"))
+        return self._texts.derived("challenge", f"{browser}:{sealed}").encode()
 
 
 class Passkeys:
@@ -193,11 +181,3 @@ class Passkeys:
             return None
         # Last, and in one statement: a passkey that was removed while its signature was checked opens nothing.
         return passkey.person if self._people.note_use(presented.raw_id, verified.new_sign_count) else None
-
-
-def _base64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _equal(presented: str, known: str) -> bool:
-    return hmac.compare_digest(presented.encode("utf-8", "surrogatepass"), known.encode())
