@@ -11,6 +11,7 @@ from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import SessionBusy
 from claude_code_mcp.fleet.connection import FleetConnection
 from claude_code_mcp.fleet.handover import Adoption, SessionMover
+from claude_code_mcp.fleet.ownership import KeptSecrets
 from claude_code_mcp.fleet.records import RecordStore, SecretSeal
 from claude_code_mcp.fleet.session_copy import FleetReplica
 from claude_code_mcp.fleet.transcripts import TranscriptStore
@@ -100,7 +101,7 @@ async def machine(
     sandbox = Sandbox(root / name, model_url)
     given = load_settings({}, **{"state_dir": sandbox.root / "state", **settings})
     database = database_in(given.state_dir)
-    transcripts, records = TranscriptStore(fleet), RecordStore(fleet, database, secrets)
+    transcripts, records = TranscriptStore(fleet), RecordStore(fleet, database, secrets or KeptSecrets(fleet, name))
     holdings, lost = Holdings(ledger, name), list[str]()
     replica = FleetReplica(transcripts, records, holdings.holding_of, lost.append)
     environment = sandbox.environment(**{RUN: os.environ[RUN]})

@@ -224,13 +224,18 @@ async def through_the_gateway(
 
 async def costs_count_once(server: Place) -> None:
     """A machine that comes back asks by itself which of its sessions others have."""
+
+    async def report(uri: str) -> dict[str, Any]:
+        (content,) = (await client.read_resource(f"claude-sessions:///{uri}")).contents
+        return dict(json.loads(getattr(content, "text", "")))
+
     async with Client(stdio_client(front_of(server)), mode="legacy") as client:
         for _ in range(100):
-            listed = await call(client, "claude_list_sessions")
-            costs = await call(client, "claude_session_costs", by="session")
-            counted = [line["name"] for line in costs["lines"]]
-            if "unanswered" not in costs and sorted(counted) == sorted(row["sessionId"] for row in listed["sessions"]):
-                by_day = await call(client, "claude_session_costs", by="day")
+            listed, costs = await report(""), await report("costs?by=session")
+            ids = sorted(row["sessionId"] for row in listed["sessions"])
+            if "unanswered" not in listed and ids == sorted(line["name"] for line in costs["lines"]):
+                assert len(ids) == len({*ids}) == 2
+                by_day = await report("costs?by=day")
                 assert by_day["total"]["usd"] == pytest.approx(sum(line["usd"] for line in costs["lines"]))
                 return
             await asyncio.sleep(0.5)

@@ -58,7 +58,7 @@ def _add_fleet(commands: Any) -> None:
     _add_machine(up)
     _add_nats(up)
     add_config_file(up)
-    up.set_defaults(run=_run_up)
+    up.set_defaults(run=partial(_served, _up))
     for name, act, summary in (
         ("status", _status, "the machines: load, versions, labels, and those that are gone"),
         ("ticket", _ticket, "print a ticket for one more machine, good for an hour"),
@@ -90,7 +90,7 @@ def _add_runner(commands: Any) -> None:
     _add_machine(parser)
     _add_nats(parser)
     add_config_file(parser)
-    parser.set_defaults(run=_run_runner)
+    parser.set_defaults(run=partial(_served, _runner))
 
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:
@@ -144,16 +144,8 @@ def _directory(settings: Settings) -> Path:
 # -- being the home of a fleet, or a machine of it --------------------------------------------------------------------
 
 
-def _run_up(arguments: argparse.Namespace) -> int:
-    return _served(arguments, _up)
-
-
-def _run_runner(arguments: argparse.Namespace) -> int:
-    return _served(arguments, _runner)
-
-
 def _served(
-    arguments: argparse.Namespace, act: Callable[[argparse.Namespace, Settings], Coroutine[Any, Any, None]]
+    act: Callable[[argparse.Namespace, Settings], Coroutine[Any, Any, None]], arguments: argparse.Namespace
 ) -> int:
     """Runs one of the two until a signal comes, with a log on stderr."""
     from ..app import log_to_stderr, on_signals  # noqa: PLC0415 - loads the MCP SDK

@@ -35,7 +35,7 @@ from ..state.database import Database
 from ..state.session_records import SessionRecord
 from ..store.transcript_lines import open_regular
 from ..store.transcripts import SessionFiles, read_lines
-from .records import RecordStore, SessionDocument, UnansweredQuestion, put_beside, with_secrets
+from .records import RecordStore, SessionDocument, UnansweredQuestion, put_beside
 from .session_copy import FleetReplica
 from .transcripts import SessionHolding, TranscriptStore
 from .trees import TreeRef, TreeRefused, TreeStore
@@ -68,31 +68,21 @@ class Adoption:
         self._records = records
         self._database = database
 
-    async def adopt(
-        self,
-        session_id: str,
-        holding: SessionHolding,
-        stores: Stores,
-        cwd: str,
-        secrets: Mapping[str, Any] | None = None,
-    ) -> Adopted:
+    async def adopt(self, session_id: str, holding: SessionHolding, stores: Stores, cwd: str) -> Adopted:
         """Makes a session that this machine holds one that its server can resume in the directory `cwd`.
 
-        `stores` are those of the session's owner on this machine; `secrets` are the options that hold secrets, where
-        they were left out. Raises SessionNotFound if the fleet has no record of it, InvalidArgument if such options are
-        missing, LostSession if another machine has a later epoch, FleetUnavailable if NATS does not answer; each of
-        them before anything is written here.
+        `stores` are those of the session's owner on this machine. Raises SessionNotFound if the fleet has no record of
+        it, as `RecordStore.whole_record` if its secrets cannot be had, LostSession if another machine has a later
+        epoch, FleetUnavailable if NATS does not answer; each of them before anything is written here.
         """
-        document = await self._records.read(session_id)
-        secrets = secrets or await self._records.unsealed(document)
-        with_secrets(document, secrets)
+        await self._records.whole_record(await self._records.read(session_id))
         # Both stores first: from here on nothing of an earlier holder can come in behind what is read.
         await self._transcripts.fence(session_id, holding)
         document = await self._records.take_over(session_id, holding)
         files = await self._transcripts.load_all(session_id)
         if "" not in files and document.record.model_turns:
             raise SessionNotFound(f"The conversation of session {session_id} is not in the fleet.")
-        record = with_secrets(document, secrets)
+        record = await self._records.whole_record(document)
         adopted = await asyncio.to_thread(self._write, document, record, stores, cwd, files)
         await self._records.put(adopted.record, holding)
         return adopted
@@ -176,8 +166,6 @@ class HandedOver:
     session_id: str
     principal: str
     tree: TreeRef | None
-    left_out: tuple[str, ...]
-    """Options that hold secrets and must be given again where it goes on."""
 
 
 class SessionMover:
@@ -286,29 +274,27 @@ class SessionMover:
             # After the tree, which the document names; and the last thing that is written: it has everything.
             await deps.stores.recorder.save(session)
             await self._replica.complete(session.id)
-            document = await self._records.read(session.id)
             # Within the rest: a message that waits begins its turn only when the holding is not ours any more.
             await self._holdings.release(holding)
         await self._service.relocation.let_go(session.id)
         self._replica.forget(session.id)
         self._records.trees.pop(session.id, None)
         self._records.tree_flaws.pop(session.id, None)
-        return HandedOver(session.id, session.owner, tree, document.left_out)
+        return HandedOver(session.id, session.owner, tree)
 
     async def take(
         self,
         session_id: str,
         principal: str,
         directory: str,
-        secrets: Mapping[str, Any] | None = None,
         *,
         older_tree: bool = False,
     ) -> Adopted:
         """Takes a session that was given away, or whose machine is gone, into this machine; its tree into `directory`.
 
-        `secrets` are the options that were left out of its record. `older_tree` takes the last tree that was saved
-        where the latest could not be. Raises what `claim`, `TreeStore.restore` and `Adoption.adopt` raise; the session
-        is then free for others, and what was restored of the tree stays.
+        `older_tree` takes the last tree that was saved where the latest could not be. Raises what `claim`,
+        `TreeStore.restore` and `Adoption.adopt` raise; the session is then free for others, and what was restored of
+        the tree stays.
         """
         holding = await self._holdings.claim(session_id, principal)
         try:
@@ -327,7 +313,7 @@ class SessionMover:
                 cwd = await self._trees.restore(Git(deps.launcher.home, (directory,)), ref, directory)
                 # The next save builds on it, and stores only what is new.
                 self._records.trees[session_id] = ref.model_dump()
-            return await self._adoption.adopt(session_id, holding, deps.stores, cwd, secrets)
+            return await self._adoption.adopt(session_id, holding, deps.stores, cwd)
         except BaseException:
             # Shielded: a session that nobody has and everybody is refused would be lost.
             await asyncio.shield(self._holdings.release(holding))

@@ -7,6 +7,7 @@ what is new or its own; what another machine has or had, a gateway gives to it. 
 of the machine that asked: the reply of a request names any subject, and NATS does not check it.
 """
 
+import hashlib
 import hmac
 import json
 import logging
@@ -39,6 +40,7 @@ _ATTEMPTS = 8
 _REQUEST_SECONDS = 5.0
 _CLAIM_SECONDS = FIRST_CLAIM_SECONDS + _REQUEST_SECONDS
 _QUEUE = "keepers"
+_UNSEAL = ".unseal"
 
 
 class OwnershipBucket:
@@ -64,10 +66,6 @@ class OwnershipBucket:
         found = await self.last(session_id)
         return found if found is not None and found.machine else None
 
-    async def last(self, session_id: str) -> Holding | None:
-        """The holder; without a machine if the last one has given the session up, None if there never was one."""
-        return await self._entry(session_id)
-
     async def claim(self, session_id: str, principal: str, machine_id: str, *, only_given: bool = False) -> Holding:
         """Takes a session for a machine, with the next epoch.
 
@@ -76,7 +74,7 @@ class OwnershipBucket:
         Raises HeldElsewhere, or PermissionDenied if the session is another principal's or was not given.
         """
         for _ in range(_ATTEMPTS):
-            found = await self._entry(session_id)
+            found = await self.last(session_id)
             if found is not None:
                 if found.principal != principal:
                     raise PermissionDenied(f"Session {session_id} belongs to another principal.")
@@ -94,7 +92,7 @@ class OwnershipBucket:
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
         """Gives a session to a machine, as `claim` does for itself; None if it is the machine's already, which then
         keeps its epoch: whoever gives it twice takes it from nobody."""
-        found = await self._entry(session_id)
+        found = await self.last(session_id)
         if found is not None and (found.machine, found.principal) == (machine_id, principal):
             return None
         return await self.claim(session_id, principal, machine_id)
@@ -102,7 +100,7 @@ class OwnershipBucket:
     async def confirm(self, holding: Holding) -> Holding:
         """Writes a holding again with its epoch. Raises HeldElsewhere if another machine, or nobody, has it now."""
         for _ in range(_ATTEMPTS):
-            found = await self._entry(holding.session_id)
+            found = await self.last(holding.session_id)
             if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
                 raise HeldElsewhere(found or Holding(holding.session_id, "", holding.epoch, holding.principal, 0))
             try:
@@ -113,7 +111,7 @@ class OwnershipBucket:
 
     async def release(self, holding: Holding) -> None:
         """Gives a session up; its epoch stays, so that the next holder has a newer one."""
-        found = await self._entry(holding.session_id)
+        found = await self.last(holding.session_id)
         if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
             return
         try:
@@ -143,7 +141,8 @@ class OwnershipBucket:
         self._missing.pop(machine_id, None)
         return True
 
-    async def _entry(self, session_id: str) -> Holding | None:
+    async def last(self, session_id: str) -> Holding | None:
+        """The holder; without a machine if the last one has given the session up, None if there never was one."""
         try:
             entry = await self._sessions.get(names.token(session_id))
         except KeyNotFoundError:
@@ -191,11 +190,21 @@ class Keeper:
         async with anyio.create_task_group() as tasks:
 
             async def take(message: Msg) -> None:
-                # In a task of its own: a claim waits for seconds, and others must not wait behind it.
-                tasks.start_soon(self._answer, message)
+                if not message.subject.endswith(_UNSEAL):
+                    # In a task of its own: a claim waits for seconds, and others must not wait behind it.
+                    tasks.start_soon(self._answer, message)
 
+            async def take_sealed(message: Msg) -> None:
+                # Every keeper hears of it, and the one answers whose key it was sealed for.
+                if f'"{_key_id(self._secret.public_key)}.'.encode() in message.data:
+                    tasks.start_soon(self._answer, message)
+
+            answering = self._connection.answering
             try:
-                async with self._connection.answering({"fleet.keeper.*.*": take}, _QUEUE):
+                async with (
+                    answering({"fleet.keeper.*.*": take}, _QUEUE),
+                    answering({f"fleet.keeper.*{_UNSEAL}": take_sealed}),
+                ):
                     yield
             finally:
                 tasks.cancel_scope.cancel()
@@ -303,7 +312,8 @@ class KeptSecrets:
     """Secrets of sessions, sealed for the keeper, which opens them for the machine that holds the session.
 
     Neither NATS nor another machine can read them. The keeper runs beside the gateway, which has seen them when the
-    session was begun. Asking raises LeaseLapsed if no keeper answers.
+    session was begun. Of several keepers the one opens them whose key they were sealed for. Asking raises LeaseLapsed
+    if no keeper answers.
     """
 
     def __init__(self, connection: FleetConnection, machine_id: str) -> None:
@@ -325,14 +335,19 @@ class KeptSecrets:
 
 
 def _sealed(key: PublicKey, session_id: str, secrets: Mapping[str, Any]) -> str:
-    """An X25519 sealed box (libsodium). It names its session, so that it cannot pass for that of another one."""
+    """The key that it is for, and an X25519 sealed box (libsodium). That names its session, so that it cannot pass for
+    the one of another session."""
     content = json.dumps({"session": session_id, "secrets": secrets}).encode()
-    return b64encode(SealedBox(key).encrypt(content)).decode()
+    return f"{_key_id(key)}.{b64encode(SealedBox(key).encrypt(content)).decode()}"
+
+
+def _key_id(key: PublicKey) -> str:
+    return hashlib.sha256(bytes(key)).hexdigest()[:16]
 
 
 def _opened(key: PrivateKey, session_id: str, sealed: str) -> dict[str, Any]:
     try:
-        content = json.loads(SealedBox(key).decrypt(b64decode(sealed, validate=True)))
+        content = json.loads(SealedBox(key).decrypt(b64decode(sealed.partition(".")[2], validate=True)))
         if content["session"] != session_id:
             raise ValueError
         return dict(content["secrets"])

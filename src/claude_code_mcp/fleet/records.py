@@ -80,8 +80,8 @@ class SecretSeal(Protocol):
 class RecordStore:
     """The documents of the fleet, as one machine reads and writes them."""
 
-    def __init__(self, connection: FleetConnection, database: Database, secrets: SecretSeal | None = None) -> None:
-        """`database` is this machine's, which has keys and spending. Without `secrets` those of sessions stay here."""
+    def __init__(self, connection: FleetConnection, database: Database, secrets: SecretSeal) -> None:
+        """`database` is this machine's, which has keys and spending."""
         self._connection = connection
         self._database = database
         self._secrets = secrets
@@ -98,7 +98,13 @@ class RecordStore:
         FleetUnavailable if NATS does not answer: it may be called again."""
         safe, left_out = without_secrets(record)
         keys, spending = await asyncio.to_thread(self._database.read, lambda db: _beside(db, record.session_id))
-        sealed = await self._seal(record, left_out) if left_out and self._secrets is not None else ""
+        sealed = ""
+        if left_out:
+            secrets = record.options.model_dump(mode="json", include=set(left_out))
+            try:
+                sealed = await self._secrets.seal(record.session_id, secrets)
+            except UpstreamUnavailable as problem:
+                raise FleetUnavailable(problem.message) from problem
         document = SessionDocument(
             epoch=holding.epoch,
             record=safe,
@@ -112,21 +118,6 @@ class RecordStore:
         )
         await self._replace(record.session_id, document)
 
-    async def _seal(self, record: SessionRecord, left_out: tuple[str, ...]) -> str:
-        assert self._secrets is not None
-        try:
-            secrets = record.options.model_dump(mode="json", include=set(left_out))
-            return await self._secrets.seal(record.session_id, secrets)
-        except UpstreamUnavailable as problem:
-            raise FleetUnavailable(problem.message) from problem
-
-    async def unsealed(self, document: SessionDocument) -> dict[str, Any]:
-        """The options that were left out of a document, for the machine that holds its session; raises as
-        `SecretSeal.unseal`."""
-        if not document.sealed or self._secrets is None:
-            return {}
-        return await self._secrets.unseal(document.record.session_id, document.sealed)
-
     async def read(self, session_id: str) -> SessionDocument:
         """SessionNotFound if no machine has written one; InvalidArgument if it is of another version."""
         with answering():
@@ -134,6 +125,19 @@ class RecordStore:
         if found is None:
             raise SessionNotFound(f"The fleet has no record of session {session_id}.", session_id=session_id)
         return found
+
+    async def whole_record(self, document: SessionDocument) -> SessionRecord:
+        """The record with the options that were left out, for the machine that holds the session. Raises
+        InvalidArgument if they are not what was sealed for it, and as `SecretSeal.unseal`."""
+        record = document.record
+        if not document.left_out:
+            return record
+        secrets = await self._secrets.unseal(record.session_id, document.sealed)
+        if not secrets.keys() >= {*document.left_out}:  # without them the session would not be the one that it was
+            raise InvalidArgument(f"The fleet's record of session {record.session_id} lacks options that it names.")
+        values = {name: secrets[name] for name in document.left_out}
+        options = SessionOptions.model_validate({**record.options.model_dump(), **values})
+        return record.model_copy(update={"options": options})
 
     async def take_over(self, session_id: str, holding: SessionHolding) -> SessionDocument:
         """The document, which from now on no earlier epoch can replace. Raises as `read` and `put`."""
@@ -144,11 +148,6 @@ class RecordStore:
             document = document.model_copy(update={"epoch": holding.epoch})
             await self._replace(session_id, document, over=True)
         return document
-
-    async def remove(self, session_id: str) -> None:
-        """Forgets a session for good."""
-        with answering():
-            await (await self._kv()).delete(names.token(session_id))
 
     async def _replace(self, session_id: str, document: SessionDocument, *, over: bool = False) -> None:
         value = zlib.compress(document.model_dump_json().encode())
@@ -221,22 +220,6 @@ def without_secrets(record: SessionRecord) -> tuple[SessionRecord, tuple[str, ..
         outcome, cut = dataclasses.replace(outcome, result=outcome.result[:_LONGEST_RESULT]), True
     update = {"options": options.model_copy(update=changes), "outcome": outcome, "result_cut": cut}
     return record.model_copy(update=update), tuple(left_out)
-
-
-def with_secrets(document: SessionDocument, secrets: Mapping[str, Any]) -> SessionRecord:
-    """The record with the options that were left out. InvalidArgument if one of them is not given: without them the
-    session would not be the one that it was."""
-    missing = [name for name in document.left_out if name not in secrets]
-    if missing:
-        raise InvalidArgument(
-            f"Session {document.record.session_id} was started with {' and '.join(missing)}, which may hold secrets "
-            f"and did not leave its machine. Name {' and '.join(missing)} again to go on with it here.",
-            field=missing[0],
-            missing=missing,
-        )
-    values = {name: secrets[name] for name in document.left_out}
-    options = SessionOptions.model_validate({**document.record.options.model_dump(), **values})
-    return document.record.model_copy(update={"options": options})
 
 
 # -- rows beside the record -------------------------------------------------------------------------------------------

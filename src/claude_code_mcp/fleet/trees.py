@@ -160,12 +160,6 @@ class TreeStore:
         await asyncio.to_thread(os.makedirs, inside, exist_ok=True)
         return inside
 
-    async def remove(self, ref: TreeRef) -> None:
-        """Gives the space of a saved tree free."""
-        with answering():
-            for pack in ref.packs:
-                await (await self._store()).delete(pack)
-
     # -- the object store -----------------------------------------------------------------------------------------
 
     async def _put(self, name: str, data: bytes) -> str:

@@ -6,8 +6,8 @@ At a provider (OpenID Connect, code flow with PKCE) the browser comes back with 
 id token that says who it is. The browser then gets a ticket, as it would by a link, and the page signs in with that:
 there is one way in, and nothing of the provider is ever in the page. A sign-in that came back counts only in the
 browser that has begun it, once, and within ten minutes; otherwise somebody could have others work in their name. What
-belongs to one on its way follows from its `state` and a key of this server (`OneTimeTexts`). The provider must say that it was
-the one that was asked (RFC 9207), if it says anything at all.
+belongs to one on its way follows from its `state` and a key of this server (`OneTimeTexts`). The provider must say that
+it was the one that was asked (RFC 9207), if it says anything at all.
 """
 
 import asyncio
