@@ -19,7 +19,6 @@ from .flags import add_config_file, add_json, agreed, camel_names, positive, pri
 
 if TYPE_CHECKING:
     from ..fleet.connection import FleetConnection
-    from ..fleet.host import Host
     from ..fleet.leases import Ownership
     from ..fleet.machines import FleetMember, Machine
     from ..fleet_app import GatewayPlace
@@ -213,7 +212,11 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
             ):
                 print(f"The fleet is up at {home.address}; this machine is {machine.name} ({machine.id}).")
                 _print_clients(gateway.url)
-                await _print_joining(home)
+                ticket = await home.enrolment.ticket()
+                print(
+                    "To add a machine, run this on it within an hour (`claude-code-mcp fleet ticket` prints another):\n"
+                )
+                print(f"  claude-code-mcp runner --join {ticket}\n", flush=True)
                 await gateway.ended()
         finally:
             await connection.abandon()
@@ -340,12 +343,6 @@ def _print_clients(url: str | None) -> None:
     if url is not None:
         print(f"Clients with a token: {url}")
     sys.stdout.flush()
-
-
-async def _print_joining(home: "Host") -> None:
-    ticket = await home.enrolment.ticket()
-    print("To add a machine, run this on it within an hour (`claude-code-mcp fleet ticket` prints another):\n")
-    print(f"  claude-code-mcp runner --join {ticket}\n", flush=True)
 
 
 # -- looking at it, and changing it -----------------------------------------------------------------------------------

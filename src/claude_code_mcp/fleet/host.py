@@ -112,8 +112,7 @@ class Enrolment:
         return {"machine": machine_id}
 
     async def _operate(self, message: Msg) -> None:
-        verb = message.subject.rsplit(".", 1)[1]
-        await _answer(message, self._operated(verb, message.data))
+        await _answer(message, self._operated(message.subject.rsplit(".", 1)[1], message.data))
 
     async def _operated(self, verb: str, data: bytes) -> Any:
         if verb == "ticket":

@@ -63,7 +63,10 @@ def merged_tool(name: str, arguments: JsonObject, answers: Answers, silent: Sequ
     structured_answers = [(machine, answer.get("structuredContent") or {}) for machine, answer in accepted]
     if name == "claude_session_costs":
         structured = merged_costs(structured_answers)
-        lines = [_cost_line(line) for line in structured["lines"]]
+        lines = [
+            f"{line.get('name')}  ${line.get('usd', 0):.4f}  {line['machine']}  {line.get('title') or ''}".rstrip()
+            for line in structured["lines"]
+        ]
         lines.append(f"total  ${structured['total'].get('usd', 0):.4f}")
     else:
         offset, limit = 0, len(_rows(structured_answers))
@@ -96,10 +99,6 @@ def _session_line(row: JsonObject) -> str:
     fields = (row.get("sessionId"), str(row.get("timestamp") or "")[:16], status, row["machine"], where)
     mention = f"\n    {row['mention']}" if row.get("mention") else ""
     return "  ".join(str(field) for field in (*fields, row.get("displayText") or "")) + mention
-
-
-def _cost_line(line: JsonObject) -> str:
-    return f"{line.get('name')}  ${line.get('usd', 0):.4f}  {line['machine']}  {line.get('title') or ''}".rstrip()
 
 
 def _text_of(answer: JsonObject) -> str:

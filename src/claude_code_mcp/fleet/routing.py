@@ -144,7 +144,8 @@ def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PL
     if machine is not None and (not isinstance(machine, str) or not takes_machine):
         problem = "must be a text" if takes_machine else "unknown field"
         raise InvalidArgument(f"machine: {problem}", field="machine")
-    if labels and (name not in BEGINNING or not _are_labels(labels)):
+    are_labels = isinstance(labels, list) and len(labels) <= _MOST_LABELS and all(isinstance(x, str) for x in labels)
+    if labels and (name not in BEGINNING or not are_labels):
         raise InvalidArgument("labels: must be a list of texts, for a new session", field="labels")
     sent = {**params, "arguments": arguments}
     if params.get("requestState") is not None:
@@ -169,10 +170,6 @@ def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PL
     if name in ABOUT_A_MACHINE:
         return RequestRoute(Goal.MACHINE, sent)
     return RequestRoute(Goal.ANY, sent)  # which refuses it, and says what is wrong with it
-
-
-def _are_labels(labels: object) -> bool:
-    return isinstance(labels, list) and len(labels) <= _MOST_LABELS and all(isinstance(each, str) for each in labels)
 
 
 def _resource_route(params: JsonObject) -> RequestRoute:

@@ -226,7 +226,7 @@ async def _find_elsewhere(keeper: KeptOwnership, holdings: Holdings, replica: Fl
                     replica.note_elsewhere(each for each in found if holdings.held(each) is None)
                 looked = lapses
             except (ClaudeCodeError, OSError) as problem:
-                log.warning("which sessions other machines have is not known now: %s", problem)
+                log.debug("which sessions other machines have is not known yet: %s", problem)
         await anyio.sleep(RENEWAL_SECONDS)
 
 

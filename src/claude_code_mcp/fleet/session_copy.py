@@ -16,7 +16,7 @@ A command of a session can write frames of its own. It may so put entries into t
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -345,13 +345,13 @@ class FleetReplica:
                 await asyncio.sleep(_UNTIL_WRITTEN)
             awaited = dict(copy.awaited)
             found = await asyncio.to_thread(lambda: {path: list(entries) for path, entries in files()})
-            if all(_has(found.get(path, ()), entry_id) for path, entry_id in awaited.items()):
+            # From the end: what was just reported is among the last.
+            if all(
+                any(entry.get("uuid") == entry_id for entry in reversed(found.get(path, ())))
+                for path, entry_id in awaited.items()
+            ):
                 break
         for path, entry_id in awaited.items():
             if copy.awaited.get(path) == entry_id:
                 del copy.awaited[path]
         return found
-
-
-def _has(entries: Sequence[Raw], entry_id: str) -> bool:
-    return any(entry.get("uuid") == entry_id for entry in reversed(entries))

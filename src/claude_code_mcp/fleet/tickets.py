@@ -62,7 +62,8 @@ class Ticket:
     seed: str = field(repr=False)
 
     def __str__(self) -> str:
-        fields = json.dumps([self.id, self.address, _compact(self.authority), self.seed], separators=(",", ":"))
+        certificate = "".join(self.authority.split("-----")[2].split())
+        fields = json.dumps([self.id, self.address, certificate, self.seed], separators=(",", ":"))
         return _PREFIX + base64.urlsafe_b64encode(fields.encode()).decode().rstrip("=")
 
     @classmethod
@@ -83,10 +84,6 @@ class Ticket:
                 "That is no ticket; `claude-code-mcp fleet ticket` prints one.", field="join"
             ) from None
         return ticket
-
-
-def _compact(pem: str) -> str:
-    return "".join(pem.split("-----")[2].split())
 
 
 def _expanded(text: str) -> str:

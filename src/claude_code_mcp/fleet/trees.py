@@ -120,7 +120,9 @@ class TreeStore:
         packs = previous.packs if previous is not None else ()
         if previous is None or previous.files != work:
             pack = await checkout.pack([work], [*stored, *published])
-            packs = (*packs, await self._put(f"{names.token(name)}/{uuid.uuid4().hex}", pack))
+            packs = (*packs, f"{names.token(name)}/{uuid.uuid4().hex}")
+            with answering():
+                await (await self._store()).put(packs[-1], pack)
         needs = tuple(dict.fromkeys((*(previous.needs if previous is not None else ()), *published)))
         remotes = tuple((await checkout.read("remote")).split()) if needs else ()
         return TreeRef(
@@ -151,7 +153,9 @@ class TreeStore:
             )
         if not await checkout.has(ref.files):
             for pack in ref.packs:
-                await checkout.add_pack(await self._get(pack))
+                with answering():
+                    found = await (await self._store()).get(pack)
+                await checkout.add_pack(found.data or b"")
         # Only now: what is checked out here can be compared with commits that have just come. Nothing refers to them.
         await checkout.check_follows(ref)
         await checkout.become(ref)
@@ -159,17 +163,6 @@ class TreeStore:
         inside = os.path.normpath(os.path.join(checkout.place.top, ref.below))  # noqa: ASYNC240 - looks at nothing
         await asyncio.to_thread(os.makedirs, inside, exist_ok=True)
         return inside
-
-    # -- the object store -----------------------------------------------------------------------------------------
-
-    async def _put(self, name: str, data: bytes) -> str:
-        with answering():
-            await (await self._store()).put(name, data)
-        return name
-
-    async def _get(self, name: str) -> bytes:
-        with answering():
-            return (await (await self._store()).get(name)).data or b""
 
     async def _store(self) -> ObjectStore:
         if self._objects is None:

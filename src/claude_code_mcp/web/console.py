@@ -312,16 +312,15 @@ class Consoles:
 
     async def _expects(self, question: Question) -> bool:
         """Whether somebody with a browser, or with a receiver of notifications, may still come to see a question."""
-        owner = self._owner_of(question.session_id)
-        return owner is not None and await asyncio.to_thread(self._may_come, owner)
-
-    def _owner_of(self, session_id: str) -> str | None:
         sessions = self._service.sessions(principal=None)
-        return next((session.owner for session in sessions if session.id == session_id), None)
+        owner = next((session.owner for session in sessions if session.id == question.session_id), None)
+        if owner is None:
+            return False
 
-    def _may_come(self, principal: str) -> bool:
-        signed_in = any(console.signed_in(principal) for console in self._made)
-        return signed_in or self.push.has_receiver(principal)
+        def may_come() -> bool:
+            return any(console.signed_in(owner) for console in self._made) or self.push.has_receiver(owner)
+
+        return await asyncio.to_thread(may_come)
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
         """A question that opens while the page is open is seen at once."""

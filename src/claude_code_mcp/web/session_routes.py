@@ -92,7 +92,8 @@ class SessionRoutes:
             archived=archived,
         )
         plain = not offset and text is None and project is None and not archived
-        attention = await self._rows(user, await self._in_memory(user)) if plain else []
+        active = await self._service.catalogue(caller=user.caller, limit=_MOST_ROWS, active=True) if plain else []
+        attention = await self._rows(user, active)
         more = offset + limit if len(entries) > limit else None
         rows = await self._rows(user, entries[:limit])
         # Of a search nobody knows how much it will find.
@@ -100,9 +101,6 @@ class SessionRoutes:
         total = await self._service.catalogue_size(caller=user.caller, archived=archived) if counted else None
         listed = {"attention": most_urgent_first(attention), "sessions": rows, "nextOffset": more, "total": total}
         return answer(listed)
-
-    async def _in_memory(self, user: WebUser) -> Any:
-        return await self._service.catalogue(caller=user.caller, limit=_MOST_ROWS, active=True)
 
     async def _rows(self, user: WebUser, entries: Any) -> Any:
         in_memory = {session.id: session for session in self._service.sessions(principal=user.principal)}

@@ -56,7 +56,7 @@ from ...server.transports.access_tokens import Grant
 from ...server.transports.callers import SCOPE
 from ...server.transports.rate_limits import FailureLimit
 from ...state.invited_people import Person
-from ...state.oauth_grants import ACCESS_SECONDS, NewTokens, OAuthGrants, Reused, StoredToken
+from ...state.oauth_grants import ACCESS_SECONDS, NewTokens, OAuthGrants, Reused
 from ..push.receivers import SendFailed, check_url, looked_up
 from .passkeys import SealedRequests
 
@@ -402,12 +402,10 @@ class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
 
     async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
         """Ends everything of the consent that the token came of."""
-        found = await asyncio.to_thread(self._stored, token.token)
+        grants, text = self._grants, token.token
+        found = await asyncio.to_thread(lambda: grants.access_token(text) or grants.refresh_token(text))
         if found is not None:
             await asyncio.to_thread(self._grants.end, found.granted.grant_id)
-
-    def _stored(self, token: str) -> StoredToken | None:
-        return self._grants.access_token(token) or self._grants.refresh_token(token)
 
 
 # -- what programs ask ------------------------------------------------------------------------------------------------

@@ -467,7 +467,8 @@ class PushRoutes:
 
     def _receiver(self, arguments: ReceiverArguments, private: bool) -> Receiver:
         """InvalidArgument where something is missing, or does not belong to this kind."""
-        made = {"id": new_id(), "kind": arguments.kind, "created_at": time.time(), "device": _device(arguments.device)}
+        device = one_line(visible(arguments.device or ""), _LONGEST_DEVICE)
+        made = {"id": new_id(), "kind": arguments.kind, "created_at": time.time(), "device": device}
         if arguments.kind == "webpush":
             if arguments.subscription is None:
                 raise InvalidArgument("subscription: required", field="subscription")
@@ -534,7 +535,3 @@ class PushRoutes:
 def _target(receiver: Receiver) -> str:
     """Where it is, without what makes its address a secret: the rest of a subscription's, or a topic."""
     return urlsplit(receiver.url).netloc
-
-
-def _device(text: str | None) -> str:
-    return one_line(visible(text or ""), _LONGEST_DEVICE)
