@@ -90,8 +90,11 @@ def test_a_machine_is_found_by_id_before_name() -> None:
 
 
 def test_each_machine_is_listened_to_for_what_it_has() -> None:
-    wanted = ListenFilter({"resourcesListChanged": True, "resourceSubscriptions": ["claude-sessions:///"]})
-    wanted = wanted.with_resource("a", "u1").with_resource("a", "u2").with_task("b", "t1")
+    wanted = ListenFilter({"resourcesListChanged": True})
+    wanted.add("resourceSubscriptions", "u1", "a")
+    wanted.add("resourceSubscriptions", "claude-sessions:///")
+    wanted.add("resourceSubscriptions", "u2", "a")
+    wanted.add("taskIds", "t1", "b")
     assert wanted.at("a") == {
         "resourcesListChanged": True,
         "resourceSubscriptions": ["claude-sessions:///", "u1", "u2"],
@@ -101,7 +104,7 @@ def test_each_machine_is_listened_to_for_what_it_has() -> None:
         "resourceSubscriptions": ["claude-sessions:///"],
         "taskIds": ["t1"],
     }
-    assert wanted.at("c") == wanted.lists
+    assert wanted.at("c") == {"resourcesListChanged": True, "resourceSubscriptions": ["claude-sessions:///"]}
 
 
 def row(number: int, **more: Any) -> dict[str, Any]:

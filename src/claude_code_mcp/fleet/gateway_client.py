@@ -262,26 +262,16 @@ class Listening:
 
     async def _split(self) -> None:
         """Which machine each resource and task is at; what is about all sessions is at all of them."""
-        everywhere = []
-        uris = self._wanted.get("resourceSubscriptions")
+        uris, tasks = self._wanted.get("resourceSubscriptions"), self._wanted.get("taskIds")
         for uri in map(str, uris[:MOST_FOLLOWED] if isinstance(uris, list) else ()):
             session_id = session_of(uri)
+            # One that no machine holds is told of by whichever has it.
             holder = await self._fleet.holder(session_id) if session_id is not None else None
-            if holder is not None:
-                self._filter = self._filter.with_resource(holder, uri)
-            else:  # one that no machine holds is told of by whichever has it
-                everywhere.append(uri)
-        if everywhere:
-            at_all = {"resourceSubscriptions": everywhere}
-            by_machine = {
-                machine: {**wanted, "resourceSubscriptions": [*everywhere, *wanted.get("resourceSubscriptions", ())]}
-                for machine, wanted in self._filter.by_machine.items()
-            }
-            self._filter = ListenFilter({**self._filter.lists, **at_all}, by_machine)
-        tasks = self._wanted.get("taskIds")
+            self._filter.add("resourceSubscriptions", uri, holder)
         for task in tasks[:MOST_FOLLOWED] if isinstance(tasks, list) else ():
             with contextlib.suppress(InvalidArgument):
-                self._filter = self._filter.with_task(*split_id(task))
+                machine, task_id = split_id(task)
+                self._filter.add("taskIds", task_id, machine)
 
     def _attach(self, machines: Sequence[MachineIdentity]) -> "list[asyncio.Future[None]]":
         """Listens at every machine that is not listened to; the futures are done when it is known whether each does."""

@@ -13,7 +13,7 @@ id. Pure but for `LiveFleet`, which asks the fleet's buckets.
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol
 
@@ -214,29 +214,27 @@ def split_id(text: object) -> tuple[str, str]:
     return machine, rest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ListenFilter:
     """What a client of 2026-07-28 wants to hear of, split by machine."""
 
     lists: JsonObject
-    """What every machine is asked for."""
-    by_machine: Mapping[str, JsonObject] = field(default_factory=dict)
+    """The lists whose changes every machine is to tell."""
+    _everywhere: dict[str, list[str]] = field(default_factory=dict)
+    _by_machine: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+
+    def add(self, kind: str, key: str, machine_id: str | None = None) -> None:
+        """Asks one machine, or every machine, for a resource (`resourceSubscriptions`) or a task (`taskIds`)."""
+        wanted = self._everywhere if machine_id is None else self._by_machine.setdefault(machine_id, {})
+        wanted.setdefault(kind, []).append(key)
 
     def at(self, machine_id: str) -> JsonObject:
         """The filter for one machine; empty if nothing is wanted of it."""
-        return {**self.lists, **self.by_machine.get(machine_id, {})}
-
-    def with_resource(self, machine_id: str, uri: str) -> "ListenFilter":
-        return self._with(machine_id, "resourceSubscriptions", uri)
-
-    def with_task(self, machine_id: str, task_id: str) -> "ListenFilter":
-        return self._with(machine_id, "taskIds", task_id)
-
-    def _with(self, machine_id: str, kind: str, key: str) -> "ListenFilter":
-        known = self.by_machine.get(machine_id, {})
-        common = list(self.lists.get(kind, ()))
-        entry = {**known, kind: [*(known.get(kind) or common), key]}
-        return replace(self, by_machine={**self.by_machine, machine_id: entry})
+        wanted = dict(self.lists)
+        for part in (self._everywhere, self._by_machine.get(machine_id, {})):
+            for kind, keys in part.items():
+                wanted[kind] = [*wanted.get(kind, ()), *keys]
+        return wanted
 
 
 # -- placement --------------------------------------------------------------------------------------------------------
