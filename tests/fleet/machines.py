@@ -1,8 +1,9 @@
 """Machines for the tests of moving sessions: services with separate homes and state on one fleet."""
 
 import contextlib
+import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import SessionBusy
 from claude_code_mcp.fleet.connection import FleetConnection
 from claude_code_mcp.fleet.handover import Adoption, SessionMover
-from claude_code_mcp.fleet.ownership import KeptSecrets
 from claude_code_mcp.fleet.records import RecordStore, SecretSeal
 from claude_code_mcp.fleet.session_copy import FleetReplica
 from claude_code_mcp.fleet.transcripts import TranscriptStore
@@ -70,6 +70,16 @@ class Holdings:
         return self.known.get(session_id)
 
 
+class OpenSeal:
+    """Seals nothing, for tests without a keeper that are about something else."""
+
+    async def seal(self, session_id: str, secrets: Mapping[str, Any]) -> str:
+        return json.dumps({session_id: secrets})
+
+    async def unseal(self, session_id: str, sealed: str) -> dict[str, Any]:
+        return dict(json.loads(sealed)[session_id])
+
+
 @dataclass
 class Machine:
     name: str
@@ -101,7 +111,7 @@ async def machine(
     sandbox = Sandbox(root / name, model_url)
     given = load_settings({}, **{"state_dir": sandbox.root / "state", **settings})
     database = database_in(given.state_dir)
-    transcripts, records = TranscriptStore(fleet), RecordStore(fleet, database, secrets or KeptSecrets(fleet, name))
+    transcripts, records = TranscriptStore(fleet), RecordStore(fleet, database, secrets or OpenSeal())
     holdings, lost = Holdings(ledger, name), list[str]()
     replica = FleetReplica(transcripts, records, holdings.holding_of, lost.append)
     environment = sandbox.environment(**{RUN: os.environ[RUN]})
