@@ -17,9 +17,9 @@ from .config import Settings
 from .errors import InvalidArgument
 from .fleet.connection import FleetConnection
 from .fleet.gateway import Gateway
-from .fleet.live_fleet import LiveFleet, choose_machine
 from .fleet.machines import Membership
 from .fleet.ownership import OwnershipBucket
+from .fleet.routing import LiveFleet, choose_machine
 from .model.caller import LOCAL
 from .server.server import McpServer
 from .server.transports.http import HttpServer, check_exposure, http_app, read_address

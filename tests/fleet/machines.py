@@ -1,19 +1,18 @@
 """Machines for the tests of moving sessions: services with separate homes and state on one fleet."""
 
 import contextlib
+import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import SessionBusy
-from claude_code_mcp.fleet.adoption import Adoption
 from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.moving import SessionMover
-from claude_code_mcp.fleet.records import RecordStore
-from claude_code_mcp.fleet.sealing import SealingKey
+from claude_code_mcp.fleet.handover import Adoption, SessionMover
+from claude_code_mcp.fleet.records import RecordStore, SecretSeal
 from claude_code_mcp.fleet.session_copy import FleetReplica
 from claude_code_mcp.fleet.transcripts import TranscriptStore
 from claude_code_mcp.fleet.trees import TreeStore
@@ -71,6 +70,16 @@ class Holdings:
         return self.known.get(session_id)
 
 
+class OpenSeal:
+    """Seals nothing, for tests without a keeper that are about something else."""
+
+    async def seal(self, session_id: str, secrets: Mapping[str, Any]) -> str:
+        return json.dumps({session_id: secrets})
+
+    async def unseal(self, session_id: str, sealed: str) -> dict[str, Any]:
+        return dict(json.loads(sealed)[session_id])
+
+
 @dataclass
 class Machine:
     name: str
@@ -83,7 +92,6 @@ class Machine:
     mover: SessionMover
     holdings: Holdings
     lost: list[str]
-    key: SealingKey
 
     def local_transcript(self, session_id: str) -> Path:
         [found] = (self.sandbox.home / ".claude" / "projects").rglob(f"{session_id}.jsonl")
@@ -92,23 +100,27 @@ class Machine:
 
 @contextlib.asynccontextmanager
 async def machine(
-    name: str, fleet: FleetConnection, ledger: Ledger, root: Path, model_url: str, **settings: Any
+    name: str,
+    fleet: FleetConnection,
+    ledger: Ledger,
+    root: Path,
+    model_url: str,
+    secrets: SecretSeal | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Machine]:
     sandbox = Sandbox(root / name, model_url)
     given = load_settings({}, **{"state_dir": sandbox.root / "state", **settings})
     database = database_in(given.state_dir)
-    transcripts, records = TranscriptStore(fleet), RecordStore(fleet, database)
-    holdings, lost, key = Holdings(ledger, name), list[str](), SealingKey.new(name)
+    transcripts, records = TranscriptStore(fleet), RecordStore(fleet, database, secrets or OpenSeal())
+    holdings, lost = Holdings(ledger, name), list[str]()
     replica = FleetReplica(transcripts, records, holdings.holding_of, lost.append)
     environment = sandbox.environment(**{RUN: os.environ[RUN]})
     try:
         async with Service(given, environment, replica=replica) as service:
             service.observe(replica)
             trees = TreeStore(fleet)
-            mover = SessionMover(
-                service, replica, records, trees, Adoption(transcripts, records, database, key), holdings
-            )
+            mover = SessionMover(service, replica, records, trees, Adoption(transcripts, records, database), holdings)
             service.observe(mover)
-            yield Machine(name, sandbox, service, transcripts, records, replica, trees, mover, holdings, lost, key)
+            yield Machine(name, sandbox, service, transcripts, records, replica, trees, mover, holdings, lost)
     finally:
         await replica.close(10)

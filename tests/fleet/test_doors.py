@@ -15,16 +15,13 @@ from nats.js.errors import APIError
 
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied
 from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.certificates import client_context, server_certificate
 from claude_code_mcp.fleet.connection import FleetConnection, FleetUnreachable, PlainText, connect
-from claude_code_mcp.fleet.engine import ServerConfiguration
-from claude_code_mcp.fleet.enrolment import ask_operator, join
-from claude_code_mcp.fleet.host import Host, connect_to_host, hosting
-from claude_code_mcp.fleet.kept_stores import KeptJetStream
+from claude_code_mcp.fleet.engine import ServerConfiguration, client_context, server_certificate
+from claude_code_mcp.fleet.host import Host, ask_operator, connect_to_host, hosting, join
+from claude_code_mcp.fleet.kept_stores import KeptJetStream, access_to, store_request
 from claude_code_mcp.fleet.leases import HeldElsewhere, Holding, Holdings, MachineLease
 from claude_code_mcp.fleet.machines import Members
 from claude_code_mcp.fleet.ownership import KeptOwnership
-from claude_code_mcp.fleet.permissions import access_to, store_request
 from claude_code_mcp.fleet.tickets import (
     KeyRing,
     MachineKey,

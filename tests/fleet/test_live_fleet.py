@@ -12,10 +12,10 @@ from claude_code_mcp.fleet.connection import FleetConnection, connect
 from claude_code_mcp.fleet.engine import Running
 from claude_code_mcp.fleet.gateway import Gateway
 from claude_code_mcp.fleet.leases import Holding, Holdings
-from claude_code_mcp.fleet.live_fleet import LiveFleet, choose_machine
 from claude_code_mcp.fleet.machines import FleetMember, Machine, Members, Membership
-from claude_code_mcp.fleet.member import joined
 from claude_code_mcp.fleet.ownership import OwnershipBucket
+from claude_code_mcp.fleet.routing import LiveFleet, choose_machine
+from claude_code_mcp.fleet.runner import joined
 from claude_code_mcp.model.events import AuditEvent, Event, TurnStarted
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.fleet import merging
+from claude_code_mcp.fleet import merged_results
 from claude_code_mcp.fleet.routing import Goal, ListenFilter, find_machine, route, session_of, split_id, with_machine
 
 from .programs import NamedMachine
@@ -90,8 +90,11 @@ def test_a_machine_is_found_by_id_before_name() -> None:
 
 
 def test_each_machine_is_listened_to_for_what_it_has() -> None:
-    wanted = ListenFilter({"resourcesListChanged": True, "resourceSubscriptions": ["claude-sessions:///"]})
-    wanted = wanted.with_resource("a", "u1").with_resource("a", "u2").with_task("b", "t1")
+    wanted = ListenFilter({"resourcesListChanged": True})
+    wanted.add("resourceSubscriptions", "u1", "a")
+    wanted.add("resourceSubscriptions", "claude-sessions:///")
+    wanted.add("resourceSubscriptions", "u2", "a")
+    wanted.add("taskIds", "t1", "b")
     assert wanted.at("a") == {
         "resourcesListChanged": True,
         "resourceSubscriptions": ["claude-sessions:///", "u1", "u2"],
@@ -101,7 +104,7 @@ def test_each_machine_is_listened_to_for_what_it_has() -> None:
         "resourceSubscriptions": ["claude-sessions:///"],
         "taskIds": ["t1"],
     }
-    assert wanted.at("c") == wanted.lists
+    assert wanted.at("c") == {"resourcesListChanged": True, "resourceSubscriptions": ["claude-sessions:///"]}
 
 
 def row(number: int, **more: Any) -> dict[str, Any]:
@@ -118,7 +121,7 @@ def test_pages_of_many_machines_are_one_list() -> None:
         for machine, of_machine in rows.items():
             more = {"nextOffset": offset + 2} if len(of_machine) > offset + 2 else {}
             answers.append((machine, {"sessions": of_machine[: offset + 2], **more}))
-        page = merging.merged_sessions(answers, offset, 2)
+        page = merged_results.merged_sessions(answers, offset, 2)
         seen += [f"{each['sessionId']}{each['machine'][0]}" for each in page["sessions"]]
         offset = page.get("nextOffset")
     assert seen == ["9a", "8b", "7a", "6b", "5a", "2b", "1a"]
@@ -132,7 +135,7 @@ def test_costs_of_many_machines_have_one_total() -> None:
         ),
         (B, {"by": "day", "lines": [{"name": "d1", "usd": 0.2}], "total": {"usd": 0.2, "sessions": 2}, "leftOut": 3}),
     ]
-    merged = merging.merged_costs(answers)
+    merged = merged_results.merged_costs(answers)
     assert merged["total"] == {"usd": 0.3, "sessions": 3, "name": "total"}
     assert [line["machine"] for line in merged["lines"]] == ["a.example.org", "b.example.org"]
     assert merged["leftOut"] == 3
@@ -140,15 +143,15 @@ def test_costs_of_many_machines_have_one_total() -> None:
 
 def test_what_a_machine_could_not_read_is_said_with_its_name() -> None:
     error = {"code": "UNREADABLE", "message": "a file"}
-    merged = merging.merged_sessions([(A, {"sessions": []}), (B, {"sessions": [], "error": error})], 0, 50)
+    merged = merged_results.merged_sessions([(A, {"sessions": []}), (B, {"sessions": [], "error": error})], 0, 50)
     assert merged["error"] == {"code": "UNREADABLE", "message": "b.example.org: a file"}
 
 
 def test_a_refusal_of_every_machine_is_the_answer() -> None:
     refused = {"isError": True, "content": [{"type": "text", "text": "Error [INVALID_ARGUMENT]: limit"}]}
-    assert merging.merged_tool("claude_list_sessions", {}, [(A, refused), (B, refused)], []) == refused
+    assert merged_results.merged_tool("claude_list_sessions", {}, [(A, refused), (B, refused)], []) == refused
     accepted = {"structuredContent": {"sessions": [row(1)]}, "content": []}
-    merged = merging.merged_tool("claude_list_sessions", {}, [(A, refused), (B, accepted)], [])
+    merged = merged_results.merged_tool("claude_list_sessions", {}, [(A, refused), (B, accepted)], [])
     assert merged["structuredContent"]["unanswered"] == [
         {"machine": "a.example.org", "reason": "Error [INVALID_ARGUMENT]: limit"}
     ]

@@ -106,6 +106,9 @@ async def test_a_fleet_whose_machine_dies_in_the_middle_of_a_turn(tmp_path: Path
                 "laptop": True,
                 "desk": False,
             }
+            # It is back, with what it had of a session that another one has by now.
+            with laptop.started("is a machine", "runner", "--name", "laptop"):
+                await costs_count_once(server)
     until(lambda: not processes_of(places), "something was left running")
     assert "Traceback" not in server.errors + desk.errors
 
@@ -187,8 +190,8 @@ async def through_the_gateway(
     async with Client(stdio_client(front_of(server)), mode="legacy", elicitation_callback=person.answer) as client:
         work = tool("Bash", command="echo new > made.txt && git add made.txt && echo more >> a.txt")
         first = await call(
-            client, "claude_create_session", prompt=script("remember the word heron", work, "I will"), machine="laptop",
-            workingDirectory=str(source), allowedTools=["Bash"], waitSeconds=50,
+            client, "claude_code", prompt=script("remember the word heron", work, "I will"), machine="laptop",
+            cwd=str(source), allowedTools=["Bash"], env={"WORD": "heron-in-the-reeds"},
         )  # fmt: skip
         asking = script("ask", ask_user("Which colour?", "red", "blue"), text("thanks"))
         second = await call(
@@ -204,16 +207,39 @@ async def through_the_gateway(
         }
         before = await call(client, "claude_get_status", sessionId=first["sessionId"])
         await die_in_the_middle(client, first["sessionId"], runner, model, laptop.root)
-        found = script("go on", tool("Bash", command="git status --short && cat made.txt"), "at ${tool_result}")
+        found = script(
+            "go on", tool("Bash", command="git status --short && cat made.txt && echo $WORD"), "at ${tool_result}"
+        )
         answer = await continued(client, first["sessionId"], found)
     assert answer["machine"] in ("server", "desk")
     assert answer["lostTurn"]["code"] == "machine_lost"
     # The tree, with what was staged and what was not.
     assert "A  made.txt" in answer["result"]
     assert " M a.txt" in answer["result"]
-    assert answer["result"].endswith("new")
+    # And its variables, which the fleet's stores have sealed alone.
+    assert answer["result"].endswith("new\nheron-in-the-reeds")
     assert "remember the word heron" in str(model.requests[-1].body)
     assert answer["costUsd"] > before["costUsd"] > 0
+
+
+async def costs_count_once(server: Place) -> None:
+    """A machine that comes back asks by itself which of its sessions others have."""
+
+    async def report(uri: str) -> dict[str, Any]:
+        (content,) = (await client.read_resource(f"claude-sessions:///{uri}")).contents
+        return dict(json.loads(getattr(content, "text", "")))
+
+    async with Client(stdio_client(front_of(server)), mode="legacy") as client:
+        for _ in range(100):
+            listed, costs = await report(""), await report("costs?by=session")
+            ids = sorted(row["sessionId"] for row in listed["sessions"])
+            if "unanswered" not in listed and ids == sorted(line["name"] for line in costs["lines"]):
+                assert len(ids) == len({*ids}) == 2
+                by_day = await report("costs?by=day")
+                assert by_day["total"]["usd"] == pytest.approx(sum(line["usd"] for line in costs["lines"]))
+                return
+            await asyncio.sleep(0.5)
+    raise AssertionError(costs)
 
 
 async def die_in_the_middle(

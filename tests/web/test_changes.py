@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from claude_code_mcp.testing.script import script, text, tool
-from claude_code_mcp.web.change_list import LONGEST, files_of_diff
+from claude_code_mcp.web.change_routes import LONGEST, files_of_diff
 
 from .conftest import Console
 from .console_client import Browser

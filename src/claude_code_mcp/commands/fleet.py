@@ -222,10 +222,11 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
             ):
                 print(f"The fleet is up at {home.address}; this machine is {machine.name} ({machine.id}).")
                 _print_clients(gateway.url)
+                ticket = await home.enrolment.ticket()
                 print(
                     "To add a machine, run this on it within an hour (`claude-code-mcp fleet ticket` prints another):\n"
                 )
-                print(f"  claude-code-mcp runner --join {await home.enrolment.ticket()}\n", flush=True)
+                print(f"  claude-code-mcp runner --join {ticket}\n", flush=True)
                 await gateway.ended()
         finally:
             await connection.abandon()
@@ -233,7 +234,7 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
 
 async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, place: "GatewayPlace") -> None:
     from ..fleet.host import keeping  # noqa: PLC0415
-    from ..fleet.tickets import connect_credentials  # noqa: PLC0415
+    from ..fleet.tickets import connect_credentials, credentials_seed  # noqa: PLC0415
     from ..fleet_app import serving_gateway  # noqa: PLC0415
 
     assert settings.fleet_nats is not None
@@ -241,7 +242,8 @@ async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, 
     connection, machine_id = await connect_credentials(settings.fleet_nats, settings.fleet_creds)
     try:
         replicas = 3 if len(settings.fleet_nats.split(",")) >= 3 else 1
-        async with keeping(connection, replicas) as ownership:
+        seed = await asyncio.to_thread(credentials_seed, settings.fleet_creds)
+        async with keeping(connection, seed, replicas) as ownership:
             machine = _machine(arguments, settings, machine_id, await asyncio.to_thread(_cli_version, settings))
             async with (
                 _machine_at_work(settings, connection, machine, ownership),
@@ -270,8 +272,7 @@ async def _runner(arguments: argparse.Namespace, settings: Settings) -> None:
 
 async def _connected_runner(arguments: argparse.Namespace, settings: Settings) -> "tuple[FleetConnection, str]":
     """The connection of this machine, and its id; lets it in first, if it has a ticket."""
-    from ..fleet.enrolment import join  # noqa: PLC0415
-    from ..fleet.host import machine_file  # noqa: PLC0415
+    from ..fleet.host import join, machine_file  # noqa: PLC0415
     from ..fleet.tickets import (  # noqa: PLC0415
         MachineKey,
         Ticket,
@@ -419,7 +420,7 @@ def _table(alive: "list[Machine]", gone: "list[FleetMember]") -> list[str]:
 
 
 async def _ticket(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
-    from ..fleet.enrolment import ask_operator  # noqa: PLC0415
+    from ..fleet.host import ask_operator  # noqa: PLC0415
 
     ticket = (await ask_operator(connection, "ticket"))["ticket"]
     return print_outcome(arguments, {"ticket": ticket}, ticket)
@@ -437,7 +438,7 @@ async def _drain(connection: "FleetConnection", arguments: argparse.Namespace) -
 
 
 async def _remove(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
-    from ..fleet.enrolment import ask_operator  # noqa: PLC0415
+    from ..fleet.host import ask_operator  # noqa: PLC0415
     from ..fleet.machines import Membership  # noqa: PLC0415
 
     async with Membership(connection).followed() as membership:

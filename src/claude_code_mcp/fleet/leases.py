@@ -315,6 +315,11 @@ class Holdings:
         lease.lapsed = turns.pause
         lease.regained = self._confirm_all
 
+    @property
+    def lapses(self) -> int | None:
+        """How often this machine's lease has lapsed; None while it does not stand."""
+        return self._lease.lapses if self._lease.standing else None
+
     def valid(self, holding: Holding) -> bool:
         """Whether this machine may write to the session now. No await: ask it directly before the act."""
         current = self._held.get(holding.session_id)

@@ -7,15 +7,20 @@ what is new or its own; what another machine has or had, a gateway gives to it. 
 of the machine that asked: the reply of a request names any subject, and NATS does not check it.
 """
 
+import hashlib
+import hmac
 import json
 import logging
 import time
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import anyio
 import nats.errors
+from nacl.exceptions import CryptoError
+from nacl.public import PrivateKey, PublicKey, SealedBox
 from nats.aio.msg import Msg
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
@@ -29,10 +34,13 @@ log = logging.getLogger(__name__)
 
 FIRST_CLAIM_SECONDS = 2.0
 """How long a machine whose lease is gone can come back before its sessions may be taken."""
+MOST_ASKED = 500
+"""Sessions that a machine may ask about at once."""
 _ATTEMPTS = 8
 _REQUEST_SECONDS = 5.0
 _CLAIM_SECONDS = FIRST_CLAIM_SECONDS + _REQUEST_SECONDS
 _QUEUE = "keepers"
+_UNSEAL = ".unseal"
 
 
 class OwnershipBucket:
@@ -58,10 +66,6 @@ class OwnershipBucket:
         found = await self.last(session_id)
         return found if found is not None and found.machine else None
 
-    async def last(self, session_id: str) -> Holding | None:
-        """The holder; without a machine if the last one has given the session up, None if there never was one."""
-        return await self._entry(session_id)
-
     async def claim(self, session_id: str, principal: str, machine_id: str, *, only_given: bool = False) -> Holding:
         """Takes a session for a machine, with the next epoch.
 
@@ -70,7 +74,7 @@ class OwnershipBucket:
         Raises HeldElsewhere, or PermissionDenied if the session is another principal's or was not given.
         """
         for _ in range(_ATTEMPTS):
-            found = await self._entry(session_id)
+            found = await self.last(session_id)
             if found is not None:
                 if found.principal != principal:
                     raise PermissionDenied(f"Session {session_id} belongs to another principal.")
@@ -88,7 +92,7 @@ class OwnershipBucket:
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
         """Gives a session to a machine, as `claim` does for itself; None if it is the machine's already, which then
         keeps its epoch: whoever gives it twice takes it from nobody."""
-        found = await self._entry(session_id)
+        found = await self.last(session_id)
         if found is not None and (found.machine, found.principal) == (machine_id, principal):
             return None
         return await self.claim(session_id, principal, machine_id)
@@ -96,7 +100,7 @@ class OwnershipBucket:
     async def confirm(self, holding: Holding) -> Holding:
         """Writes a holding again with its epoch. Raises HeldElsewhere if another machine, or nobody, has it now."""
         for _ in range(_ATTEMPTS):
-            found = await self._entry(holding.session_id)
+            found = await self.last(holding.session_id)
             if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
                 raise HeldElsewhere(found or Holding(holding.session_id, "", holding.epoch, holding.principal, 0))
             try:
@@ -107,7 +111,7 @@ class OwnershipBucket:
 
     async def release(self, holding: Holding) -> None:
         """Gives a session up; its epoch stays, so that the next holder has a newer one."""
-        found = await self._entry(holding.session_id)
+        found = await self.last(holding.session_id)
         if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
             return
         try:
@@ -137,7 +141,8 @@ class OwnershipBucket:
         self._missing.pop(machine_id, None)
         return True
 
-    async def _entry(self, session_id: str) -> Holding | None:
+    async def last(self, session_id: str) -> Holding | None:
+        """The holder; without a machine if the last one has given the session up, None if there never was one."""
         try:
             entry = await self._sessions.get(names.token(session_id))
         except KeyNotFoundError:
@@ -164,15 +169,19 @@ class Keeper:
     Any number of keepers may run; each request is answered by one of them.
     """
 
-    def __init__(self, connection: FleetConnection, bucket: OwnershipBucket, verbs: Mapping[str, Verb] = {}) -> None:
+    def __init__(self, connection: FleetConnection, bucket: OwnershipBucket, seed: str) -> None:
+        """`seed` is the secret of the operator's key; from it follows the key that secrets are sealed for."""
         self._connection = connection
         self._bucket = bucket
+        self._secret = PrivateKey(hmac.digest(seed.encode(), b"claude-code-mcp: secrets of sessions", "sha256"))
         self._verbs: dict[str, Verb] = {
             "claim": self._claim,
             "confirm": self._confirm,
             "release": self._release,
             "read": self._read,
-            **verbs,
+            "elsewhere": self._elsewhere,
+            "sealing_key": self._sealing_key,
+            "unseal": self._unseal,
         }
 
     @asynccontextmanager
@@ -181,11 +190,21 @@ class Keeper:
         async with anyio.create_task_group() as tasks:
 
             async def take(message: Msg) -> None:
-                # In a task of its own: a claim waits for seconds, and others must not wait behind it.
-                tasks.start_soon(self._answer, message)
+                if not message.subject.endswith(_UNSEAL):
+                    # In a task of its own: a claim waits for seconds, and others must not wait behind it.
+                    tasks.start_soon(self._answer, message)
 
+            async def take_sealed(message: Msg) -> None:
+                # Every keeper hears of it, and the one answers whose key it was sealed for.
+                if f'"{_key_id(self._secret.public_key)}.'.encode() in message.data:
+                    tasks.start_soon(self._answer, message)
+
+            answering = self._connection.answering
             try:
-                async with self._connection.answering({"fleet.keeper.*.*": take}, _QUEUE):
+                async with (
+                    answering({"fleet.keeper.*.*": take}, _QUEUE),
+                    answering({f"fleet.keeper.*{_UNSEAL}": take_sealed}),
+                ):
                     yield
             finally:
                 tasks.cancel_scope.cancel()
@@ -213,14 +232,6 @@ class Keeper:
         except nats.errors.Error as problem:
             log.debug("an answer to machine %s was not sent: %s", machine_id, problem)
 
-    async def holding_of(self, machine_id: str, session_id: str) -> Holding:
-        """The holding of a machine. Raises PermissionDenied if it does not hold the session: for verbs that read or
-        write what belongs to one."""
-        found = await self._bucket.read(session_id)
-        if found is None or found.machine != machine_id:
-            raise PermissionDenied(f"Machine {machine_id} does not hold session {session_id}.")
-        return found
-
     async def _claim(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         session_id, principal = str(arguments["session_id"]), str(arguments["principal"])
         return _fields(await self._bucket.claim(session_id, principal, machine_id, only_given=True))
@@ -235,6 +246,24 @@ class Keeper:
         # Who holds a session is no secret from a machine that knows the session's id.
         found = await self._bucket.read(str(arguments["session_id"]))
         return None if found is None else _fields(found)
+
+    async def _elsewhere(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        asked = [names.token(str(session_id)) for session_id in arguments["sessions"][:MOST_ASKED]]
+        found = [await self._bucket.read(session_id) for session_id in asked]
+        return [each.session_id for each in found if each is not None and each.machine != machine_id]
+
+    async def _sealing_key(self, _: str, __: dict[str, Any]) -> Any:
+        return b64encode(bytes(self._secret.public_key)).decode()
+
+    async def _unseal(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        session_id = str(arguments["session_id"])
+        key = PublicKey(b64decode(arguments["key"]))
+        secrets = _opened(self._secret, session_id, str(arguments["sealed"]))
+        # Last: whoever is told is the holder at this moment.
+        found = await self._bucket.read(session_id)
+        if found is None or found.machine != machine_id:
+            raise PermissionDenied(f"Machine {machine_id} does not hold session {session_id}.")
+        return _sealed(key, session_id, secrets)
 
 
 class KeptOwnership:
@@ -277,6 +306,54 @@ class KeptOwnership:
         if answer["error"] == "HeldElsewhere":
             raise HeldElsewhere(Holding(**answer["holding"]))
         raise _REFUSALS.get(answer["error"], ClaudeCodeError)(answer["message"])
+
+
+class KeptSecrets:
+    """Secrets of sessions, sealed for the keeper, which opens them for the machine that holds the session.
+
+    Neither NATS nor another machine can read them. The keeper runs beside the gateway, which has seen them when the
+    session was begun. Of several keepers the one opens them whose key they were sealed for. Asking raises LeaseLapsed
+    if no keeper answers.
+    """
+
+    def __init__(self, connection: FleetConnection, machine_id: str) -> None:
+        self._keeper = KeptOwnership(connection, machine_id)
+        self._key: PublicKey | None = None
+
+    async def seal(self, session_id: str, secrets: Mapping[str, Any]) -> str:
+        """The secrets as they may stand in a store of the fleet."""
+        if self._key is None:
+            self._key = PublicKey(b64decode(await self._keeper.ask("sealing_key")))
+        return _sealed(self._key, session_id, secrets)
+
+    async def unseal(self, session_id: str, sealed: str) -> dict[str, Any]:
+        """The secrets of a session that this machine holds. Raises InvalidArgument for what was sealed for another
+        session or by another fleet, PermissionDenied if this machine does not hold it."""
+        own = PrivateKey.generate()  # for this answer alone: it passes through NATS as well
+        key = b64encode(bytes(own.public_key)).decode()
+        return _opened(own, session_id, await self._keeper.ask("unseal", session_id=session_id, sealed=sealed, key=key))
+
+
+def _sealed(key: PublicKey, session_id: str, secrets: Mapping[str, Any]) -> str:
+    """The key that it is for, and an X25519 sealed box (libsodium). That names its session, so that it cannot pass for
+    the one of another session."""
+    content = json.dumps({"session": session_id, "secrets": secrets}).encode()
+    return f"{_key_id(key)}.{b64encode(SealedBox(key).encrypt(content)).decode()}"
+
+
+def _key_id(key: PublicKey) -> str:
+    return hashlib.sha256(bytes(key)).hexdigest()[:16]
+
+
+def _opened(key: PrivateKey, session_id: str, sealed: str) -> dict[str, Any]:
+    try:
+        content = json.loads(SealedBox(key).decrypt(b64decode(sealed.partition(".")[2], validate=True)))
+        if content["session"] != session_id:
+            raise ValueError
+        return dict(content["secrets"])
+    except (CryptoError, ValueError, KeyError, TypeError):
+        message = f"The secrets of session {session_id} were sealed for another session or key, or are damaged."
+        raise InvalidArgument(message) from None
 
 
 _REFUSALS: dict[str, type[ClaudeCodeError]] = {

@@ -5,8 +5,7 @@ open questions and where its tree is. It is replaced by compare-and-swap and car
 earlier holder can neither undo it nor go on unnoticed.
 
 Secrets never stand in it as they are: variables and MCP servers of a session (`env`, `mcp_servers`, agents with
-servers) are left out of the record and named in `left_out`. They are sealed for the machines that may have them
-(`sealing.py`); on any other machine the session goes on only when it is given them again.
+servers) are left out of the record, named in `left_out`, and sealed beside it (`KeptSecrets` of `ownership.py`).
 """
 
 import asyncio
@@ -20,13 +19,12 @@ from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 from pydantic import BaseModel, ConfigDict
 
-from ..errors import InvalidArgument, SessionNotFound
+from ..errors import InvalidArgument, SessionNotFound, UpstreamUnavailable
 from ..model.options import SessionOptions
 from ..state.database import Database
 from ..state.session_records import SessionRecord
 from . import names
 from .connection import FleetConnection
-from .sealing import seal
 from .transcripts import FleetUnavailable, LostSession, SessionHolding, answering
 
 if TYPE_CHECKING:
@@ -58,8 +56,8 @@ class SessionDocument(BaseModel):
     record: SessionRecord
     left_out: tuple[str, ...] = ()
     """The options that hold secrets, and are not in the record."""
-    sealed: Mapping[str, str] = {}
-    """These options, sealed for each machine that may have them."""
+    sealed: str = ""
+    """These options, sealed for the keeper."""
     keys: tuple[tuple[str, str, str, str, str, str, int, float], ...] = ()
     """Keys of messages: principal, session, key, message, digest, target, whether accepted, time."""
     spending: tuple[tuple[str, str, float], ...] = ()
@@ -71,22 +69,24 @@ class SessionDocument(BaseModel):
     """Why the tree could not be saved since."""
 
 
-class Questions(Protocol):
-    """Says which questions of a session are open."""
+class SecretSeal(Protocol):
+    """Seals secrets of sessions, and opens them for their holder: `KeptSecrets` of `ownership.py`."""
 
-    def __call__(self, session_id: str) -> Sequence[UnansweredQuestion]: ...
+    async def seal(self, session_id: str, secrets: Mapping[str, Any]) -> str: ...
+
+    async def unseal(self, session_id: str, sealed: str) -> dict[str, Any]: ...
 
 
 class RecordStore:
     """The documents of the fleet, as one machine reads and writes them."""
 
-    def __init__(self, connection: FleetConnection, database: Database, questions: Questions | None = None) -> None:
+    def __init__(self, connection: FleetConnection, database: Database, secrets: SecretSeal) -> None:
         """`database` is this machine's, which has keys and spending."""
         self._connection = connection
         self._database = database
-        self.questions: Questions = questions or (lambda _: ())
-        self.receivers: Callable[[str], Mapping[str, bytes]] = lambda _: {}
-        """The machines that may have the secrets of a session, with their public keys."""
+        self._secrets = secrets
+        self.questions: Callable[[str], Sequence[UnansweredQuestion]] = lambda _: ()
+        """Says which questions of a session are open."""
         self.trees: dict[str, Mapping[str, Any]] = {}
         """The last saved tree of each session of this machine; goes into its document with the next write."""
         self.tree_flaws: dict[str, str] = {}
@@ -98,11 +98,13 @@ class RecordStore:
         FleetUnavailable if NATS does not answer: it may be called again."""
         safe, left_out = without_secrets(record)
         keys, spending = await asyncio.to_thread(self._database.read, lambda db: _beside(db, record.session_id))
-        sealed: dict[str, str] = {}
+        sealed = ""
         if left_out:
-            secrets = record.options.model_dump(include=set(left_out))
-            for machine_id, public in self.receivers(record.session_id).items():
-                sealed[machine_id] = seal(record.session_id, machine_id, public, secrets)
+            secrets = record.options.model_dump(mode="json", include=set(left_out))
+            try:
+                sealed = await self._secrets.seal(record.session_id, secrets)
+            except UpstreamUnavailable as problem:
+                raise FleetUnavailable(problem.message) from problem
         document = SessionDocument(
             epoch=holding.epoch,
             record=safe,
@@ -124,6 +126,19 @@ class RecordStore:
             raise SessionNotFound(f"The fleet has no record of session {session_id}.", session_id=session_id)
         return found
 
+    async def whole_record(self, document: SessionDocument) -> SessionRecord:
+        """The record with the options that were left out, for the machine that holds the session. Raises
+        InvalidArgument if they are not what was sealed for it, and as `SecretSeal.unseal`."""
+        record = document.record
+        if not document.left_out:
+            return record
+        secrets = await self._secrets.unseal(record.session_id, document.sealed)
+        if not secrets.keys() >= {*document.left_out}:  # without them the session would not be the one that it was
+            raise InvalidArgument(f"The fleet's record of session {record.session_id} lacks options that it names.")
+        values = {name: secrets[name] for name in document.left_out}
+        options = SessionOptions.model_validate({**record.options.model_dump(), **values})
+        return record.model_copy(update={"options": options})
+
     async def take_over(self, session_id: str, holding: SessionHolding) -> SessionDocument:
         """The document, which from now on no earlier epoch can replace. Raises as `read` and `put`."""
         document = await self.read(session_id)
@@ -133,11 +148,6 @@ class RecordStore:
             document = document.model_copy(update={"epoch": holding.epoch})
             await self._replace(session_id, document, over=True)
         return document
-
-    async def remove(self, session_id: str) -> None:
-        """Forgets a session for good."""
-        with answering():
-            await (await self._kv()).delete(names.token(session_id))
 
     async def _replace(self, session_id: str, document: SessionDocument, *, over: bool = False) -> None:
         value = zlib.compress(document.model_dump_json().encode())
@@ -210,22 +220,6 @@ def without_secrets(record: SessionRecord) -> tuple[SessionRecord, tuple[str, ..
         outcome, cut = dataclasses.replace(outcome, result=outcome.result[:_LONGEST_RESULT]), True
     update = {"options": options.model_copy(update=changes), "outcome": outcome, "result_cut": cut}
     return record.model_copy(update=update), tuple(left_out)
-
-
-def with_secrets(document: SessionDocument, secrets: Mapping[str, Any]) -> SessionRecord:
-    """The record with the options that were left out. InvalidArgument if one of them is not given: without them the
-    session would not be the one that it was."""
-    missing = [name for name in document.left_out if name not in secrets]
-    if missing:
-        raise InvalidArgument(
-            f"Session {document.record.session_id} was started with {' and '.join(missing)}, which may hold secrets "
-            f"and did not leave its machine. Name {' and '.join(missing)} again to go on with it here.",
-            field=missing[0],
-            missing=missing,
-        )
-    values = {name: secrets[name] for name in document.left_out}
-    options = SessionOptions.model_validate({**document.record.options.model_dump(), **values})
-    return document.record.model_copy(update={"options": options})
 
 
 # -- rows beside the record -------------------------------------------------------------------------------------------

@@ -1,19 +1,27 @@
-"""Where a request of a gateway's client goes, decided from the request alone.
+"""Where a request of a gateway's client goes, decided from the request alone, and on which machine a session begins.
 
 A call about a session goes to the machine that holds it, one that begins a session to a machine that is chosen, and
 what is about all sessions to every machine. What a machine gives out and is asked for later without a session (the
 state of a call that waits for an answer, the id of a task) gets the machine's id in front, so that any gateway finds
 the way back.
+
+A machine that does not fit a new session is refused with the reason, never passed over silently. Among those that fit
+the first criterion that differs decides: a repository that is there already, more free slots, more free memory, the
+id. Pure but for `LiveFleet`, which asks the fleet's buckets.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol
 
-from ..errors import InvalidArgument
+from .. import __version__
+from ..errors import InvalidArgument, LimitReached
 from .leases import Holding
+from .machines import FleetMember, Machine, Membership
+from .ownership import OwnershipBucket
 
 JsonObject = Mapping[str, Any]
 
@@ -136,7 +144,8 @@ def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PL
     if machine is not None and (not isinstance(machine, str) or not takes_machine):
         problem = "must be a text" if takes_machine else "unknown field"
         raise InvalidArgument(f"machine: {problem}", field="machine")
-    if labels and (name not in BEGINNING or not _are_labels(labels)):
+    are_labels = isinstance(labels, list) and len(labels) <= _MOST_LABELS and all(isinstance(x, str) for x in labels)
+    if labels and (name not in BEGINNING or not are_labels):
         raise InvalidArgument("labels: must be a list of texts, for a new session", field="labels")
     sent = {**params, "arguments": arguments}
     if params.get("requestState") is not None:
@@ -161,10 +170,6 @@ def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PL
     if name in ABOUT_A_MACHINE:
         return RequestRoute(Goal.MACHINE, sent)
     return RequestRoute(Goal.ANY, sent)  # which refuses it, and says what is wrong with it
-
-
-def _are_labels(labels: object) -> bool:
-    return isinstance(labels, list) and len(labels) <= _MOST_LABELS and all(isinstance(each, str) for each in labels)
 
 
 def _resource_route(params: JsonObject) -> RequestRoute:
@@ -209,26 +214,215 @@ def split_id(text: object) -> tuple[str, str]:
     return machine, rest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ListenFilter:
     """What a client of 2026-07-28 wants to hear of, split by machine."""
 
     lists: JsonObject
-    """What every machine is asked for."""
-    by_machine: Mapping[str, JsonObject] = field(default_factory=dict)
+    """The lists whose changes every machine is to tell."""
+    _everywhere: dict[str, list[str]] = field(default_factory=dict)
+    _by_machine: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+
+    def add(self, kind: str, key: str, machine_id: str | None = None) -> None:
+        """Asks one machine, or every machine, for a resource (`resourceSubscriptions`) or a task (`taskIds`)."""
+        wanted = self._everywhere if machine_id is None else self._by_machine.setdefault(machine_id, {})
+        wanted.setdefault(kind, []).append(key)
 
     def at(self, machine_id: str) -> JsonObject:
         """The filter for one machine; empty if nothing is wanted of it."""
-        return {**self.lists, **self.by_machine.get(machine_id, {})}
+        wanted = dict(self.lists)
+        for part in (self._everywhere, self._by_machine.get(machine_id, {})):
+            for kind, keys in part.items():
+                wanted[kind] = [*wanted.get(kind, ()), *keys]
+        return wanted
 
-    def with_resource(self, machine_id: str, uri: str) -> "ListenFilter":
-        return self._with(machine_id, "resourceSubscriptions", uri)
 
-    def with_task(self, machine_id: str, task_id: str) -> "ListenFilter":
-        return self._with(machine_id, "taskIds", task_id)
+# -- placement --------------------------------------------------------------------------------------------------------
 
-    def _with(self, machine_id: str, kind: str, key: str) -> "ListenFilter":
-        known = self.by_machine.get(machine_id, {})
-        common = list(self.lists.get(kind, ()))
-        entry = {**known, kind: [*(known.get(kind) or common), key]}
-        return replace(self, by_machine={**self.by_machine, machine_id: entry})
+
+MEMORY_OF_A_SESSION = 160 << 20
+"""Bytes that a machine must have free for one more session."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a session needs of its machine."""
+
+    version: str
+    """Of claude-code-mcp, that of the gateway: another one may speak differently."""
+    machine: str | None = None
+    """The id or the name of the only machine that will do."""
+    labels: frozenset[str] = frozenset()
+    """The machine must have all of them."""
+    allowed_labels: frozenset[str] | None = None
+    """By the caller's policy: the machine must have one of them. None: any machine."""
+    repository: str | None = None
+    """The machine that has it is preferred."""
+    cli_version: str | None = None
+    """Of Claude Code, if only that one will do."""
+
+
+class NoMachine(LimitReached):
+    """No machine can take the session now. `reasons` has one for each machine; `waiting_helps` says whether a machine
+    is only full or short of memory, so that another time may do."""
+
+    def __init__(self, reasons: dict[str, str], waiting_helps: bool) -> None:
+        listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or "the fleet has no machine"
+        super().__init__(f"No machine can take the session: {listed}.", reasons=reasons, waiting_helps=waiting_helps)
+        self.reasons = reasons
+        self.waiting_helps = waiting_helps
+
+
+def choose(machines: Sequence[Machine], demand: Demand) -> Machine:
+    """The machine for a session. Raises NoMachine with the reason for each machine."""
+    refused = {machine.id: refusal(machine, demand) for machine in machines}
+    fitting = [machine for machine in machines if refused[machine.id] is None]
+    if not fitting:
+        reasons = {f"{machine.name} ({machine.id})": refused[machine.id] or "" for machine in machines}
+        waiting_helps = any(_never_fits(machine, demand) is None for machine in machines)
+        raise NoMachine(reasons, waiting_helps)
+    return min(fitting, key=lambda machine: _rank(machine, demand))
+
+
+def _rank(machine: Machine, demand: Demand) -> tuple[bool, int, int, str]:
+    elsewhere = demand.repository is not None and demand.repository not in machine.repositories
+    return (elsewhere, -machine.free_slots, -machine.free_memory, machine.id)
+
+
+def refusal(machine: Machine, demand: Demand) -> str | None:
+    """Why a machine cannot take the session now; None if it can."""
+    never = _never_fits(machine, demand)
+    if never is not None:
+        return never
+    if machine.free_slots == 0:
+        return f"full, {machine.sessions} of {machine.capacity} sessions"
+    if machine.free_memory < MEMORY_OF_A_SESSION:
+        return f"only {machine.free_memory >> 20} MiB of memory free"
+    return None
+
+
+def _never_fits(machine: Machine, demand: Demand) -> str | None:
+    """Why the machine will not do however long one waits."""
+    missing = demand.labels - machine.labels
+    checks = (
+        (
+            demand.machine not in (None, machine.id, machine.name),
+            f"not the machine {demand.machine} that was asked for",
+        ),
+        (missing, f"without the label {', '.join(sorted(missing))}"),
+        (
+            demand.allowed_labels is not None and not demand.allowed_labels & machine.labels,
+            "not allowed by the policy",
+        ),
+        (machine.version != demand.version, f"version {machine.version} of claude-code-mcp, not {demand.version}"),
+        (not machine.cli_version, "without Claude Code"),
+        (
+            demand.cli_version not in (None, machine.cli_version),
+            f"Claude Code {machine.cli_version}, not {demand.cli_version}",
+        ),
+        (machine.draining, "drained: it takes nothing new"),
+        (machine.capacity == 0, "takes no sessions"),
+    )
+    return next((reason for applies, reason in checks if applies), None)
+
+
+@dataclass
+class FairQueue:
+    """Those who wait for a machine, first come first served for each principal, and the principals in turn.
+
+    However many sessions one principal asks for, each other waits for at most one of them between two of its own. A
+    machine that becomes free goes to the first in this order that fits on it.
+    """
+
+    longest: int = 10_000
+    _waiting: dict[str, deque[tuple[str, Demand]]] = field(default_factory=dict)
+    """Principal → what it waits for. The order of the principals is the order of their turns."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def add(self, ticket: str, principal: str, demand: Demand) -> int:
+        """Queues a demand and returns its position, from 1. Raises LimitReached if the queue is full."""
+        if any(ticket == queued for queued, _ in self._in_turn()):
+            raise InvalidArgument(f"{ticket} is queued already")
+        if len(self) >= self.longest:
+            raise LimitReached(f"{self.longest} sessions wait for a machine, which is the most.")
+        self._waiting.setdefault(principal, deque()).append((ticket, demand))
+        return self.position(ticket)
+
+    def position(self, ticket: str) -> int:
+        """The place of a demand, from 1. Raises InvalidArgument if it does not wait."""
+        for number, (queued, _) in enumerate(self._in_turn(), 1):
+            if queued == ticket:
+                return number
+        raise InvalidArgument(f"{ticket} does not wait for a machine")
+
+    def remove(self, ticket: str) -> None:
+        """Takes a demand out; does nothing if it does not wait. The turn of its principal stays where it is."""
+        for principal, demands in self._waiting.items():
+            for item in demands:
+                if item[0] == ticket:
+                    demands.remove(item)
+                    if not demands:
+                        del self._waiting[principal]
+                    return
+
+    def next(self, machines: Sequence[Machine]) -> tuple[str, Machine] | None:
+        """Takes out the first demand that fits on a machine now, with that machine; None if none fits. Afterwards all
+        other principals that wait have their turn before the one that was served."""
+        refused: set[Demand] = set()  # most demands are alike: each kind is looked at once
+        for ticket, demand in list(self._in_turn()):
+            if demand in refused:
+                continue
+            try:
+                machine = choose(machines, demand)
+            except NoMachine:
+                refused.add(demand)
+                continue
+            principal = next(name for name, demands in self._waiting.items() if (ticket, demand) in demands)
+            self.remove(ticket)
+            if principal in self._waiting:
+                self._waiting[principal] = self._waiting.pop(principal)  # to the end of the turns
+            return ticket, machine
+        return None
+
+    def _in_turn(self) -> Iterator[tuple[str, Demand]]:
+        """All that wait in the order in which they will be served: one of each principal, then the second of each."""
+        columns = [list(demands) for demands in self._waiting.values()]
+        for row in range(max(map(len, columns), default=0)):
+            yield from (column[row] for column in columns if row < len(column))
+
+
+# -- live fleet -------------------------------------------------------------------------------------------------------
+
+
+class LiveFleet:
+    """The fleet as its buckets say: `FleetView` of `routing.py`."""
+
+    def __init__(self, membership: Membership, ownership: OwnershipBucket) -> None:
+        self._membership = membership
+        self._ownership = ownership
+
+    def machines(self) -> Sequence[Machine]:
+        return self._membership.machines()
+
+    def gone(self) -> Sequence[FleetMember]:
+        return self._membership.gone()
+
+    async def changed(self) -> None:
+        await self._membership.changed.wait()
+
+    async def holder(self, session_id: str) -> str | None:
+        holding = await self._ownership.last(session_id)
+        return holding.machine if holding is not None else None
+
+    async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
+        return await self._ownership.give(session_id, principal, machine_id)
+
+    async def take_back(self, holding: Holding) -> None:
+        await self._ownership.release(holding)
+
+
+def choose_machine(machines: Sequence[Machine], request: PlacementRequest) -> Machine:
+    """A machine of this very version for a new session. Raises NoMachine with the reason for each machine."""
+    return choose(machines, Demand(version=__version__, machine=request.machine, labels=request.labels))

@@ -1,7 +1,8 @@
 """A machine of a fleet at work: the ordinary server, the copy of its sessions, its lease, and its door for gateways.
 
 The order in which it is built up is that in which it can be taken down: the lease outlives the sessions, whose copy is
-completed before it is given up, so that nobody takes a session that still runs here.
+completed before it is given up, so that nobody takes a session that still runs here. Turns are paused before the lease
+ends, go on when it is regained, or end because the session is another machine's.
 """
 
 import asyncio
@@ -14,22 +15,136 @@ from pathlib import Path
 import anyio
 
 from ..config import Settings
+from ..errors import ClaudeCodeError, PermissionDenied, SessionBusy
+from ..model.caller import LOCAL_CALLER
+from ..processes import pausing
 from ..server.server import McpServer
+from ..service import Service
 from ..state.state_directory import database_in
-from .adoption import Adoption
 from .connection import FleetConnection
-from .leases import Holdings, Ownership
+from .handover import Adoption, SessionMover
+from .leases import RENEWAL_SECONDS, Holding, Holdings, MachineLease, Ownership, Turns
 from .machine_server import Taken, serve_machine
-from .machines import Machine
-from .member import joined
-from .moving import SessionMover
+from .machines import Machine, MachineReport
+from .ownership import MOST_ASKED, KeptOwnership, KeptSecrets
 from .records import RecordStore
 from .session_copy import FleetReplica
 from .transcripts import TranscriptStore
 from .trees import TreeStore
-from .turns import MachineTurns
 
 log = logging.getLogger(__name__)
+
+
+class MachineRemoved(PermissionDenied):
+    """The fleet no longer takes this machine's key."""
+
+
+@asynccontextmanager
+async def joined(
+    connection: FleetConnection,
+    machine: Machine,
+    ownership: Ownership,
+    turns: Turns,
+    count_sessions: Callable[[], int] = lambda: 0,
+) -> AsyncIterator[Holdings]:
+    """Is a member of the fleet until the end of the block; when it begins, the others can see this machine.
+
+    Raises MachineRemoved, also later, when the machine's key is revoked: what it holds is lost with its lease, so
+    everything within the block is cancelled.
+    """
+    lease = MachineLease(connection, machine.id, MachineReport(machine, count_sessions))
+    holdings = Holdings(lease, ownership, turns)
+    removed = False
+    async with lease.kept(), anyio.create_task_group() as tasks:
+
+        async def end_when_refused() -> None:
+            nonlocal removed
+            await connection.refused.wait()
+            removed = True
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(end_when_refused)
+        yield holdings
+        tasks.cancel_scope.cancel()
+    if removed:
+        raise MachineRemoved("The fleet no longer takes this machine's key: it was removed.")
+
+
+# -- turns ------------------------------------------------------------------------------------------------------------
+
+
+_LOST = (
+    "This machine was cut off from the fleet, and another one has taken the session. What the turn had done by then "
+    "may be done; the session goes on there."
+)
+
+
+class MachineTurns:
+    """The `Turns` of a machine that runs sessions. Until it is given a service nothing runs."""
+
+    def __init__(self) -> None:
+        self._service: Service | None = None
+        self._holdings: Holdings | None = None
+        self._replica: FleetReplica | None = None
+
+    def bind(self, service: Service, holdings: Holdings, replica: FleetReplica) -> None:
+        """From now on these sessions are paused and ended."""
+        self._service, self._holdings, self._replica = service, holdings, replica
+
+    @property
+    def busy(self) -> int:
+        """How many sessions are at work."""
+        if self._service is None:
+            return 0
+        return sum(session.busy for session in self._service.sessions(principal=None))
+
+    def pause(self) -> None:
+        """Stops the processes of all sessions that this machine holds."""
+        if self._service is None or self._holdings is None:
+            return
+        holdings = self._holdings
+        sessions = [each for each in self._service.sessions(principal=None) if holdings.held(each.id) is not None]
+        pausing.pause([pid for session in sessions if (pid := session.pid) is not None])
+
+    async def resume(self, holding: Holding) -> None:
+        """The processes of the session go on."""
+        pid = self._pid(holding.session_id)
+        if pid is not None:
+            pausing.resume([pid])
+
+    async def end(self, holding: Holding) -> None:
+        """The session's processes are killed, its turn ends with `machine_lost`, and nothing of it is kept here."""
+        await self._end(holding.session_id)
+
+    def lost(self, session_id: str) -> None:
+        """A write has shown that another machine has the session."""
+        if self._service is not None:
+            self._service.start_task(self._end(session_id))
+
+    async def _end(self, session_id: str) -> None:
+        service, replica = self._service, self._replica
+        if service is None or replica is None:
+            return
+        pid = self._pid(session_id)
+        if pid is not None:
+            # First: not one command more. The end of the process is reported only after the turn has ended.
+            pausing.kill([pid])
+        try:
+            await service.relocation.lose(session_id, _LOST)
+        except SessionBusy as error:
+            log.warning("%s", error.message)  # somebody waits to send it a message, and will be refused
+        replica.forget(session_id)
+        replica.note_elsewhere([session_id])
+
+    def _pid(self, session_id: str) -> int | None:
+        if self._service is None:
+            return None
+        found = [each.pid for each in self._service.sessions(principal=None) if each.id == session_id]
+        return found[0] if found else None
+
+
+# -- a machine at work ------------------------------------------------------------------------------------------------
+
 
 ServerWith = Callable[[FleetReplica], AbstractAsyncContextManager[McpServer]]
 """Makes the ordinary server of this machine, which tells the replica of its sessions."""
@@ -65,7 +180,8 @@ async def _serving(
     holdings: Holdings,
 ) -> AsyncIterator[None]:
     database = database_in(settings.state_dir)
-    transcripts, records = TranscriptStore(connection), RecordStore(connection, database)
+    transcripts = TranscriptStore(connection)
+    records = RecordStore(connection, database, KeptSecrets(connection, machine_id))
     replica = FleetReplica(transcripts, records, holdings.held, turns.lost, holdings.claim)
     try:
         async with server_with(replica) as server:
@@ -79,6 +195,7 @@ async def _serving(
             service.observe(mover)
             taking = _Taking(mover, holdings, settings.fleet_directory)
             async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_find_elsewhere, KeptOwnership(connection, machine_id), holdings, replica, service)
                 await tasks.start(
                     lambda task_status: serve_machine(
                         connection, machine_id, server, take=taking.take, task_status=task_status
@@ -91,6 +208,26 @@ async def _serving(
     finally:
         with anyio.CancelScope(shield=True):
             await replica.close(_LAST_COPIES)
+
+
+async def _find_elsewhere(keeper: KeptOwnership, holdings: Holdings, replica: FleetReplica, service: Service) -> None:
+    """Has the replica know which sessions on this machine's disk other machines have taken: looked up at the start, and
+    after each lapse of the lease, for it is only then that they can be taken. Those that were at work here are found
+    by their holdings too, and at once."""
+    records, looked = service.relocation.environment_of(LOCAL_CALLER).stores.recorder.records, -1
+    while True:
+        lapses = holdings.lapses
+        if lapses is not None and lapses != looked:
+            try:
+                known = sorted(await asyncio.to_thread(records.summaries))
+                for at in range(0, len(known), MOST_ASKED):
+                    found = await keeper.ask("elsewhere", sessions=known[at : at + MOST_ASKED])
+                    # What was claimed here while the keeper was asked is ours.
+                    replica.note_elsewhere(each for each in found if holdings.held(each) is None)
+                looked = lapses
+            except (ClaudeCodeError, OSError) as problem:
+                log.debug("which sessions other machines have is not known yet: %s", problem)
+        await anyio.sleep(RENEWAL_SECONDS)
 
 
 class _Taking:

@@ -16,7 +16,7 @@ A command of a session can write frames of its own. It may so put entries into t
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -108,6 +108,7 @@ class FleetReplica:
         self._lost = lost
         self._claim = claim
         self._copies: dict[str, _Copy] = {}
+        self._elsewhere: set[str] = set()
         self._questions: dict[str, dict[str, UnansweredQuestion]] = {}
         records.questions = lambda session_id: list(self._questions.get(session_id, {}).values())
         self._tasks = BackgroundTasks()
@@ -119,6 +120,7 @@ class FleetReplica:
             return
         before = self.holding_of(session_id)
         await self._claim(session_id, owner)
+        self._elsewhere.discard(session_id)
         if before is None:
             # What was reported without a holding was not kept.
             self.catch_up(session_id)
@@ -175,6 +177,13 @@ class FleetReplica:
 
     def act(self, act: AuditEvent) -> None:
         """As an observer of the service: nothing of an audit trail is copied here."""
+
+    def elsewhere(self) -> Collection[str]:
+        return self._elsewhere
+
+    def note_elsewhere(self, session_ids: Iterable[str]) -> None:
+        """Another machine holds these sessions, and this one has files of them."""
+        self._elsewhere.update(session_ids)
 
     def behind(self, session_id: str) -> bool:
         copy = self._copies.get(session_id)
@@ -336,13 +345,13 @@ class FleetReplica:
                 await asyncio.sleep(_UNTIL_WRITTEN)
             awaited = dict(copy.awaited)
             found = await asyncio.to_thread(lambda: {path: list(entries) for path, entries in files()})
-            if all(_has(found.get(path, ()), entry_id) for path, entry_id in awaited.items()):
+            # From the end: what was just reported is among the last.
+            if all(
+                any(entry.get("uuid") == entry_id for entry in reversed(found.get(path, ())))
+                for path, entry_id in awaited.items()
+            ):
                 break
         for path, entry_id in awaited.items():
             if copy.awaited.get(path) == entry_id:
                 del copy.awaited[path]
         return found
-
-
-def _has(entries: Sequence[Raw], entry_id: str) -> bool:
-    return any(entry.get("uuid") == entry_id for entry in reversed(entries))

@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import json
 import os
+import re
 import ssl
 import time
 from collections.abc import Sequence
@@ -23,12 +24,10 @@ import nkeys  # type: ignore[import-untyped]
 
 from ..errors import InvalidArgument, PermissionDenied
 from ..private_files import private_directory, read_secret, replace_file
-from .certificates import SERVER_NAME, client_context
 from .connection import FleetConnection, connect
-from .engine import User
-from .kept_stores import KeptJetStream
+from .engine import SERVER_NAME, User, client_context
+from .kept_stores import KeptJetStream, machine_permissions, ticket_permissions
 from .names import inbox, token
-from .permissions import machine_permissions, ticket_permissions
 
 TICKET_SECONDS: Final = 3600.0
 _PREFIX = "fleet1."
@@ -63,7 +62,8 @@ class Ticket:
     seed: str = field(repr=False)
 
     def __str__(self) -> str:
-        fields = json.dumps([self.id, self.address, _compact(self.authority), self.seed], separators=(",", ":"))
+        certificate = "".join(self.authority.split("-----")[2].split())
+        fields = json.dumps([self.id, self.address, certificate, self.seed], separators=(",", ":"))
         return _PREFIX + base64.urlsafe_b64encode(fields.encode()).decode().rstrip("=")
 
     @classmethod
@@ -84,10 +84,6 @@ class Ticket:
                 "That is no ticket; `claude-code-mcp fleet ticket` prints one.", field="join"
             ) from None
         return ticket
-
-
-def _compact(pem: str) -> str:
-    return "".join(pem.split("-----")[2].split())
 
 
 def _expanded(text: str) -> str:
@@ -157,6 +153,17 @@ async def _connect(address: str, authority: str, seed: str, user_id: str) -> Fle
         nkeys_seed_str=seed,
         inbox_prefix=inbox(user_id),
     )
+
+
+def credentials_seed(file: Path) -> str:
+    """The secret of the key in a file of credentials. Raises InvalidArgument for what is no such file. Blocks."""
+    try:
+        found = re.search(r"-----BEGIN USER NKEY SEED-----\s*([A-Z2-7]+)\s", read_secret(file, _LARGEST_FILE))
+    except OSError as problem:
+        raise InvalidArgument(f"{file} {problem.strerror}.", field="creds") from None
+    if found is None:
+        raise InvalidArgument(f"{file} has no key of a NATS user.", field="creds")
+    return found[1]
 
 
 async def connect_credentials(url: str, file: Path) -> tuple[FleetConnection, str]:

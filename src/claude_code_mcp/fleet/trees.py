@@ -120,7 +120,9 @@ class TreeStore:
         packs = previous.packs if previous is not None else ()
         if previous is None or previous.files != work:
             pack = await checkout.pack([work], [*stored, *published])
-            packs = (*packs, await self._put(f"{names.token(name)}/{uuid.uuid4().hex}", pack))
+            packs = (*packs, f"{names.token(name)}/{uuid.uuid4().hex}")
+            with answering():
+                await (await self._store()).put(packs[-1], pack)
         needs = tuple(dict.fromkeys((*(previous.needs if previous is not None else ()), *published)))
         remotes = tuple((await checkout.read("remote")).split()) if needs else ()
         return TreeRef(
@@ -151,28 +153,16 @@ class TreeStore:
             )
         if not await checkout.has(ref.files):
             for pack in ref.packs:
-                await checkout.add_pack(await self._get(pack))
+                with answering():
+                    found = await (await self._store()).get(pack)
+                await checkout.add_pack(found.data or b"")
         # Only now: what is checked out here can be compared with commits that have just come. Nothing refers to them.
         await checkout.check_follows(ref)
         await checkout.become(ref)
-        return await asyncio.to_thread(checkout.make_inside, ref.below)
-
-    async def remove(self, ref: TreeRef) -> None:
-        """Gives the space of a saved tree free."""
-        with answering():
-            for pack in ref.packs:
-                await (await self._store()).delete(pack)
-
-    # -- the object store -----------------------------------------------------------------------------------------
-
-    async def _put(self, name: str, data: bytes) -> str:
-        with answering():
-            await (await self._store()).put(name, data)
-        return name
-
-    async def _get(self, name: str) -> bytes:
-        with answering():
-            return (await (await self._store()).get(name)).data or b""
+        # A directory without files is in no commit, and is made.
+        inside = os.path.normpath(os.path.join(checkout.place.top, ref.below))  # noqa: ASYNC240 - looks at nothing
+        await asyncio.to_thread(os.makedirs, inside, exist_ok=True)
+        return inside
 
     async def _store(self) -> ObjectStore:
         if self._objects is None:
@@ -290,7 +280,7 @@ class _Checkout:
         and a digest of the files."""
         async with self._index(copied=False) as beside:
             names_, modules, nested = await self._names()
-            listed = await asyncio.to_thread(self._existing, names_)
+            listed = await asyncio.to_thread(_existing, self.place.top, names_)
             # Replaced where a directory has become a file, or the other way round: the index is empty here.
             listing = os.fsencode("".join(f"{name}\0" for name in listed))
             if listed:
@@ -300,7 +290,7 @@ class _Checkout:
                 info = os.fsencode("".join(f"{line}\0" for line in modules))
                 await self.read("update-index", "-z", "--index-info", variables=beside, stdin=info)
             tree = (await self.read("write-tree", variables=beside)).strip()
-        return tree, tuple(nested), await asyncio.to_thread(self._digest, listed)
+        return tree, tuple(nested), await asyncio.to_thread(_digest, self.place.top, listed)
 
     async def _names(self) -> tuple[list[str], list[str], list[str]]:
         """The files, the lines of submodules in the index, and repositories inside that are none."""
@@ -314,40 +304,13 @@ class _Checkout:
 
     async def _included(self) -> list[str]:
         """The ignored files that `.worktreeinclude` names."""
-        patterns = await asyncio.to_thread(self._patterns)
+        patterns = await asyncio.to_thread(_included_patterns, self.place.top)
         if not patterns:
             return []
         chosen = [f"--exclude={pattern}" for pattern in patterns]
         wanted = (await self.read("ls-files", "-o", "-i", "-z", *chosen)).split("\0")
         ignored = set((await self.read("ls-files", "-o", "-i", "-z", "--exclude-standard")).split("\0"))
         return [name for name in wanted if name and name in ignored and not name.endswith("/")]
-
-    def _patterns(self) -> list[str]:
-        try:
-            with open(os.path.join(self.place.top, _INCLUDE), "rb", opener=beneath.open_at) as file:
-                lines = os.fsdecode(file.read(_LONGEST_INCLUDE)).splitlines()
-        except OSError:
-            return []
-        return [line for line in lines if line.strip() and not line.startswith("#")][:_MOST_PATTERNS]
-
-    def _existing(self, listed: Iterable[str]) -> list[str]:
-        """Those that are there now: a file that is deleted but tracked is not. Nothing behind a link is taken."""
-        found = []
-        for name in dict.fromkeys(listed):
-            with contextlib.suppress(OSError):
-                if not stat.S_ISDIR(_status(os.path.join(self.place.top, name)).st_mode):
-                    found.append(name)
-        return found
-
-    def _digest(self, listed: Sequence[str]) -> str:
-        whole = hashlib.sha256()
-        for name in sorted(listed):
-            path = os.path.join(self.place.top, name)
-            with beneath.directory_at(os.path.dirname(path)) as directory:
-                kind, content = _content(path, directory)
-            for part in (os.fsencode(name), kind, content):
-                whole.update(len(part).to_bytes(8, "big") + part)
-        return whole.hexdigest()
 
     async def pack(self, wanted: Sequence[str], without: Sequence[str]) -> bytes:
         """A pack of these commits with everything that the others do not have. It is complete in itself."""
@@ -409,12 +372,6 @@ class _Checkout:
                 "convert them here. Nothing of the saved tree is lost."
             )
 
-    def make_inside(self, below: str) -> str:
-        """The directory of this name in the checkout. One without files is in no commit, and is made."""
-        inside = os.path.normpath(os.path.join(self.place.top, below))
-        os.makedirs(inside, exist_ok=True)
-        return inside
-
     @contextlib.asynccontextmanager
     async def _index(self, *, copied: bool) -> Any:
         """An index beside the real one, as a variable for git."""
@@ -427,6 +384,36 @@ class _Checkout:
             for leftover in (place, f"{place}.lock"):
                 with contextlib.suppress(OSError):
                     await asyncio.to_thread(beneath.remove_at, leftover)
+
+
+def _included_patterns(top: str) -> list[str]:
+    try:
+        with open(os.path.join(top, _INCLUDE), "rb", opener=beneath.open_at) as file:
+            lines = os.fsdecode(file.read(_LONGEST_INCLUDE)).splitlines()
+    except OSError:
+        return []
+    return [line for line in lines if line.strip() and not line.startswith("#")][:_MOST_PATTERNS]
+
+
+def _existing(top: str, listed: Iterable[str]) -> list[str]:
+    """Those that are there now: a file that is deleted but tracked is not. Nothing behind a link is taken."""
+    found = []
+    for name in dict.fromkeys(listed):
+        with contextlib.suppress(OSError):
+            if not stat.S_ISDIR(_status(os.path.join(top, name)).st_mode):
+                found.append(name)
+    return found
+
+
+def _digest(top: str, listed: Sequence[str]) -> str:
+    whole = hashlib.sha256()
+    for name in sorted(listed):
+        path = os.path.join(top, name)
+        with beneath.directory_at(os.path.dirname(path)) as directory:
+            kind, content = _content(path, directory)
+        for part in (os.fsencode(name), kind, content):
+            whole.update(len(part).to_bytes(8, "big") + part)
+    return whole.hexdigest()
 
 
 async def _checked(git: Git, *arguments: str, **how: Any) -> str:

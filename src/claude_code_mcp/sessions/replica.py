@@ -11,7 +11,7 @@ otherwise goes into the copy of this very session, which the session's own trans
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol, TypeGuard
 
@@ -52,6 +52,9 @@ class SessionReplica(Protocol):
 
     def behind(self, session_id: str) -> bool:
         """Whether the copy lacks something that was reported."""
+
+    def elsewhere(self) -> Collection[str]:
+        """Sessions with files on this machine that another one goes on with: what they cost is counted there."""
 
     async def caught_up(self, session_id: str) -> None:
         """Waits until it does not, or until it is certain that it will get the rest later: a turn ends after this.

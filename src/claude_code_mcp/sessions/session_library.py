@@ -382,11 +382,18 @@ class SessionLibrary:
     # -- costs ----------------------------------------------------------------------------------------------------
 
     async def costs(
-        self, by: Grouping, *, principal: str, since: str = "", project: str | None = None, most: int | None = None
+        self,
+        by: Grouping,
+        *,
+        principal: str,
+        since: str = "",
+        project: str | None = None,
+        most: int | None = None,
+        without: Iterable[str] = (),
     ) -> Costs:
-        """What everything on disk has cost; for a principal other than the local user, their own sessions alone. In at
-        most so many groups."""
-        query = CostQuery(by, since, None if principal == LOCAL else principal, project, most)
+        """What everything on disk has cost, `without` these sessions; for a principal other than the local user, their
+        own sessions alone. In at most so many groups."""
+        query = CostQuery(by, since, None if principal == LOCAL else principal, project, most, frozenset(without))
         return await self._counting.run(
             lambda: self._ledger.report(self._records.summaries(), self._moved_ids.all(), query)
         )

@@ -193,7 +193,10 @@ class StoredSessions:
         deps = self._environments.of(caller)
         if project is not None and caller.principal != LOCAL:
             project = await deps.stores.threads.run(deps.enforcer.resolved, project, caller.principal)
-        return await deps.stores.library.costs(by, principal=caller.principal, since=since, project=project, most=most)
+        without = deps.replica.elsewhere() if deps.replica is not None else ()
+        return await deps.stores.library.costs(
+            by, principal=caller.principal, since=since, project=project, most=most, without=without
+        )
 
     async def reconfigure(self, session_id: str, change: Mapping[str, Any], *, caller: Caller = LOCAL_CALLER) -> None:
         """Goes on with another `model` or `permission_mode`, which the policy must admit, now and when resumed."""

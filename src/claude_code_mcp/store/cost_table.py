@@ -198,6 +198,8 @@ class CostQuery:
     """A directory, however it is spelled; with an owner, its name alone is compared."""
     most: int | None = None
     """At most so many groups: the latest days, or the most expensive of others."""
+    without: frozenset[str] = frozenset()
+    """Sessions that do not count here."""
 
 
 class CountedSession(NamedTuple):
@@ -260,6 +262,11 @@ def _report(db: "sqlite3.Connection", query: CostQuery, projects: list[str] | No
         db.execute("DELETE FROM wanted_projects")
         db.executemany("INSERT INTO wanted_projects VALUES (?)", [(project,) for project in projects])
     conditions, values = ["day >= ?"], [query.since]
+    if query.without:
+        db.execute("CREATE TEMP TABLE IF NOT EXISTS uncounted (session_id TEXT PRIMARY KEY)")
+        db.execute("DELETE FROM uncounted")
+        db.executemany("INSERT INTO uncounted VALUES (?)", [(session_id,) for session_id in query.without])
+        conditions.append("session_id NOT IN (SELECT session_id FROM uncounted)")
     if query.owner is not None:
         conditions.append("owner = ?")
         values.append(query.owner)

@@ -35,6 +35,7 @@ from ..errors import (
     SessionNotFound,
     UpstreamUnavailable,
 )
+from ..model.options import is_session_id
 from ..model.text import cut
 from ..server.tools.base import Arguments, checked_arguments
 
@@ -306,3 +307,15 @@ def text_of(request: Request, name: str, longest: int = 1000) -> str | None:
 
 def flag_of(request: Request, name: str) -> bool:
     return request.query_params.get(name, "") in ("1", "true")
+
+
+def session_id_of(request: Request) -> str:
+    """The session in the path; SessionNotFound for what can be none."""
+    session_id = str(request.path_params["session"])
+    if not is_session_id(session_id):
+        raise SessionNotFound("There is no such session.")
+    return session_id.lower()
+
+
+class Nothing(Arguments):
+    """An empty object."""

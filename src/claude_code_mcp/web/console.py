@@ -31,13 +31,12 @@ from ..service import Service
 from ..state.sign_ins import Identity, SignIns
 from ..state.state_directory import database_in
 from .answers import FILES, PageFiles, RequestRefused, guarded, refusal
+from .change_routes import ChangeRoutes
 from .feeds import Feeds, Streams
 from .guard import Accounts, Guard, WebUser
-from .provider_sign_in import ProviderSignIn
 from .push.delivery import Push, PushRoutes
-from .session_routes import OverviewRoutes, QuestionRoutes, SessionRoutes
-from .sharing_routes import SharingRoutes
-from .sign_in_routes import SignInRoutes
+from .session_routes import OverviewRoutes, QuestionRoutes, SessionRoutes, SharingRoutes
+from .sign_in_routes import ProviderSignIn, SignInRoutes
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
@@ -76,10 +75,8 @@ class Console:
         self._feeds = Feeds(service)
         service.observe(self._feeds)
         self._streams = Streams(service, self._guard, self._feeds)
-        self._sessions = SessionRoutes(service)
-        self._questions = QuestionRoutes(service)
-        self._overview = OverviewRoutes(service, find_hub)
-        self._push = PushRoutes(service, push)
+        self._find_hub = find_hub
+        self._push = push
 
         def server_facts() -> dict[str, Any]:
             return {"hub": find_hub() is not None, "vapidPublicKey": push.public_key}
@@ -148,14 +145,10 @@ class Console:
         return [*routes, Route("/api/{rest:path}", self._unknown, methods=methods)]
 
     def _handlers(self) -> list[tuple[str, str, Handler]]:
-        signing_in, sessions, questions, overview, push = (
-            self._signing_in,
-            self._sessions,
-            self._questions,
-            self._overview,
-            self._push,
-        )
-        path, sharing = "/sessions/{session}", SharingRoutes(self._service)
+        service, path = self._service, "/sessions/{session}"
+        signing_in, sessions, sharing = self._signing_in, SessionRoutes(service), SharingRoutes(service)
+        changes, questions = ChangeRoutes(service), QuestionRoutes(service)
+        overview, push = OverviewRoutes(service, self._find_hub), PushRoutes(service, self._push)
         return [
             ("GET", "/me", signing_in.me),
             ("POST", "/sign-out", signing_in.sign_out),
@@ -172,10 +165,10 @@ class Console:
             ("GET", f"{path}/files", sessions.files),
             ("GET", path + "/turns/{turn}/items/{item}", sessions.item),
             ("GET", path + "/turns/{turn}/images/{image}", sessions.image),
-            ("GET", f"{path}/changes", sessions.changes),
-            ("GET", f"{path}/file", sessions.file),
-            ("GET", f"{path}/work", sessions.plan),
-            ("POST", f"{path}/work", sessions.work),
+            ("GET", f"{path}/changes", changes.changes),
+            ("GET", f"{path}/file", changes.file),
+            ("GET", f"{path}/work", changes.plan),
+            ("POST", f"{path}/work", changes.work),
             ("POST", f"{path}/messages", sessions.send),
             ("GET", path + "/messages/{message}", sessions.message),
             ("DELETE", path + "/messages/{message}", sessions.withdraw),
@@ -319,16 +312,15 @@ class Consoles:
 
     async def _expects(self, question: Question) -> bool:
         """Whether somebody with a browser, or with a receiver of notifications, may still come to see a question."""
-        owner = self._owner_of(question.session_id)
-        return owner is not None and await asyncio.to_thread(self._may_come, owner)
-
-    def _owner_of(self, session_id: str) -> str | None:
         sessions = self._service.sessions(principal=None)
-        return next((session.owner for session in sessions if session.id == session_id), None)
+        owner = next((session.owner for session in sessions if session.id == question.session_id), None)
+        if owner is None:
+            return False
 
-    def _may_come(self, principal: str) -> bool:
-        signed_in = any(console.signed_in(principal) for console in self._made)
-        return signed_in or self.push.has_receiver(principal)
+        def may_come() -> bool:
+            return any(console.signed_in(owner) for console in self._made) or self.push.has_receiver(owner)
+
+        return await asyncio.to_thread(may_come)
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
         """A question that opens while the page is open is seen at once."""

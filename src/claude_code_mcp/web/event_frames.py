@@ -266,7 +266,10 @@ def live_row(session: SessionView, redactor: Redaction) -> dict[str, Any]:
         "inMemory": True,
         "live": session.live,
         "needs": needs(session),
-        "asks": [_ask(question) for question in session.questions],
+        "asks": [
+            {"questionId": each.id, "kind": str(each.kind), "description": each.description}
+            for each in session.questions
+        ],
         "unanswered": unanswered(session),
         "permissionMode": session.options.permission_mode or "default",
         "model": session.options.model or session.model,
@@ -306,10 +309,6 @@ def unanswered(session: SessionView) -> dict[str, str] | None:
     if last.seq < since:
         return None
     return {"description": last.question.description, "reason": last.resolution.detail, "at": iso(last.at)}
-
-
-def _ask(question: Question) -> dict[str, Any]:
-    return {"questionId": question.id, "kind": str(question.kind), "description": question.description}
 
 
 def _stalled_seconds(session: SessionView) -> int | None:

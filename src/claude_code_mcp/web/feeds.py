@@ -15,6 +15,7 @@ import contextlib
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -326,25 +327,18 @@ class Feeds:
         self._waiting: dict[str, set[asyncio.Event]] = {}
         """By session, who watches it while it is on disk alone."""
 
-    @contextlib.contextmanager
-    def session(self, session: SessionView) -> Iterator[SessionFeed]:
+    def session(self, session: SessionView) -> AbstractContextManager[SessionFeed]:
         """The feed of a session in memory, while it is watched."""
-        with _while_watched(self._sessions, session, lambda: SessionFeed(self._service, session)) as feed:
-            yield feed
+        return _while_watched(self._sessions, session, partial(SessionFeed, self._service, session))
 
-    @contextlib.contextmanager
-    def transcript(self, principal: str, session_id: str) -> Iterator[TranscriptFeed]:
+    def transcript(self, principal: str, session_id: str) -> AbstractContextManager[TranscriptFeed]:
         """The feed of a session wherever it is, while it is watched."""
-        key = (principal, session_id)
         make = partial(TranscriptFeed, self._service, principal, session_id)
-        with _while_watched(self._transcripts, key, make) as feed:
-            yield feed
+        return _while_watched(self._transcripts, (principal, session_id), make)
 
-    @contextlib.contextmanager
-    def list_of(self, principal: str) -> Iterator[ListFeed]:
+    def list_of(self, principal: str) -> AbstractContextManager[ListFeed]:
         """The list of a principal, while it is watched."""
-        with _while_watched(self._lists, principal, lambda: ListFeed(self._service, principal)) as feed:
-            yield feed
+        return _while_watched(self._lists, principal, partial(ListFeed, self._service, principal))
 
     @contextlib.contextmanager
     def waiting(self, session_id: str, wake: asyncio.Event) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The routes on sessions, questions, costs and MCP servers."""
+"""The routes on sessions, with whom they are shared, questions, costs and MCP servers."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..errors import InvalidArgument, PermissionDenied, SessionNotFound
+from ..errors import InvalidArgument, SessionNotFound
 from ..model.events import TurnStarted
-from ..model.options import Worktree, is_session_id
 from ..model.question import Question
-from ..model.text import csv_of
+from ..model.text import csv_of, iso
 from ..questions.presentation import as_offered, without_secrets
 from ..server.tools.base import Arguments, Images, Name, Text, dump, name_as_written
 from ..server.tools.context import AnswerTexts, ModeAfterPlan, answer_from
@@ -19,12 +18,11 @@ from ..server.tools.library import MARKS, cost_report
 from ..server.tools.sessions import CreateSession, session_options
 from ..server.tools.status import interruption, status_of
 from ..service import PendingTurn, Service
-from ..sessions.session import Session
 from ..sessions.session_view import SessionView
+from ..state.shares import Access
 from ..store.cost_table import Grouping
-from ..store.transcript_reader import LONGEST_PREVIEW, ConversationPage, Extent
-from .answers import ANSWER_HEADERS, answer, arguments_of, flag_of, number_of, text_of
-from .change_list import ChangedFile, files_of_conversation, files_of_diff
+from ..store.transcript_reader import LONGEST_PREVIEW, Extent
+from .answers import ANSWER_HEADERS, Nothing, answer, arguments_of, flag_of, number_of, session_id_of, text_of
 from .event_frames import item_fields, listed_row, most_urgent_first, question_row, session_in_memory, turn_row
 from .guard import WebUser
 
@@ -35,8 +33,6 @@ from ..hub.server_pool import ServerStatus
 _MOST_ROWS = 200
 _MOST_TURNS = 50
 _PAGE = 400_000
-_ENOUGH_OF_A_RESULT = 500
-"""Characters of a result where only what it is about counts."""
 """Characters of a page of turns, roughly."""
 _MOST_FILES = 30
 _MOST_FOUND = 100
@@ -64,38 +60,11 @@ class ManageArguments(Arguments):
     confirm: bool | None = None
 
 
-class WorkArguments(Arguments):
-    """What is to be done with a worktree, and the digest of what somebody saw of it and agreed to."""
-
-    action: Literal["commit", "merge", "discard", "pull_request"]
-    agreed: Name | None = None
-    message: str | None = None
-    body: str = ""
-    remote: str | None = None
-    lost: str | None = None
-
-
-class Nothing(Arguments):
-    """An empty object."""
-
-
-def session_id_of(request: Request) -> str:
-    """The session in the path; SessionNotFound for what can be none."""
-    session_id = str(request.path_params["session"])
-    if not is_session_id(session_id):
-        raise SessionNotFound("There is no such session.")
-    return session_id.lower()
-
-
 def number_in_path(request: Request, name: str) -> int:
     number = str(request.path_params[name])
     if not number.isascii() or not number.isdigit() or len(number) > 9:
         raise InvalidArgument(f"{name}: must be a number.", field=name)
     return int(number)
-
-
-def _changes(source: str, files: list[ChangedFile], cut: bool) -> dict[str, Any]:
-    return {"source": source, "files": [file.row() for file in files], "cut": cut}
 
 
 class SessionRoutes:
@@ -123,7 +92,8 @@ class SessionRoutes:
             archived=archived,
         )
         plain = not offset and text is None and project is None and not archived
-        attention = await self._rows(user, await self._in_memory(user)) if plain else []
+        active = await self._service.catalogue(caller=user.caller, limit=_MOST_ROWS, active=True) if plain else []
+        attention = await self._rows(user, active)
         more = offset + limit if len(entries) > limit else None
         rows = await self._rows(user, entries[:limit])
         # Of a search nobody knows how much it will find.
@@ -131,9 +101,6 @@ class SessionRoutes:
         total = await self._service.catalogue_size(caller=user.caller, archived=archived) if counted else None
         listed = {"attention": most_urgent_first(attention), "sessions": rows, "nextOffset": more, "total": total}
         return answer(listed)
-
-    async def _in_memory(self, user: WebUser) -> Any:
-        return await self._service.catalogue(caller=user.caller, limit=_MOST_ROWS, active=True)
 
     async def _rows(self, user: WebUser, entries: Any) -> Any:
         in_memory = {session.id: session for session in self._service.sessions(principal=user.principal)}
@@ -243,79 +210,6 @@ class SessionRoutes:
         found = await self._service.stored.find(session_id_of(request), text, _MOST_FOUND, caller=user.caller)
         return answer({"found": [{"turn": hit.turn, "itemId": hit.item_id, "excerpt": hit.excerpt} for hit in found]})
 
-    async def changes(self, request: Request, user: WebUser) -> Response:
-        """What the session has changed, by file: in its worktree if it has one and is at rest, else as its calls have
-        noted it."""
-        session_id, service = session_id_of(request), self._service
-        session = await service.find(session_id, caller=user.caller)
-        if isinstance(session.options.worktree, Worktree) and not session.busy:
-            diff = service.redaction.text(await service.work.diff(session_id, caller=user.caller))
-            files, cut = files_of_diff(diff)
-            return answer(_changes("worktree", files, cut))
-
-        async def read(before: str | None) -> ConversationPage:
-            extent = Extent(_PAGE, longest_result=_ENOUGH_OF_A_RESULT)
-            return (await service.stored.page_before(session_id, before, extent, caller=user.caller)).page
-
-        files, cut = await files_of_conversation(read)
-        return answer(_changes("conversation", files, cut))
-
-    async def file(self, request: Request, user: WebUser) -> Response:
-        """A text file below the directory of a session, where the session itself may read it."""
-        path = text_of(request, "path", 4096)
-        if path is None:
-            raise InvalidArgument("path: required.", field="path")
-        found, text = await self._service.stored.file(session_id_of(request), path, caller=user.caller)
-        return answer(self._service.redaction.data({"path": found, "text": text}))
-
-    # -- what it has changed --------------------------------------------------------------------------------------
-
-    async def plan(self, request: Request, user: WebUser) -> Response:
-        """What can be done with its worktree, and what that would be made of."""
-        session_id, work = session_id_of(request), self._service.work
-        plan, remote = await work.plan(session_id, caller=user.caller)
-        lost = await work.unsaved(session_id, caller=user.caller)
-        shown = {
-            "branch": plan.branch,
-            "into": plan.into,
-            "repository": plan.repository,
-            "uncommitted": len(plan.uncommitted),
-            "files": [*plan.uncommitted[:_MOST_FILES]],
-            "commits": plan.commits,
-            "refusal": plan.refusal,
-            "remote": remote,
-            "lost": str(lost),
-        }
-        return answer({**self._service.redaction.data(shown), "digest": plan.digest})
-
-    async def work(self, request: Request, user: WebUser) -> Response:
-        """Does with its worktree what somebody has agreed to, as it is named by what they saw."""
-        arguments = await arguments_of(request, WorkArguments)
-        session_id, work, caller = session_id_of(request), self._service.work, user.caller
-        if arguments.action == "discard":
-            lost = await work.unsaved(session_id, caller=caller)
-            if str(lost) != arguments.lost:
-                raise PermissionDenied(f"This would lose {lost}; nothing was discarded. Look again.", field="lost")
-            return self._done(session_id, await work.discard(session_id, lost, caller=caller))
-        if arguments.agreed is None:
-            raise InvalidArgument("agreed: required.", field="agreed")
-        message = (arguments.message or "").strip() or None
-        match arguments.action:
-            case "commit":
-                commit = await work.commit(session_id, message, arguments.agreed, caller=caller)
-                done = f"Everything is committed, at {commit[:12]}."
-            case "merge":
-                done = await work.merge(session_id, message, arguments.agreed, caller=caller)
-            case _:
-                if message is None or arguments.remote is None:
-                    raise InvalidArgument("message: a pull request needs a title and a remote.", field="message")
-                agreed = {"agreed": arguments.agreed, "remote": arguments.remote}
-                done = await work.pull_request(session_id, message, arguments.body, caller=caller, **agreed)
-        return self._done(session_id, done)
-
-    def _done(self, session_id: str, message: str) -> Response:
-        return answer({"sessionId": session_id, "message": self._service.redaction.text(message)})
-
     # -- doing ----------------------------------------------------------------------------------------------------
 
     async def create(self, request: Request, user: WebUser) -> Response:
@@ -366,7 +260,8 @@ class SessionRoutes:
 
     async def cancel(self, request: Request, user: WebUser) -> Response:
         await arguments_of(request, Nothing)
-        return self._state(await self._service.cancel(session_id_of(request), caller=user.caller))
+        session = await self._service.cancel(session_id_of(request), caller=user.caller)
+        return answer({"sessionId": session.id, "status": status_of(session)})
 
     async def fork(self, request: Request, user: WebUser) -> Response:
         arguments = await arguments_of(request, ForkArguments)
@@ -409,14 +304,11 @@ class SessionRoutes:
                 mark, on = MARKS[action]
                 await stored.mark(session_id, mark, on, caller=caller)
                 message = f"It is {'' if on else 'no longer '}{mark}."
-        return self._done(session_id, message)
+        return answer({"sessionId": session_id, "message": self._service.redaction.text(message)})
 
     def _accepted(self, turn: PendingTurn, status: int) -> Response:
         state = {"sessionId": turn.session.id, "status": status_of(turn.session)}
         return answer({**state, "messageId": turn.message_id, "repeated": turn.repeated}, status)
-
-    def _state(self, session: Session, status: int = 200) -> Response:
-        return answer({"sessionId": session.id, "status": status_of(session)}, status)
 
 
 def _closeness(path: str, text: str) -> tuple[bool, int, str]:
@@ -433,6 +325,40 @@ def _where_to_begin(session: SessionView) -> str:
         return events.cursor(started[0].seq - 1)
     seq = events.last_seq if not session.turns else max(events.restored_seq, events.last_seq - _REPEATED)
     return events.cursor(seq)
+
+
+# -- sharing routes ----------------------------------------------------------------------------------------------------
+
+
+class ShareArguments(Arguments):
+    access: Literal["watch", "answer"] = "watch"
+
+
+class SharingRoutes:
+    """The handlers. The owner of a session changes with whom it is shared; whoever may watch it sees that."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def list(self, request: Request, user: WebUser) -> Response:
+        return await self._answer(session_id_of(request), user)
+
+    async def give(self, request: Request, user: WebUser) -> Response:
+        arguments, session_id = await arguments_of(request, ShareArguments), session_id_of(request)
+        await self._service.stored.share(
+            session_id, str(request.path_params["grantee"]), Access(arguments.access), caller=user.caller
+        )
+        return await self._answer(session_id, user)
+
+    async def take_back(self, request: Request, user: WebUser) -> Response:
+        session_id = session_id_of(request)
+        await self._service.stored.unshare(session_id, str(request.path_params["grantee"]), caller=user.caller)
+        return await self._answer(session_id, user)
+
+    async def _answer(self, session_id: str, user: WebUser) -> Response:
+        shares = await self._service.stored.shares(session_id, caller=user.caller)
+        rows = [{"with": share.grantee, "access": str(share.access), "since": iso(share.at)} for share in shares]
+        return answer({"owner": shares[0].owner if shares else user.principal, "shares": rows})
 
 
 # -- question routes --------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -33,9 +33,8 @@ from ...server.tools.base import Arguments
 from ...service import Service
 from ...state.documents import Deliveries, PendingDelivery
 from ...state.state_directory import database_in
-from ..answers import answer, arguments_of
+from ..answers import Nothing, answer, arguments_of
 from ..guard import WebUser
-from ..session_routes import Nothing
 from .preferences import (
     Kind,
     News,
@@ -74,7 +73,6 @@ _LONGEST_PAUSE = 900.0
 _GONE = frozenset({404, 410})
 _WORTH_ANOTHER_TRY = frozenset({408, 425, 429})
 
-Clock = Callable[[], float]
 T = TypeVar("T")
 
 
@@ -202,7 +200,11 @@ class Push:
             if chosen is not None and chosen.wants(notice.kind, datetime.now(UTC)):
                 made = [Waiting(f"msg_{new_id()}", principal, known.id, notice) for known in chosen.receivers]
                 # On disk before the first try: a server that is killed in between has not lost them.
-                await asyncio.to_thread(self._keep, made)
+                for waiting in made:
+                    try:
+                        await asyncio.to_thread(self._deliveries.add, waiting.stored())
+                    except OSError as error:
+                        log.warning("a notice will be lost if the server stops: %s", error)
                 self._put_all(made, chosen)
 
     async def _once_readable(self, read: Callable[[], T], until: float) -> T | None:
@@ -221,13 +223,6 @@ class Push:
                 await asyncio.wait_for(self._stopped.wait(), self._pauses[min(attempt, len(self._pauses) - 1)])
         return None
 
-    def _keep(self, made: list[Waiting]) -> None:
-        for waiting in made:
-            try:
-                self._deliveries.add(waiting.stored())
-            except OSError as error:
-                log.warning("a notice will be lost if the server stops: %s", error)
-
     async def _take_over(self) -> None:
         """Goes on with what servers before this one have not delivered."""
         stored = await self._once_readable(self._deliveries.take_over, time.time() + _LONGEST_KEPT)
@@ -237,7 +232,7 @@ class Push:
                 left.setdefault(waiting.principal, []).append(waiting)
         for principal, own in left.items():
             # Each on its own: nobody waits for what another principal has chosen to become readable.
-            self.start_task(self._go_on(principal, own))
+            self._service.start_task(self._go_on(principal, own))
 
     async def _go_on(self, principal: str, left: list[Waiting]) -> None:
         until = max(waiting.notice.expires_at for waiting in left)
@@ -263,24 +258,18 @@ class Push:
             key = (waiting.principal, waiting.receiver_id)
             outbox = self._outboxes.get(key)
             if outbox is None:
-                outbox = self._outboxes[key] = _Outbox(self)
+                outbox = self._outboxes[key] = _Outbox(self, self._service)
             outbox.put(receivers[waiting.receiver_id], waiting)
 
     async def drop(self, finished: Iterable[Waiting]) -> None:
         """Removes deliveries from the disk that have arrived or are no longer wanted."""
         for waiting in finished:
-            await asyncio.to_thread(self._forget_delivery, waiting.delivery_id)
-
-    def _forget_delivery(self, delivery_id: str) -> None:
-        try:
-            self._deliveries.remove(delivery_id)
-        except OSError as error:
-            log.warning("a notice may be delivered twice: %s", error)
+            try:
+                await asyncio.to_thread(self._deliveries.remove, waiting.delivery_id)
+            except OSError as error:
+                log.warning("a notice may be delivered twice: %s", error)
 
     # -- sending --------------------------------------------------------------------------------------------------
-
-    def start_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        return self._service.start_task(work)
 
     def is_wanted(self, principal: str, notice: Notice) -> bool:
         """Whether a notice is still to be delivered: it has not expired, the principal can still sign in, and its
@@ -298,12 +287,9 @@ class Push:
             key = await asyncio.to_thread(lambda: self.key)
             request = request_for(receiver, notice, self.base, key, delivery_id)
             reply = await post(request.url, request.headers, request.body, private=self.may_reach_private(principal))
-        except (ClaudeCodeError, OSError, ValueError) as error:
+        except (SendFailed, ClaudeCodeError, OSError, ValueError) as error:
             self._status[receiver.id] = Status(self.status(receiver.id).sent_at, str(error))
             raise SendFailed(str(error)) from None
-        except SendFailed as error:
-            self._status[receiver.id] = Status(self.status(receiver.id).sent_at, str(error))
-            raise
         failed = None if reply.ok else f"it answered {reply.status}"
         self._status[receiver.id] = Status(time.time() if reply.ok else self.status(receiver.id).sent_at, failed)
         return reply
@@ -331,7 +317,7 @@ class Push:
         outbox = self._outboxes.pop((principal, receiver_id), None)
         self._status.pop(receiver_id, None)
         if outbox is not None:
-            self.start_task(self.drop(outbox.close()))
+            self._service.start_task(self.drop(outbox.close()))
 
     def close(self) -> None:
         """Nothing is sent any more; what waits is left to the next server."""
@@ -355,8 +341,9 @@ class Push:
 class _Outbox:
     """What waits for one receiver."""
 
-    def __init__(self, push: Push) -> None:
+    def __init__(self, push: Push, service: Service) -> None:
         self._push = push
+        self._service = service
         self._waiting: deque[tuple[Receiver, Waiting]] = deque()
         """The one that is being sent is the first."""
         self._task: asyncio.Task[None] | None = None
@@ -367,9 +354,9 @@ class _Outbox:
             _, oldest = self._waiting[1]
             # Not the first one: it is being sent, and `_run` removes it when that is over.
             del self._waiting[1]
-            self._push.start_task(self._push.drop([oldest]))
+            self._service.start_task(self._push.drop([oldest]))
         if self._task is None or self._task.done():
-            self._task = self._push.start_task(self._run())
+            self._task = self._service.start_task(self._run())
 
     @property
     def waiting(self) -> bool:
@@ -480,7 +467,8 @@ class PushRoutes:
 
     def _receiver(self, arguments: ReceiverArguments, private: bool) -> Receiver:
         """InvalidArgument where something is missing, or does not belong to this kind."""
-        made = {"id": new_id(), "kind": arguments.kind, "created_at": time.time(), "device": _device(arguments.device)}
+        device = one_line(visible(arguments.device or ""), _LONGEST_DEVICE)
+        made = {"id": new_id(), "kind": arguments.kind, "created_at": time.time(), "device": device}
         if arguments.kind == "webpush":
             if arguments.subscription is None:
                 raise InvalidArgument("subscription: required", field="subscription")
@@ -547,7 +535,3 @@ class PushRoutes:
 def _target(receiver: Receiver) -> str:
     """Where it is, without what makes its address a secret: the rest of a subscription's, or a topic."""
     return urlsplit(receiver.url).netloc
-
-
-def _device(text: str | None) -> str:
-    return one_line(visible(text or ""), _LONGEST_DEVICE)

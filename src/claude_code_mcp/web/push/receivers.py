@@ -40,6 +40,7 @@ from ...errors import InvalidArgument
 from ...model.network import is_public, read_address
 from ...model.text import clip
 from ...private_files import private_directory, read_regular, replace_file
+from ..guard import base64url
 from .preferences import Notice, Receiver
 
 LONGEST = 3000
@@ -49,11 +50,6 @@ _TOKEN_SECONDS = 12 * 3600
 _CURVE = ec.SECP256R1()
 _POINT_LENGTH = 65
 _AUTH_LENGTH = 16
-
-
-def encode64(data: bytes) -> str:
-    """base64url without padding."""
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def decode64(text: str) -> bytes:
@@ -118,7 +114,7 @@ class ServerKey:
     @property
     def public(self) -> str:
         """What a browser subscribes with."""
-        return encode64(_bytes_of(self._key.public_key()))
+        return base64url(_bytes_of(self._key.public_key()))
 
     def authorization(self, endpoint: str, contact: str) -> str:
         """The header by which a push service knows the sender; `contact` is where its operator finds us."""
@@ -128,10 +124,10 @@ class ServerKey:
             "exp": int(time.time()) + _TOKEN_SECONDS,
             "sub": contact,
         }
-        head = encode64(json_text.encode({"typ": "JWT", "alg": "ES256"}))
-        unsigned = f"{head}.{encode64(json_text.encode(claims))}"
+        head = base64url(json_text.encode({"typ": "JWT", "alg": "ES256"}))
+        unsigned = f"{head}.{base64url(json_text.encode(claims))}"
         first, second = decode_dss_signature(self._key.sign(unsigned.encode(), ec.ECDSA(hashes.SHA256())))
-        signature = encode64(first.to_bytes(32, "big") + second.to_bytes(32, "big"))
+        signature = base64url(first.to_bytes(32, "big") + second.to_bytes(32, "big"))
         return f"vapid t={unsigned}.{signature}, k={self.public}"
 
 

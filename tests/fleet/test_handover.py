@@ -3,16 +3,22 @@
 import uuid
 import zlib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument, SessionBusy, SessionNotFound
-from claude_code_mcp.fleet.connection import FleetConnection
+from claude_code_mcp.errors import InvalidArgument, PermissionDenied, SessionBusy, SessionNotFound
+from claude_code_mcp.fleet import names
+from claude_code_mcp.fleet.connection import FleetConnection, connect
+from claude_code_mcp.fleet.engine import Running
+from claude_code_mcp.fleet.ownership import Keeper, KeptSecrets, OwnershipBucket
+from claude_code_mcp.fleet.tickets import new_seed
 from claude_code_mcp.fleet.transcripts import LostSession
 from claude_code_mcp.model.caller import LOCAL, LOCAL_CALLER
 from claude_code_mcp.model.events import QuestionOpened
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.outcome import State
+from claude_code_mcp.store.cost_table import Grouping
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import agent, script, tool
 from tests.sessions.support import end_of, event, run, say
@@ -38,7 +44,7 @@ async def test_a_session_moves_with_its_history_its_tree_and_its_costs(
         session, outcome = await run(one.service, first, given)
         assert outcome.ok, outcome
         spent = session.spent_usd
-        given_away = await one.mover.give(session.id, LOCAL_CALLER)
+        await one.mover.give(session.id, LOCAL_CALLER)
         with pytest.raises(SessionNotFound):
             one.service.session(session.id)
         adopted = await two.mover.take(session.id, LOCAL, str(tmp_path / "there"))
@@ -53,6 +59,13 @@ async def test_a_session_moves_with_its_history_its_tree_and_its_costs(
         there = two.service.session(session.id)
         assert there.options.max_budget_usd == 9
         assert there.spent_usd > spent > 0
+        # What the fleet has said to be elsewhere is counted there alone, however costs are grouped.
+        for by in get_args(Grouping):
+            assert (await one.service.stored.costs(by)).total.sessions == 1
+        one.replica.note_elsewhere([session.id])
+        for by in get_args(Grouping):
+            assert (await one.service.stored.costs(by)).total.sessions == 0
+            assert (await two.service.stored.costs(by)).total.usd >= there.spent_usd * 0.999
         # The subagent's own transcript and what is known of it came along.
         beside = two.local_transcript(session.id).with_suffix("") / "subagents"
         assert sorted(path.suffixes[-1] for path in beside.iterdir()) == [".json", ".jsonl"]
@@ -65,7 +78,6 @@ async def test_a_session_moves_with_its_history_its_tree_and_its_costs(
         assert (await say(one.service, session.id, script("again", "home"))).result == "home"
         assert "go on" in str(model.requests[-1].body)
         assert one.service.session(session.id).spent_usd > there.spent_usd
-        assert given_away.left_out == ()
 
 
 async def test_a_turn_that_was_lost_with_its_machine_says_so_and_the_session_goes_on(
@@ -167,62 +179,44 @@ async def test_after_each_turn_the_tree_is_saved_for_whoever_goes_on_when_the_ma
         assert contents(tmp_path / "back") == made
 
 
-@pytest.mark.soak
-async def test_a_session_with_secrets_goes_on_only_where_they_are_given_again(
-    fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
+async def test_secrets_travel_sealed_and_are_opened_for_the_holder_alone(
+    engine: Running, fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
-    ledger, cwd = Ledger(), tmp_path / "work"
+    ledger, cwd, bucket = Ledger(), tmp_path / "work", await OwnershipBucket.opened(fleet)
     cwd.mkdir()
+    ids = ("one", "two", "three")
+    connections = [await connect(engine.url, inbox_prefix=names.inbox(each)) for each in ids]
+    seals = [KeptSecrets(connection, each) for connection, each in zip(connections, ids, strict=True)]
     async with (
-        machine("one", fleet, ledger, tmp_path, model.url) as one,
-        machine("two", fleet, ledger, tmp_path, model.url) as two,
+        Keeper(fleet, bucket, new_seed()).serving(),
+        machine("one", fleet, ledger, tmp_path, model.url, seals[0]) as one,
+        machine("two", fleet, ledger, tmp_path, model.url, seals[1]) as two,
+        machine("three", fleet, ledger, tmp_path, model.url, seals[2]) as three,
     ):
         given = SessionOptions(cwd=str(cwd), env={"TOKEN": "s3cr3t-token"}, allowed_tools=("Bash",))
         session, _ = await run(one.service, script("hello", "hello"), given)
         with pytest.raises(InvalidArgument, match="not in a checkout"):
             await one.mover.give(session.id, LOCAL_CALLER)
-        left = await one.mover.give(session.id, LOCAL_CALLER, without_tree=True)
-        assert left.left_out == ("env",)
-        kv = await fleet.jetstream.key_value("fleet_records")
-        assert b"s3cr3t" not in zlib.decompress((await kv.get(session.id)).value or b"")
-        assert (await one.records.read(session.id)).record.options.env == {}
-        with pytest.raises(InvalidArgument, match="Name env again"):
-            await two.mover.take(session.id, LOCAL, str(cwd))
-        with pytest.raises(SessionNotFound):
-            await two.service.find(session.id)
-        await two.mover.take(session.id, LOCAL, str(cwd), {"env": {"TOKEN": "s3cr3t-token"}})
-        outcome = await say(
-            two.service, session.id, script("go", tool("Bash", command="echo ${#TOKEN}"), "${tool_result}")
-        )
-        assert outcome.result == "12"
-
-
-async def test_secrets_travel_sealed_to_the_machine_that_may_have_them_and_to_no_other(
-    fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
-) -> None:
-    ledger, cwd = Ledger(), tmp_path / "work"
-    cwd.mkdir()
-    async with (
-        machine("one", fleet, ledger, tmp_path, model.url) as one,
-        machine("two", fleet, ledger, tmp_path, model.url) as two,
-        machine("three", fleet, ledger, tmp_path, model.url) as three,
-    ):
-        one.records.receivers = lambda _: {"two": two.key.public}
-        given = SessionOptions(cwd=str(cwd), env={"TOKEN": "s3cr3t-token"}, allowed_tools=("Bash",))
-        session, _ = await run(one.service, script("hello", "hello"), given)
         await one.mover.give(session.id, LOCAL_CALLER, without_tree=True)
         kv = await fleet.jetstream.key_value("fleet_records")
         assert b"s3cr3t" not in zlib.decompress((await kv.get(session.id)).value or b"")
-        with pytest.raises(InvalidArgument, match="Name env again"):
+        document = await one.records.read(session.id)
+        assert (document.left_out, document.record.options.env) == (("env",), {})
+        await bucket.claim(session.id, LOCAL, "two")
+        with pytest.raises(PermissionDenied, match="does not hold"):
             await three.mover.take(session.id, LOCAL, str(cwd))
-        # A seal is for one session and one machine.
-        sealed = (await one.records.read(session.id)).sealed["two"]
-        for key, session_id in ((three.key, session.id), (two.key, str(uuid.uuid4()))):
-            with pytest.raises(InvalidArgument, match="not sealed for this machine"):
-                key.unseal(session_id, sealed)
+        with pytest.raises(SessionNotFound):
+            await three.service.find(session.id)
+        # A seal is for one session.
+        other = str(uuid.uuid4())
+        await bucket.claim(other, LOCAL, "two")
+        with pytest.raises(InvalidArgument, match="sealed for another session"):
+            await seals[1].unseal(other, document.sealed)
         await two.mover.take(session.id, LOCAL, str(cwd))
         length = script("go", tool("Bash", command="echo ${#TOKEN}"), "${tool_result}")
         assert (await say(two.service, session.id, length)).result == "12"
+    for connection in connections:
+        await connection.close()
 
 
 async def test_a_session_at_work_is_given_away_only_when_it_may_be_interrupted(

@@ -1,31 +1,154 @@
-"""Moving a session on purpose: one machine gives it away, another takes it.
+"""Sessions that change their machine: one gives a session away on purpose, or is gone; another takes it.
 
-It is given when its turn has ended, its process is gone, and the fleet's stores have all of it: conversation, record
-and tree. Only then is the holding released, so that a machine that fails half way still has the session, and one that
-dies has left everything that the next one needs. A message that comes meanwhile waits, and is then refused by whoever
-checks the holding before a turn, with the machine that has the session.
+A session is given when its turn has ended, its process is gone, and the fleet's stores have all of it: conversation,
+record and tree. Only then is the holding released, so that a machine that fails half way still has the session, and one
+that dies has left everything that the next one needs. A message that comes meanwhile waits, and is then refused by
+whoever checks the holding before a turn, with the machine that has the session.
+
+It is taken in an order that can be interrupted anywhere and be done again: the stores are closed to earlier holders,
+the conversation is written to this machine's disk, then keys and spending, and last the record, from which on the
+session exists here. Nothing is run: the next message resumes the session, as after a restart of its server.
 """
 
 import asyncio
 import logging
+import os
+import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import ClaudeCodeError, SessionBusy, SessionNotFound
 from ..model.caller import Caller
 from ..model.events import AuditEvent, Event, TurnEnded
+from ..model.outcome import Outcome, OutcomeCode
+from ..private_files import private_directory
 from ..service import Service
+from ..sessions.dependencies import Stores
 from ..sessions.git import Git
-from ..sessions.replica import local_files
-from .adoption import Adopted, Adoption
-from .records import RecordStore
+from ..sessions.replica import is_subagent, local_files
+from ..state.database import Database
+from ..state.session_records import SessionRecord
+from ..store.transcript_lines import open_regular
+from ..store.transcripts import SessionFiles, read_lines
+from .records import RecordStore, SessionDocument, UnansweredQuestion, put_beside
 from .session_copy import FleetReplica
-from .transcripts import SessionHolding
+from .transcripts import SessionHolding, TranscriptStore
 from .trees import TreeRef, TreeRefused, TreeStore
 
 log = logging.getLogger(__name__)
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A session that is this machine's now."""
+
+    record: SessionRecord
+    turn_lost: bool
+    """Whether a turn was running on the machine before, which ended with it (`machine_lost`)."""
+    ended_questions: tuple[UnansweredQuestion, ...]
+    """Those that nobody had answered; they can be answered no more."""
+    without_tree: str | None = None
+    """Why its working tree did not come along: it goes on in an empty directory."""
+    superseded: str | None = None
+    """Where an older transcript of this machine was put that has entries which the fleet does not know."""
+
+
+class Adoption:
+    """Takes sessions over for one machine."""
+
+    def __init__(self, transcripts: TranscriptStore, records: RecordStore, database: Database) -> None:
+        self._transcripts = transcripts
+        self._records = records
+        self._database = database
+
+    async def adopt(self, session_id: str, holding: SessionHolding, stores: Stores, cwd: str) -> Adopted:
+        """Makes a session that this machine holds one that its server can resume in the directory `cwd`.
+
+        `stores` are those of the session's owner on this machine. Raises SessionNotFound if the fleet has no record of
+        it, as `RecordStore.whole_record` if its secrets cannot be had, LostSession if another machine has a later
+        epoch, FleetUnavailable if NATS does not answer; each of them before anything is written here.
+        """
+        await self._records.whole_record(await self._records.read(session_id))
+        # Both stores first: from here on nothing of an earlier holder can come in behind what is read.
+        await self._transcripts.fence(session_id, holding)
+        document = await self._records.take_over(session_id, holding)
+        files = await self._transcripts.load_all(session_id)
+        if "" not in files and document.record.model_turns:
+            raise SessionNotFound(f"The conversation of session {session_id} is not in the fleet.")
+        record = await self._records.whole_record(document)
+        adopted = await asyncio.to_thread(self._write, document, record, stores, cwd, files)
+        await self._records.put(adopted.record, holding)
+        return adopted
+
+    def _write(
+        self,
+        document: SessionDocument,
+        record: SessionRecord,
+        stores: Stores,
+        cwd: str,
+        files: Mapping[str, list[dict[str, Any]]],
+    ) -> Adopted:
+        records, projects = stores.recorder.records, stores.transcripts.projects
+        superseded = self._keep_unknown(record.session_id, stores, files)
+        # Only names that the CLI gives to its files: what another machine stored is a claim too.
+        safe = {path: entries for path, entries in files.items() if not path or is_subagent(path)}
+        if safe:
+            SessionFiles(records.config_dir, projects).put(record.session_id, cwd, safe)
+        put_beside(self._database, document)
+        here = records.read(record.session_id)
+        lost = record.running_since is not None
+        changes: dict[str, Any] = {
+            # Later than whatever either machine has written: an older record never replaces a newer one.
+            "revision": max(record.revision, here.revision if here is not None else 0) + 1,
+            "cwd": os.path.realpath(cwd),
+            "options": record.options.model_copy(update={"worktree": False}),
+            "running_since": None,
+        }
+        if lost:
+            changes |= {"outcome": _lost_turn(record, document.questions), "result_cut": False, "used_at": time.time()}
+        record = record.model_copy(update=changes)
+        records.write(record)
+        without_tree = (document.tree_flaw or "It was never saved.") if document.tree is None else None
+        return Adopted(record, lost, document.questions, without_tree, superseded)
+
+    def _keep_unknown(self, session_id: str, stores: Stores, files: Mapping[str, list[dict[str, Any]]]) -> str | None:
+        """An older transcript of this machine may have lines of a turn that was cut off by the fence: they are put
+        aside, never lost and never mixed in."""
+        path = stores.transcripts.path_of(session_id)
+        if path is None:
+            return None
+        known = {entry.get("uuid") for entry in files.get("", ())}
+        if all(line.get("uuid") in known for line in read_lines(path) if line.get("uuid")):
+            return None
+        place = private_directory(Path(self._database.directory) / "fleet" / "superseded")
+        target = place / f"{session_id}-{time.time_ns()}.jsonl"
+        # A copy: the two directories may lie on different disks.
+        with open_regular(str(path)) as old, open(target, "xb", opener=partial(os.open, mode=0o600)) as kept:
+            shutil.copyfileobj(old, kept)
+        log.warning("an older transcript of session %s was put into %s", session_id, target)
+        return str(target)
+
+
+def _lost_turn(record: SessionRecord, questions: tuple[UnansweredQuestion, ...]) -> Outcome:
+    began = datetime.fromtimestamp(record.running_since or 0, UTC).isoformat(timespec="seconds")
+    detail = (
+        f"The turn that began at {began} was lost with the machine that ran it. What it had done by then may be done; "
+        "the session goes on from the last entry that had left that machine."
+    )
+    if questions:
+        named = "; ".join(question.title for question in questions[:_MOST_NAMED])
+        detail += f" {len(questions)} open question(s) ended without an answer: {named}."
+    return Outcome(OutcomeCode.MACHINE_LOST, detail=detail)
+
+
+# -- giving and taking ------------------------------------------------------------------------------------------------
 
 
 class SessionHoldings(Protocol):
@@ -43,8 +166,6 @@ class HandedOver:
     session_id: str
     principal: str
     tree: TreeRef | None
-    left_out: tuple[str, ...]
-    """Options that hold secrets and must be given again where it goes on."""
 
 
 class SessionMover:
@@ -153,29 +274,27 @@ class SessionMover:
             # After the tree, which the document names; and the last thing that is written: it has everything.
             await deps.stores.recorder.save(session)
             await self._replica.complete(session.id)
-            document = await self._records.read(session.id)
             # Within the rest: a message that waits begins its turn only when the holding is not ours any more.
             await self._holdings.release(holding)
         await self._service.relocation.let_go(session.id)
         self._replica.forget(session.id)
         self._records.trees.pop(session.id, None)
         self._records.tree_flaws.pop(session.id, None)
-        return HandedOver(session.id, session.owner, tree, document.left_out)
+        return HandedOver(session.id, session.owner, tree)
 
     async def take(
         self,
         session_id: str,
         principal: str,
         directory: str,
-        secrets: Mapping[str, Any] | None = None,
         *,
         older_tree: bool = False,
     ) -> Adopted:
         """Takes a session that was given away, or whose machine is gone, into this machine; its tree into `directory`.
 
-        `secrets` are the options that were left out of its record. `older_tree` takes the last tree that was saved
-        where the latest could not be. Raises what `claim`, `TreeStore.restore` and `Adoption.adopt` raise; the session
-        is then free for others, and what was restored of the tree stays.
+        `older_tree` takes the last tree that was saved where the latest could not be. Raises what `claim`,
+        `TreeStore.restore` and `Adoption.adopt` raise; the session is then free for others, and what was restored of
+        the tree stays.
         """
         holding = await self._holdings.claim(session_id, principal)
         try:
@@ -194,7 +313,7 @@ class SessionMover:
                 cwd = await self._trees.restore(Git(deps.launcher.home, (directory,)), ref, directory)
                 # The next save builds on it, and stores only what is new.
                 self._records.trees[session_id] = ref.model_dump()
-            return await self._adoption.adopt(session_id, holding, deps.stores, cwd, secrets)
+            return await self._adoption.adopt(session_id, holding, deps.stores, cwd)
         except BaseException:
             # Shielded: a session that nobody has and everybody is refused would be lost.
             await asyncio.shield(self._holdings.release(holding))

@@ -14,6 +14,8 @@ from .routing import MachineIdentity
 
 JsonObject = Mapping[str, Any]
 Answers = Sequence[tuple[MachineIdentity, dict[str, Any]]]
+Structured = Sequence[tuple[MachineIdentity, Any]]
+"""What machines have answered as data; anything at all, since a machine may have answered it."""
 MOST_OF_ONE: Final = 500
 """Rows that a machine lists at once."""
 _USUAL_ROWS = 50
@@ -33,26 +35,22 @@ class Silent:
         return {"machine": self.machine.name, "reason": self.reason}
 
 
-def repeated_sessions(answers: Answers) -> set[str]:
+def repeated_sessions(answers: Structured) -> set[str]:
     """The ids of sessions that more than one machine lists: one that was taken over is also on the disk of the machine
     before."""
     counted = Counter(str(row.get("sessionId")) for _, answer in answers for row in _session_rows(answer))
     return {session_id for session_id, count in counted.items() if count > 1}
 
 
-def only_at_holders(answers: Answers, holders: Mapping[str, str]) -> None:
-    """Takes the rows of these sessions out of the answers of all machines but their holders."""
+def leave_to(holder: str, session_id: str, answers: Structured) -> None:
+    """Takes the rows of a session out of the answers of all machines but its holder."""
     for machine, answer in answers:
-        rows = _session_rows(answer)
-        if rows:
-            answer["structuredContent"]["sessions"] = [
-                row for row in rows if holders.get(str(row.get("sessionId")), machine.id) == machine.id
-            ]
+        if machine.id != holder and (rows := _session_rows(answer)):
+            answer["sessions"] = [row for row in rows if row.get("sessionId") != session_id]
 
 
-def _session_rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    structured = answer.get("structuredContent")
-    rows = structured.get("sessions") if isinstance(structured, dict) else None
+def _session_rows(answer: Any) -> list[dict[str, Any]]:
+    rows = answer.get("sessions") if isinstance(answer, dict) else None
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
@@ -65,7 +63,10 @@ def merged_tool(name: str, arguments: JsonObject, answers: Answers, silent: Sequ
     structured_answers = [(machine, answer.get("structuredContent") or {}) for machine, answer in accepted]
     if name == "claude_session_costs":
         structured = merged_costs(structured_answers)
-        lines = [_cost_line(line) for line in structured["lines"]]
+        lines = [
+            f"{line.get('name')}  ${line.get('usd', 0):.4f}  {line['machine']}  {line.get('title') or ''}".rstrip()
+            for line in structured["lines"]
+        ]
         lines.append(f"total  ${structured['total'].get('usd', 0):.4f}")
     else:
         offset, limit = 0, len(_rows(structured_answers))
@@ -98,10 +99,6 @@ def _session_line(row: JsonObject) -> str:
     fields = (row.get("sessionId"), str(row.get("timestamp") or "")[:16], status, row["machine"], where)
     mention = f"\n    {row['mention']}" if row.get("mention") else ""
     return "  ".join(str(field) for field in (*fields, row.get("displayText") or "")) + mention
-
-
-def _cost_line(line: JsonObject) -> str:
-    return f"{line.get('name')}  ${line.get('usd', 0):.4f}  {line['machine']}  {line.get('title') or ''}".rstrip()
 
 
 def _text_of(answer: JsonObject) -> str:
@@ -158,14 +155,12 @@ def _errors(answers: Answers) -> dict[str, Any]:
 # -- resources and completions ----------------------------------------------------------------------------------------
 
 
-def merged_contents(uri: str, answers: Answers, silent: Sequence[Silent]) -> dict[str, Any]:
+def merged_contents(uri: str, first: JsonObject, contents: Answers, silent: Sequence[Silent]) -> dict[str, Any]:
     """The contents of a resource about all sessions: the list, or the costs. Of the list, each machine has given its
-    page: the machines turn theirs together."""
-    parsed = [(machine, json_of(answer)) for machine, answer in answers]
-    merged = merged_costs(parsed) if "costs" in uri.partition("?")[0] else _merged_page(parsed)
+    page: the machines turn theirs together. `first` is the answer of one machine, with all that is beside contents."""
+    merged = merged_costs(contents) if "costs" in uri.partition("?")[0] else _merged_page(contents)
     if silent:
         merged[_UNANSWERED] = [each.row for each in silent]
-    first = answers[0][1]
     content = {**(first.get("contents") or [{}])[0], "uri": uri, "text": json.dumps(merged, ensure_ascii=False)}
     return {**first, "contents": [content]}
 
@@ -204,7 +199,7 @@ def merged_resources(answers: Answers, silent: Sequence[Silent]) -> dict[str, An
     return {**first, "resources": [*listed.values()], **({"_meta": meta} if meta else {})}
 
 
-def merged_completions(answers: Answers, _: Sequence[Silent]) -> dict[str, Any]:
+def merged_completions(answers: Answers) -> dict[str, Any]:
     """The values that any machine offers, each once."""
     values = [value for _, answer in answers for value in (answer.get("completion") or {}).get("values") or []]
     unique = [*dict.fromkeys(values)]

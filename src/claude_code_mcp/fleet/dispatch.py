@@ -1,0 +1,336 @@
+"""Requests of a gateway's clients at the machines: which machine answers, what it is asked, and what becomes of it.
+
+Nothing is remembered: which machine holds a session is in the fleet's bucket, and what a machine gives out to be
+brought back (tasks, calls that wait for an answer) bears the machine's id. A session whose machine is gone is given to
+another one with its next message, before that is sent there.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from nats.errors import Error as NatsError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+
+from ..errors import PermissionDenied, SessionNotFound, UpstreamUnavailable
+from ..model.outcome import OutcomeCode
+from ..server import sdk
+from ..server.sdk import Context
+from ..server.server import without_person
+from . import merged_results, names
+from .connection import FleetConnection
+from .gateway_client import MOST_FOLLOWED, GatewayClient, Listening
+from .leases import HeldElsewhere
+from .machine_link import MachineLink, MachineUnavailable, Notification
+from .machine_server import Taken, refusal_in, taken_in, taking_request
+from .merged_results import Silent
+from .routing import FleetView, Goal, MachineIdentity, PlacementRequest, RequestRoute, find_machine, route, with_machine
+
+Choose = Callable[[Sequence[Any], PlacementRequest], MachineIdentity]
+_CAPABILITIES = types.CLIENT_CAPABILITIES_META_KEY
+_ENVELOPE = frozenset({types.PROTOCOL_VERSION_META_KEY, types.CLIENT_INFO_META_KEY, _CAPABILITIES})
+_TAKING_SECONDS = 55.0
+"""In which a machine takes a session over, with its tree; NATS lets it answer for a minute."""
+
+
+class Dispatch:
+    """Has machines answer the requests of all clients of one gateway."""
+
+    def __init__(self, connection: FleetConnection, fleet: FleetView, choose: Choose) -> None:
+        self._connection = connection
+        self._fleet = fleet
+        self._choose = choose
+        self.leaving = False
+        """Whether the gateway is about to end: what is cut off from then on goes on at its machine."""
+
+    async def answer(self, client: GatewayClient, context: Context) -> dict[str, Any]:
+        """The result of a request. Raises ClaudeCodeError, MCPError, or what NATS raises where that does not answer."""
+        params = dict(context.params or {})
+        if context.request is not None:
+            params = _without_person(params)
+        if context.method == "subscriptions/listen":
+            return await Listening(self._fleet, client, context, params).run()
+        target = route(context.method, params, client.principal)
+        if context.method in ("resources/subscribe", "resources/unsubscribe"):
+            return await self._follow(client, context, target)
+        if target.goal is Goal.ALL:
+            return await self._ask_all(client, context, target)
+        taken = Taken()
+        try:
+            machine = await self._machine(client, context, target)
+        except MachineUnavailable as gone:
+            if not target.continues:
+                raise
+            machine, taken = await self._taken_over(client.principal, target.key, gone.message)
+        return _with_losses(await self._ask(client, context, machine, target), taken)
+
+    async def _machine(self, client: GatewayClient, context: Context, target: RequestRoute) -> MachineIdentity:
+        """The one machine that a request is for."""
+        machines = self._machines()
+        match target.goal:
+            case Goal.SESSION:
+                return await self._holder(client, context, target.key)
+            case Goal.NEW:
+                assert target.placement is not None
+                return await self._chosen(machines, target.placement, target.message_key)
+            case Goal.MACHINE if target.key or len(machines) > 1:
+                return find_machine(machines, target.key)
+        return machines[0]
+
+    def _machines(self) -> Sequence[MachineIdentity]:
+        machines = self._fleet.machines()
+        if not machines:
+            raise UpstreamUnavailable("No machine of the fleet is there now.")
+        return machines
+
+    async def _chosen(
+        self, machines: Sequence[MachineIdentity], placement: PlacementRequest, key: str | None
+    ) -> MachineIdentity:
+        """A machine for a new session: with a message key always the one that was chosen first for that key."""
+        if key is None:
+            return self._choose(machines, placement)
+        bucket = await self._connection.jetstream.key_value(names.KEYS)
+        name = hashlib.sha256(f"{placement.principal}\0{key}".encode()).hexdigest()
+        try:
+            # Looked for before a machine is chosen: all may be full by now, and a repeated call needs no room.
+            first = await bucket.get(name)
+        except KeyNotFoundError:
+            chosen = self._choose(machines, placement)
+            with suppress(KeyWrongLastSequenceError):
+                await bucket.create(name, chosen.id.encode())
+                return chosen
+            first = await bucket.get(name)  # another gateway was faster
+        machine_id = (first.value or b"").decode()
+        return self._present(
+            machine_id,
+            f"The call with this messageKey went to machine {machine_id}, which is not there now; whether it was done "
+            "is not known.",
+        )
+
+    async def _holder(self, client: GatewayClient, context: Context, session_id: str) -> MachineIdentity:
+        """The machine that holds a session or, if none ever did, the one that has it on its disk. Raises
+        MachineUnavailable if it is gone."""
+        machines = self._machines()
+        holder = await self._fleet.holder(session_id)
+        if holder is None:
+            return await self._found_on_disk(client, context, machines, session_id)
+        is_gone = f"Session {session_id} is on machine {holder}, which is not there now."
+        return self._present(holder, is_gone if holder else f"No machine holds session {session_id} just now.")
+
+    async def _taken_over(self, principal: str, session_id: str, gone: str) -> tuple[MachineIdentity, Taken]:
+        """Another machine for a session, once that has taken it over. Raises MachineUnavailable if it cannot."""
+        chosen = self._choose(self._machines(), PlacementRequest(principal))
+        try:
+            # Before the machine is asked: it may read nothing of a session that it was not given.
+            holding = await self._fleet.give(session_id, principal, chosen.id)
+        except PermissionDenied:
+            # As for one that does not exist: nobody can find out which ids are in use.
+            raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id) from None
+        except HeldElsewhere as taken:
+            return self._present(taken.holding.machine, gone), Taken()
+        request = taking_request(session_id, principal)
+        try:
+            reply = await self._connection.client.request(names.opening(chosen.id), request, timeout=_TAKING_SECONDS)
+            refused = refusal_in(reply.data)
+        except (NatsError, TimeoutError):
+            refused = "It does not answer."
+        if not refused:
+            return chosen, taken_in(reply.data)
+        if holding is not None:
+            # Unless the machine has claimed it: a session that is said to be where it is not would be lost.
+            await self._fleet.take_back(holding)
+        # Another gateway may have been faster: then it is where that one has brought it.
+        holder = await self._fleet.holder(session_id)
+        return self._present(holder, f"{gone} Machine {chosen.name} cannot take it over: {refused}"), Taken()
+
+    def _present(self, machine_id: str | None, gone: str) -> MachineIdentity:
+        """The machine of this id. Raises MachineUnavailable with the sentence `gone` if it is not there."""
+        found = next((machine for machine in self._machines() if machine.id == machine_id), None)
+        if found is None:
+            raise MachineUnavailable(gone, machine=machine_id or "")
+        return found
+
+    async def _found_on_disk(
+        self, client: GatewayClient, context: Context, machines: Sequence[MachineIdentity], session_id: str
+    ) -> MachineIdentity:
+        """The machine that lists the session, the most recent if several do; any one otherwise, which refuses it."""
+        if len(machines) == 1:
+            return machines[0]
+        params = {"uri": f"claude-sessions:///?text={session_id}", **_envelope(context)}
+        answers, silent = await self._gather(client, machines, "resources/read", params)
+        found = [
+            (str(row.get("timestamp")), number)
+            for number, (_, answer) in enumerate(answers)
+            for row in merged_results.json_of(answer).get("sessions") or ()
+            if row.get("sessionId") == session_id
+        ]
+        if found:
+            return answers[max(found)[1]][0]
+        if silent:
+            raise MachineUnavailable(
+                f"No machine that answers has session {session_id}; these did not answer: "
+                + ", ".join(each.machine.name for each in silent)
+            )
+        return machines[0]
+
+    # -- one machine --------------------------------------------------------------------------------------------
+
+    async def _ask(
+        self, client: GatewayClient, context: Context, machine: MachineIdentity, target: RequestRoute
+    ) -> dict[str, Any]:
+        link = await client.link(machine)
+
+        async def notified(notifications: list[Notification]) -> None:
+            if sdk.takes_lines(context):
+                await sdk.send_lines(context, [each.line for each in notifications])
+            else:
+                await sdk.send_all(context, [(each.method, each.params) for each in notifications])
+
+        result = await link.request(
+            context.method, target.params, context, notified, lambda: not self._is_cancelled(context)
+        )
+        return _marked(result, machine)
+
+    def _is_cancelled(self, context: Context) -> bool:
+        """Whether a request that ends here early is to end at its machine: if its client has cancelled it, over HTTP in
+        2026-07-28 also by closing the response. A client or a gateway that only goes away ends nothing."""
+        closed_to_cancel = context.request is not None and sdk.is_modern(context.protocol_version)
+        return sdk.cancelled_by_client(context) or (closed_to_cancel and not self.leaving)
+
+    async def _follow(self, client: GatewayClient, context: Context, target: RequestRoute) -> dict[str, Any]:
+        """Subscribes a client with a handshake, or ends that; repeated at a machine whose connection was lost."""
+        uri = str(target.params.get("uri"))
+        if target.goal is Goal.ALL:
+            result, at = await self._ask_all(client, context, target), ""
+        else:
+            machine = await self._machine(client, context, target)
+            result, at = await self._ask(client, context, machine, target), machine.id
+        if context.method == "resources/unsubscribe":
+            client.followed.pop(uri, None)
+        elif len(client.followed) < MOST_FOLLOWED:
+            client.followed[uri] = at
+        return result
+
+    # -- all machines -------------------------------------------------------------------------------------------
+
+    async def _ask_all(self, client: GatewayClient, context: Context, target: RequestRoute) -> dict[str, Any]:
+        method, params = context.method, dict(target.params)
+        if isinstance(params.get("_meta"), dict):
+            # Progress is not asked for: that of many machines is no progress.
+            params["_meta"] = {key: value for key, value in params["_meta"].items() if key != "progressToken"}
+        answers, silent = await self._gather(client, self._machines(), method, params)
+        if not answers:
+            raise MachineUnavailable("No machine answers. " + " ".join(each.reason for each in silent))
+        silent += [Silent(machine, f"Machine {machine.name} is not there.") for machine in self._fleet.gone()]
+        if method == "tools/call":
+            arguments = params.get("arguments") or {}
+            await self._leave_to_holders([(machine, answer.get("structuredContent")) for machine, answer in answers])
+            return merged_results.merged_tool(str(params.get("name")), arguments, answers, silent)
+        if method == "resources/read":
+            contents = [(machine, merged_results.json_of(answer)) for machine, answer in answers]
+            await self._leave_to_holders(contents)
+            return merged_results.merged_contents(str(params.get("uri")), answers[0][1], contents, silent)
+        if method == "resources/list":
+            return merged_results.merged_resources(answers, silent)
+        if method == "completion/complete":
+            return merged_results.merged_completions(answers)
+        return answers[0][1]
+
+    async def _leave_to_holders(self, answers: Sequence[tuple[MachineIdentity, Any]]) -> None:
+        """A session that several machines list is listed by its holder alone, if that has answered."""
+        there = {machine.id for machine, _ in answers}
+        for session_id in merged_results.repeated_sessions(answers):
+            holder = await self._fleet.holder(session_id)
+            if holder in there:
+                merged_results.leave_to(holder, session_id, answers)
+
+    async def _gather(
+        self, client: GatewayClient, machines: Sequence[MachineIdentity], method: str, params: Mapping[str, Any]
+    ) -> tuple[list[tuple[MachineIdentity, dict[str, Any]]], list[Silent]]:
+        """What each machine answers, and which do not. An error that all of them answer is raised."""
+        errors: list[MCPError] = []
+
+        async def ask(machine: MachineIdentity) -> dict[str, Any] | Silent:
+            try:
+                link = await client.link(machine)
+                if method == "tools/call" and params.get("name") == "claude_list_sessions":
+                    return await _listed(link, params)
+                return await link.request(method, params)
+            except MachineUnavailable as problem:
+                return Silent(machine, problem.message)
+            except MCPError as error:
+                errors.append(error)
+                return Silent(machine, error.message)
+
+        replies = await asyncio.gather(*(ask(machine) for machine in machines))
+        if errors and len(errors) == len(replies):
+            raise errors[0]
+        both = zip(machines, replies, strict=True)
+        answers = [(machine, reply) for machine, reply in both if isinstance(reply, dict)]
+        return answers, [reply for reply in replies if isinstance(reply, Silent)]
+
+
+def _marked(result: dict[str, Any], machine: MachineIdentity) -> dict[str, Any]:
+    """A machine's result with the machine in what is to be brought back to it, and in what is about a session."""
+    if isinstance(result.get("requestState"), str):
+        result["requestState"] = with_machine(machine.id, result["requestState"])
+    if isinstance(result.get("taskId"), str):
+        result["taskId"] = with_machine(machine.id, result["taskId"])
+    structured = result.get("structuredContent")
+    if isinstance(structured, dict) and isinstance(structured.get("sessionId"), str):
+        structured["machine"] = machine.name
+    return result
+
+
+def _with_losses(result: dict[str, Any], taken: Taken) -> dict[str, Any]:
+    """A result that tells, beside what it is about, what the session has lost with its last machine."""
+    structured, notices = result.get("structuredContent"), []
+    if not isinstance(structured, dict):
+        return result
+    if taken.lost_turn:
+        code = OutcomeCode.MACHINE_LOST.value
+        structured["lostTurn"] = {"code": code, "detail": taken.lost_turn}
+        notices.append(f"{code}: {taken.lost_turn}")
+    if taken.without_tree:
+        structured["withoutTree"] = taken.without_tree
+        notices.append(f"The session goes on in an empty directory; its files did not come along: {taken.without_tree}")
+    result["content"] = [*result.get("content", ()), *({"type": "text", "text": text} for text in notices)]
+    return result
+
+
+async def _listed(link: MachineLink, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that a machine lists up to the end of the page that is asked for: which of it is on that page is known
+    when all machines have answered."""
+    arguments = params.get("arguments") or {}
+    page = merged_results.page_of(arguments)
+    if page is None:
+        return await link.request("tools/call", params)  # which refuses it
+    wanted = sum(page)
+    rows: list[Any] = []
+    result: dict[str, Any] = {}
+    while len(rows) < wanted:
+        part = {**arguments, "offset": len(rows), "limit": min(wanted - len(rows), merged_results.MOST_OF_ONE)}
+        result = await link.request("tools/call", {**params, "arguments": part})
+        structured = result.get("structuredContent") or {}
+        rows += structured.get("sessions") or []
+        if result.get("isError") or structured.get("nextOffset") is None:
+            break
+    return {**result, "structuredContent": {**(result.get("structuredContent") or {}), "sessions": rows}}
+
+
+def _envelope(context: Context) -> dict[str, Any]:
+    """What a request of 2026-07-28 says of its client, for a request that the gateway makes on its behalf."""
+    meta = (context.params or {}).get("_meta")
+    kept = {key: value for key, value in meta.items() if key in _ENVELOPE} if isinstance(meta, Mapping) else {}
+    return {"_meta": kept} if kept else {}
+
+
+def _without_person(params: dict[str, Any]) -> dict[str, Any]:
+    meta = params.get("_meta")
+    if not isinstance(meta, Mapping) or not isinstance(meta.get(_CAPABILITIES), Mapping):
+        return params
+    return {**params, "_meta": {**meta, _CAPABILITIES: without_person(meta[_CAPABILITIES])}}
