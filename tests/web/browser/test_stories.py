@@ -244,6 +244,7 @@ def test_after_a_restart_of_the_server_the_page_goes_on_by_itself(person: Person
     assert page.locator(".said", has_text="Remembered.").count() == 1
 
 
+@pytest.mark.soak  # tests/web/test_conversation.py
 def test_what_happened_while_the_browser_was_offline_is_there_afterwards_once(person: Person, site: Site) -> None:
     person.start("Count", site.project("One.", "Two.", "Three."))
     person.says("One.")
@@ -263,6 +264,7 @@ def test_what_happened_while_the_browser_was_offline_is_there_afterwards_once(pe
     assert [said.strip() for said in page.locator(".said").all_text_contents()] == ["One.", "Two.", "Three."]
 
 
+@pytest.mark.soak  # a question on a phone is not: the edit above
 def test_nothing_is_wider_than_the_screen(
     person: Person, open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
