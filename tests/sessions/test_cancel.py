@@ -18,8 +18,7 @@ from .support import IN_A_TOOL, MOMENTS, Moment, at, end_of, event, events, opti
 
 # Cancelling ends the process, whatever that does; an interruption, which asks it, is tested at every moment.
 CASES = [
-    moment if moment.name in ("starting", "asking", "with a queue") else pytest.param(moment, marks=pytest.mark.soak)
-    for moment in MOMENTS
+    moment if moment.name == "with a queue" else pytest.param(moment, marks=pytest.mark.soak) for moment in MOMENTS
 ]
 
 

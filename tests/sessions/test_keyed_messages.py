@@ -99,6 +99,7 @@ async def test_what_a_killed_server_has_handed_over_is_found_in_the_transcript(
     assert (await end_of(sent)).result == "found"
 
 
+@pytest.mark.soak  # tests/state/test_message_keys.py
 async def test_a_refusal_does_not_make_one_forget_what_a_killed_server_may_have_handed_over(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

@@ -37,7 +37,7 @@ from .support import (
 
 # Closing ends the processes, whatever they do; an interruption, which asks them, is tested at every moment.
 CASES = [
-    moment if moment.name in ("starting", "asking", "with a queue") else pytest.param(moment, marks=pytest.mark.soak)
+    moment if moment.name in ("starting", "with a queue") else pytest.param(moment, marks=pytest.mark.soak)
     for moment in MOMENTS
 ]
 
