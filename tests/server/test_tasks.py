@@ -195,6 +195,7 @@ def test_an_answer_from_elsewhere_ends_the_input_request(client: Client, session
     assert ended["result"]["structuredContent"]["status"] == "completed"
 
 
+@pytest.mark.soak  # in a dialog: test_dialogs.py
 def test_a_form_that_was_closed_leaves_the_question_to_others(client: Client) -> None:
     task = started(client.call("claude_create_session", prompt=TOUCH, permissionMode="default", waitSeconds=1))
     (input_id,) = client.until(task, "input_required")["inputRequests"]

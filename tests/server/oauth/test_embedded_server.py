@@ -37,7 +37,7 @@ async def hello(served: Embedded, token: str) -> httpx2.Response:
 # -- clients ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("mode", [pytest.param("legacy", marks=pytest.mark.soak), "2026-07-28"])
 async def test_a_client_signs_in_by_itself_and_its_person_has_sessions_of_their_own(
     served: Embedded, mode: str
 ) -> None:
@@ -58,6 +58,7 @@ async def test_a_client_signs_in_by_itself_and_its_person_has_sessions_of_their_
     assert memory.tokens.expires_in == 600
 
 
+@pytest.mark.soak  # that of Python does above
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_client_of_the_typescript_sdk_signs_in_by_itself(served: Embedded, era: str) -> None:
     try:
@@ -114,6 +115,7 @@ async def test_tokens_of_the_file_go_on_working_and_their_names_are_nobody_elses
     assert "is the name of a caller with a token" in refused.stderr
 
 
+@pytest.mark.soak  # one of a token: test_sign_in.py
 async def test_a_group_of_the_invitation_has_the_profile_that_the_policy_gives_it(served: Embedded) -> None:
     leads, prompt = str(served.root / "leads"), script("Hi.", "Hello.")
     async with (

@@ -66,6 +66,7 @@ async def test_a_long_turn_hands_over_to_the_session_tools_and_takes_no_reply(
     assert (status["status"], status["recentOutput"]) == ("completed", ["one", "two"])
 
 
+@pytest.mark.soak  # tests/sessions/test_outcomes.py
 async def test_an_execution_error_is_an_error_with_a_subtype(start_caller: StartCaller, caller: ToolCaller) -> None:
     prompt = script("Fail", fail(500))
     result = await caller.call("claude_code", prompt=prompt, env={"CLAUDE_CODE_MAX_RETRIES": "0"})

@@ -47,6 +47,7 @@ async def test_a_session_is_read_in_pages_that_are_the_whole(caller: ToolCaller)
         assert (code, message.startswith(field)) == ("INVALID_ARGUMENT", True), message
 
 
+@pytest.mark.soak  # test_list_sessions.py, test_restart.py
 async def test_the_list_has_pages_and_finds_what_was_said_and_a_status_survives_a_restart(
     caller: ToolCaller, start_caller: StartCaller
 ) -> None:

@@ -261,6 +261,7 @@ async def hears_at_most_twice_a_second(caller: ToolCaller, session_id: str) -> N
         assert caller.changes.heard.count(uri) == 2
 
 
+@pytest.mark.soak  # tests/fleet/test_gateway.py, of two machines
 async def test_a_client_of_2026_hears_of_the_same_on_its_stream(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(MODERN)
     session_id = await a_session(caller)

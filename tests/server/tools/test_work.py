@@ -105,6 +105,7 @@ async def test_a_worktree_is_left_alone_while_a_session_works_in_it(
     assert not exists(Path(report["worktree"]["path"]))
 
 
+@pytest.mark.soak
 async def test_a_session_that_is_refused_leaves_no_worktree(start_caller: StartCaller, sandbox: Sandbox) -> None:
     caller: ToolCaller = await start_caller(toolsets=CARE)
     given = {"prompt": "Look", "workingDirectory": str(sandbox.project), "worktree": True}
