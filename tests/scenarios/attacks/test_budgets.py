@@ -51,6 +51,7 @@ def session(sandbox: Sandbox) -> SessionOptions:
     return SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash",))
 
 
+@pytest.mark.soak  # tests/sessions/test_traffic_ledger.py
 @needs_bubblewrap
 async def test_what_claude_code_claims_is_what_an_honest_turn_costs(
     start_service: StartService, sandbox: Sandbox

@@ -68,6 +68,7 @@ async def test_a_session_moves_to_no_id_at_all_while_nobody_has_cleared_it(forge
     await refuted(forgery, turn)
 
 
+@pytest.mark.soak  # `frames.json` has the frame
 async def test_a_session_that_is_being_cleared_cannot_take_the_id_of_another(
     forgery: Forgery, sandbox: Sandbox
 ) -> None:
@@ -111,6 +112,7 @@ async def test_a_turn_that_was_ended_by_a_forged_result_is_neither_free_nor_alon
     assert session.spent_usd > 0
 
 
+@pytest.mark.soak  # each is judged in `frames.json` too, without a process
 @pytest.mark.parametrize(
     "amounts",
     [
