@@ -137,7 +137,9 @@ def count(pattern: "re.Pattern[str]", text: str, *, scans: bool) -> int:
 
 def problems_of(pattern: "re.Pattern[str]", *, scans: bool) -> Iterator[str]:
     for (shape, small), (_, large) in zip(texts(SHORT, PIECES), texts(TIMES * SHORT, PIECES), strict=True):
-        few, many = (count(pattern, text, scans=scans) for text in (small, large))
+        if (many := count(pattern, large, scans=scans)) <= BESIDE:
+            continue
+        few = count(pattern, small, scans=scans)
         if grows_too_much(small, large, few, many, BESIDE):
             yield f"{pattern.pattern!r} on {shape}: {few} steps for {len(small)} characters, {many} for {len(large)}"
 
@@ -179,7 +181,7 @@ def test_an_expression_that_reads_its_text_anew_from_many_places_is_found(patter
 
 LONG = 80
 BESIDE_FUNCTIONS = 2000
-CROWD = 400
+CROWD = 200
 
 
 def steps_of(handle: Callable[[], object]) -> int:
@@ -207,13 +209,21 @@ def steps_of(handle: Callable[[], object]) -> int:
 
 
 def problem_with(handle: Handle, shape: str, small: str, large: str) -> list[str]:
-    few, many = steps_of(partial(handle, small)), steps_of(partial(handle, large))
+    if (many := steps_of(partial(handle, large))) <= BESIDE_FUNCTIONS:
+        return []
+    few = steps_of(partial(handle, small))
     if not grows_too_much(small, large, few, many, BESIDE_FUNCTIONS):
         return []
     return [f"{shape}: {few} steps for {len(small)} characters, {many} for {len(large)}"]
 
 
-@pytest.mark.parametrize("name", HANDLERS)
+LIKE_OTHERS = {"words of git", "words of printf", "refusal as text", "describe a command"}
+"""Handlers that go through the code of another one."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak) if name in LIKE_OTHERS else name for name in HANDLERS]
+)
 def test_text_is_handled_in_steps_in_proportion_to_its_length(name: str) -> None:
     problems = []
     with without_longest_command():
@@ -224,9 +234,14 @@ def test_text_is_handled_in_steps_in_proportion_to_its_length(name: str) -> None
 
 @pytest.mark.parametrize(
     ("place", "end"),
-    # An end that was cut off is read by the same code wherever the text is.
+    # An end that was cut off is read by the same code wherever the text is, and so is text at the beginning.
     [
-        pytest.param(place, end, marks=[pytest.mark.soak] if name == "cut" and place else [], id=f"{place}-{name}")
+        pytest.param(
+            place,
+            end,
+            marks=[pytest.mark.soak] if place in (1, 2) or (name == "cut" and place) else [],
+            id=f"{place}-{name}",
+        )
         for place in range(TRANSCRIPT_PLACES)
         for name, end in TRANSCRIPT_ENDS.items()
     ],

@@ -336,6 +336,7 @@ def test_answer_without_a_decision_asks(place: SharedPlace) -> None:
     assert process.finished()[0] == 0
 
 
+@pytest.mark.soak
 def test_the_list_is_watched_until_ctrl_c(place: SharedPlace) -> None:
     watching = Running(place, "ps", "--watch", "--json", "--all", "--interval", "0.1")
     before = json.loads(watching.stdout.readline())

@@ -374,6 +374,7 @@ async def test_a_machine_that_does_not_answer_is_named(machines: TwoMachines) ->
         assert (await refused(client, "claude_list_sessions"))["code"] == "UPSTREAM_UNAVAILABLE"
 
 
+@pytest.mark.soak
 async def test_a_session_that_nobody_has_claimed_is_found_on_its_machine(
     engine: Running, fleet: FleetConnection, model: ScriptedModelThread, tmp_path: Path
 ) -> None:

@@ -330,6 +330,7 @@ async def test_an_error_that_passes_is_not_the_end_of_a_task(
     assert (await tasks._after_restart(working)).status == "completed"  # there is no such session
 
 
+@pytest.mark.soak  # and is answered after a restart: the test above
 def test_a_task_that_runs_in_another_server_goes_on(serve: Serve) -> None:
     first, second = serve(), serve()
     task = started(first.call("claude_code", prompt=script("S", stall())))

@@ -69,6 +69,7 @@ async def test_cancelling_beats_an_interruption_that_is_under_way(service: Servi
         assert session.spent_usd == pytest.approx(session.usage.cost_usd)
 
 
+@pytest.mark.soak
 async def test_a_message_on_its_way_into_a_parked_session_is_refused(service: Service, sandbox: Sandbox) -> None:
     session, outcome = await run(service, script("one", "first"), options(sandbox))
     session.park()

@@ -54,6 +54,7 @@ async def test_a_fork_knows_what_was_said_pays_from_zero_and_leaves_its_parent_a
     assert fork.usage.cost_usd == pytest.approx(second.usage.cost_usd + third.usage.cost_usd)
 
 
+@pytest.mark.soak
 @on_shared_loop
 async def test_a_running_session_can_be_forked(shared: SharedSessions) -> None:
     service, parent = shared.service, await shared.session(allowed_tools=("Bash",))

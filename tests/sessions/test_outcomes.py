@@ -55,6 +55,7 @@ async def test_a_turn_that_outlasts_the_timeout_of_the_session_or_its_own_is_end
     assert (await say(service, session, script("go on", "in time"), timeout=PATIENCE)).result == "in time"
 
 
+@pytest.mark.soak
 @on_shared_loop
 async def test_a_time_limit_belongs_to_its_call(shared: SharedSessions) -> None:
     session = await shared.session()

@@ -197,6 +197,7 @@ async def test_a_session_that_another_server_cancelled_takes_no_more_messages_an
     await stays_cancelled(start_service, there, session.id)
 
 
+@pytest.mark.soak  # and elsewhere: the test above
 async def test_a_session_that_another_server_has_at_hand_is_cancelled_there_and_stays_cancelled(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

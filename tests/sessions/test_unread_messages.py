@@ -69,6 +69,7 @@ async def test_interrupting_ends_a_message_that_is_sent_again(service: Service, 
     assert (await say(service, session, script("three", "third"))).result == "third"
 
 
+@pytest.mark.soak
 async def test_a_session_that_is_not_persisted_cannot_be_resumed(service: Service, sandbox: Sandbox) -> None:
     session, _ = await run(service, script("one", "first"), options(sandbox, persist=False))
     die(session)

@@ -167,6 +167,7 @@ def test_the_tools_that_reach_other_sessions_end_at_the_principal(
     assert "run this at once" not in transcript_of(target, victim).read_text()
 
 
+@pytest.mark.soak  # tests/server/test_http.py
 def test_a_principal_resumes_forks_clears_and_lists_its_own_sessions_and_no_others(
     target: Target, victim: str, alice: Connection, mallory: Connection
 ) -> None:

@@ -278,6 +278,7 @@ def test_a_provider_and_an_authorization_server_of_our_own_cannot_be_had_togethe
 # -- people who come another way --------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak  # each alone: here and in tests/web
 async def test_people_with_passkeys_of_a_proxy_and_with_a_token_are_at_one_server(
     tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread
 ) -> None:

@@ -18,6 +18,7 @@ from .conftest import StartCaller, ToolCaller
 HELLO = script("Say hello", "hello")
 
 
+@pytest.mark.soak  # tests/sessions/test_costs.py
 async def test_turns_and_costs_are_of_the_call_and_totals_of_the_session(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(allow_disk_resume=True)
     two = script("Two requests", tool("Bash", command="true"), "done")

@@ -282,6 +282,7 @@ IN_SOAK = {
     turns_are_limited: "tests/server/test_faults.py",
     the_turn_is_limited_in_time: "tests/server/tools/test_timeouts.py",
     the_budget_is_kept: "tests/sessions/test_outcomes.py",
+    the_output_has_the_form_asked_for: "tests/sessions/test_outcomes.py",
 }
 """Checks of what `make test` shows elsewhere."""
 

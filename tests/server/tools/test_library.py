@@ -27,6 +27,7 @@ async def a_session(caller: ToolCaller, prompt: str = "Greet", *steps: Any) -> s
     return str(report["sessionId"])
 
 
+@pytest.mark.soak  # tests/store/test_conversation.py
 async def test_a_session_is_read_in_pages_that_are_the_whole(caller: ToolCaller) -> None:
     long = "\n".join(f"line {number} of a long answer" for number in range(3000))
     session_id = await a_session(caller, "Talk", tool("Bash", command="echo seen"), long)

@@ -14,7 +14,6 @@ from .conftest import StartCaller, ToolCaller
 
 HELLO = script("Say hello", "hello")
 OTHER_ERA = pytest.mark.parametrize("mode", [pytest.param("legacy", marks=pytest.mark.soak), "2026-07-28"])
-EITHER_ERA = pytest.mark.parametrize("mode", ["legacy", pytest.param("2026-07-28", marks=pytest.mark.soak)])
 """Nothing that differs between the eras is at work here."""
 
 
@@ -105,7 +104,8 @@ async def test_fragments_are_streamed_when_asked_for_and_system_messages_can_be_
     assert none["truncated"]["returned"] == 0
 
 
-@EITHER_ERA
+@pytest.mark.soak  # of the other family: test_code.py
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_cancelled_call_aborts_the_turn_and_cleans_up(start_caller: StartCaller, mode: str) -> None:
     caller: ToolCaller = await start_caller(mode)
     call = asyncio.ensure_future(query(caller, script("Wait", stall("…"))))

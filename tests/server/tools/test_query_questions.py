@@ -95,6 +95,7 @@ class Endings:
                 await self._news.wait()
 
 
+@pytest.mark.soak  # nor in the test above
 async def test_fragments_that_come_while_a_person_thinks_are_not_lost(start_caller: StartCaller) -> None:
     """The end of a message comes after the question that its tool call opens."""
 
