@@ -100,8 +100,7 @@ async def test_a_gateway_on_stdio(machines: TwoMachines, mode: str) -> None:
         assert len(person.asked) == 1
 
 
-@pytest.mark.soak  # by a machine of a fleet: test_story.py
-@pytest.mark.parametrize("transport", ["http", "stdio"])
+@pytest.mark.parametrize("transport", ["http", pytest.param("stdio", marks=pytest.mark.soak)])
 async def test_a_question_is_asked_although_no_call_waits(machines: TwoMachines, transport: str) -> None:
     person = Person()
     with http_gateway(machines) as (_, url):
