@@ -138,6 +138,7 @@ def test_a_tilde_means_the_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert load_settings({CONFIG_FILE_VARIABLE: "~/config.toml"}).state_dir == tmp_path / "state"
 
 
+@pytest.mark.soak  # tests/server/tools/test_query_defaults.py
 async def test_sessions_that_name_no_directory_work_in_the_default_one(
     start_service: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -139,7 +139,18 @@ async def run_example(example: Example, place: Sandbox) -> dict[str, Any]:
     return left
 
 
-@pytest.mark.parametrize("example", [*written_in("python"), *IN_CODE], ids=str)
+def of_python() -> list[Any]:
+    """Every example; shorter ones of a page, and those of docstrings, are for `make soak`."""
+    written = written_in("python")
+    longest = {
+        max((other for other in written if other.file == it.file), key=lambda it: len(it.text)) for it in written
+    }
+    return [
+        pytest.param(it, id=str(it), marks=() if it in longest else pytest.mark.soak) for it in [*written, *IN_CODE]
+    ]
+
+
+@pytest.mark.parametrize("example", of_python())
 async def test_python_examples_run(example: Example, place: Sandbox) -> None:
     # Where an example has nobody to ask, Claude Code may run what the task needs.
     if "respond(" not in example.text:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.flaky import THE_RUN, Table, order
 
 ROOT = Path(__file__).parent.parent
@@ -39,6 +41,7 @@ def test_a_round_that_fails_without_a_failed_test_is_counted() -> None:
     assert table.first_failure == {THE_RUN: 2}
 
 
+@pytest.mark.soak  # runs of pytest; of those who look for a flake
 def test_rounds_are_counted_by_test_and_one_failure_fails_the_whole(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
     settings = {"TESTS": str(tmp_path), "ROUNDS": "2", "BUSY": "1", "SEED": "5", "FLAKY_OUTPUT": str(tmp_path)}

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.soak  # mypy from nothing; that they run: test_docs.py
 def test_the_examples_of_the_library_pass_mypy_strict_as_they_are_written(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
     examples = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)

@@ -82,7 +82,7 @@ async def test_noise_is_reported_line_by_line_and_the_turn_goes_on(start: Start)
     assert told == ["plain words", "[1, 2]", '"a string"', "null", "\ufffd\ufffd not UTF-8"]
 
 
-@pytest.mark.parametrize("size", [2 * MIB, 63 * MIB])
+@pytest.mark.parametrize("size", [2 * MIB, pytest.param(63 * MIB, marks=pytest.mark.soak)])
 async def test_a_giant_line_arrives_whole(start: Start, size: int) -> None:
     listener = await turn(start, giant_line=size)
     assert len(listener.of(Conversation)[0].content[0]["text"]) == size

@@ -71,6 +71,7 @@ async def test_with_a_question_open_the_model_is_never_told_that_the_stream_clos
     assert len([one for one in model.requests if one.session_id == session_id]) == 1
 
 
+@pytest.mark.soak  # test_protocol.py, tests/sessions/test_turns.py
 async def test_a_message_in_mid_turn_is_unfinished_until_a_result_names_it(start_real: Start) -> None:
     session_id = new_id()
     started = await start_real(session_id)

@@ -52,6 +52,7 @@ def test_a_bad_address_is_refused(environment: dict[str, str], address: str) -> 
     assert "HOST:PORT" in answer.stderr
 
 
+@pytest.mark.soak  # so does the deep check of test_doctor.py
 def test_doctor_finds_everything_in_order_and_runs_a_turn(environment: dict[str, str]) -> None:
     answer = run(environment, "doctor", "--deep")
     assert answer.returncode == 0, answer.stdout

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
@@ -41,6 +43,7 @@ async def a_session(service: Service, sandbox: Sandbox) -> str:
     return session.id
 
 
+@pytest.mark.soak  # so they do of the one that is looked after
 async def test_list_and_show_tell_of_a_session(service: Service, sandbox: Sandbox, environment: dict[str, str]) -> None:
     session_id = await a_session(service, sandbox)
     listed = await asyncio.to_thread(sessions, environment, "list", "--text", "greet the reader")
@@ -94,6 +97,7 @@ async def test_a_session_is_looked_after_from_the_shell(
     assert [row["sessionId"] for row in json.loads(await shell("sessions", "list", "--json"))] == [session_id]
 
 
+@pytest.mark.soak  # tests/store/test_following.py; on a terminal: `attach` in test_verbs.py
 async def test_follow_prints_what_happens_next(service: Service, sandbox: Sandbox, environment: dict[str, str]) -> None:
     session_id = await a_session(service, sandbox)
     command = [sys.executable, "-m", "claude_code_mcp", "sessions", "follow", session_id]

@@ -72,7 +72,11 @@ def test_a_question_that_nobody_can_answer_is_denied_with_the_flags_that_allow_i
     assert (place.sandbox.project / "unattended").exists()
 
 
-@pytest.mark.parametrize("step", [plan("# A plan"), ask_user(question("Which?", "a", "b"))], ids=["plan", "question"])
+@pytest.mark.parametrize(
+    "step",
+    [plan("# A plan"), pytest.param(ask_user(question("Which?", "a", "b")), marks=pytest.mark.soak)],
+    ids=["plan", "question"],
+)
 def test_plans_and_questions_of_claude_are_denied_too(place: SharedPlace, step: object) -> None:
     answer = place.command("run", "--on-question", "deny", script("Ask.", step, "Went on."))  # type: ignore[arg-type]
     assert answer.returncode == 4
@@ -128,6 +132,7 @@ def test_a_rule_that_is_none_is_refused_before_anything_runs(place: SharedPlace,
         assert answer.stdout == ""
 
 
+@pytest.mark.soak  # tests/sessions/test_outcomes.py
 def test_an_api_that_cannot_be_reached_is_told_with_the_attempt(place: SharedPlace) -> None:
     nowhere = {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{free_port()}", "CLAUDE_CODE_MAX_RETRIES": "1"}
     answer = place.command("run", "--own", "hello", **nowhere)

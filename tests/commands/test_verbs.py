@@ -121,6 +121,7 @@ def test_a_session_is_seen_answered_and_shown_from_another_terminal(place: Share
     assert "It is done." in place.command("show", session_id[:8], "--transcript").stdout
 
 
+@pytest.mark.soak  # shown: test_asking.py; whole: tests/server/test_long_inputs.py
 def test_what_is_denied_was_shown_whole_and_as_it_is(place: SharedPlace, model: ScriptedModelThread) -> None:
     """Three calls of one session: a denial with its reason, a text that hides something, and more than a question has
     room for."""
@@ -201,6 +202,7 @@ def test_the_same_over_http_and_not_without_the_token(place: SharedPlace) -> Non
     assert place.command("ps", "--url", "127.0.0.1:9").returncode == 5
 
 
+@pytest.mark.soak  # test_exit_codes.py has every verb
 def test_without_a_server_the_verbs_say_so_and_a_run_has_its_own(
     place: SharedPlace, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -230,7 +232,7 @@ def test_a_name_that_fits_nothing_or_several_is_refused(place: SharedPlace) -> N
     assert place.command("show", " ").returncode == 2
 
 
-@pytest.mark.parametrize("verb", ["ps", "run"])
+@pytest.mark.parametrize("verb", ["ps", pytest.param("run", marks=pytest.mark.soak)])
 def test_output_that_goes_nowhere_is_no_traceback(place: SharedPlace, verb: str) -> None:
     arguments = [verb, script("Say it.", "Said.")] if verb == "run" else [verb]
     code, errors = run_into(os.open("/dev/full", os.O_WRONLY), place.environment, *arguments)
@@ -291,6 +293,7 @@ def test_a_plan_and_a_question_with_parts_are_answered_on_the_terminal(place: Sh
         assert terminal.end() == 0
 
 
+@pytest.mark.soak  # tests/tui/test_stories.py shows it on a screen
 def test_a_question_that_is_answered_elsewhere_is_taken_back(place: SharedPlace) -> None:
     prompt = script("Try.", tool("Bash", command="touch elsewhere"), "Went on.")
     with Terminal(place.environment, place.sandbox.project, "run", prompt) as terminal:
@@ -319,6 +322,7 @@ def test_an_attached_terminal_follows_sends_and_leaves(place: SharedPlace) -> No
     assert (place.sandbox.project / "attached").exists()
 
 
+@pytest.mark.soak  # as `run` does on a terminal
 def test_answer_without_a_decision_asks(place: SharedPlace) -> None:
     process, session_id = started(place, script("Try.", tool("Bash", command="touch decided"), "Done."))
     asked(place, session_id)
@@ -332,6 +336,7 @@ def test_answer_without_a_decision_asks(place: SharedPlace) -> None:
     assert process.finished()[0] == 0
 
 
+@pytest.mark.soak
 def test_the_list_is_watched_until_ctrl_c(place: SharedPlace) -> None:
     watching = Running(place, "ps", "--watch", "--json", "--all", "--interval", "0.1")
     before = json.loads(watching.stdout.readline())

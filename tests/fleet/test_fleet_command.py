@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.support import warm_commands
 from tests.support.waiting import HANG_SECONDS, until
 
 
@@ -27,15 +28,9 @@ def command(*arguments: str) -> list[str]:
 
 
 def run(home: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        command(*arguments),
-        env=environment(home),
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    """A command to its end; what it prints comes then, so that it need not be unbuffered."""
+    given = {name: value for name, value in environment(home).items() if name != "PYTHONUNBUFFERED"}
+    return warm_commands.run(arguments, given)
 
 
 class Started:

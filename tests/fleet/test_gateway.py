@@ -30,6 +30,9 @@ from tests.support.waiting import HANG_SECONDS, until_true
 from .programs import TOOLSETS, NamedFleet, choose, running_machine
 
 ERAS = ["legacy", "2026-07-28"]
+IN_2025 = pytest.mark.parametrize("mode", [ERAS[0], pytest.param(ERAS[1], marks=pytest.mark.soak)])
+IN_2026 = pytest.mark.parametrize("mode", [pytest.param(ERAS[0], marks=pytest.mark.soak), ERAS[1]])
+"""What a gateway does is the same in both eras, which tests/server shows on every wire: each test has one of them."""
 LIST = "claude-sessions:///"
 
 
@@ -120,7 +123,7 @@ async def refused(client: Client, name: str, **arguments: Any) -> dict[str, Any]
     return dict((result.structured_content or {})["error"])
 
 
-@pytest.mark.parametrize("mode", ERAS)
+@IN_2026
 async def test_a_session_runs_where_it_was_wished_for_and_is_found_there(machines: TwoMachines, mode: str) -> None:
     async with client_of(machines.gateway, mode) as client:
         made = {}
@@ -151,7 +154,7 @@ async def test_a_session_runs_where_it_was_wished_for_and_is_found_there(machine
         assert costs["total"]["sessions"] == 2
 
 
-@pytest.mark.parametrize("mode", ERAS)
+@IN_2026
 async def test_a_question_reaches_the_person_and_the_answer_its_machine(machines: TwoMachines, mode: str) -> None:
     person = Person()
     async with client_of(machines.gateway, mode, person) as client:
@@ -167,7 +170,7 @@ async def test_a_question_reaches_the_person_and_the_answer_its_machine(machines
         assert len(person.asked) == 2
 
 
-@pytest.mark.parametrize("mode", ERAS)
+@IN_2025
 async def test_resources_are_read_and_listed_over_all_machines(machines: TwoMachines, mode: str) -> None:
     async with client_of(machines.gateway, mode) as client:
         for id_ in ("a", "b"):
@@ -193,6 +196,7 @@ async def test_resources_are_read_and_listed_over_all_machines(machines: TwoMach
         assert {*completed.completion.values} == {*sessions.values()}
 
 
+@pytest.mark.soak  # of one server: tests/server/tools/test_resources.py; of machines, the next but one
 async def test_a_client_with_a_handshake_hears_of_what_it_has_subscribed_to(machines: TwoMachines) -> None:
     person = Person()
     async with client_of(machines.gateway, "legacy", person) as client:
@@ -267,7 +271,7 @@ async def test_a_client_of_2026_hears_of_all_machines_on_one_stream(machines: Tw
                         break
 
 
-@pytest.mark.parametrize("mode", ERAS)
+@IN_2025
 async def test_a_turn_is_interrupted_and_reports_progress(machines: TwoMachines, mode: str, tmp_path: Path) -> None:
     reports: list[str] = []
 
@@ -287,7 +291,7 @@ async def test_a_turn_is_interrupted_and_reports_progress(machines: TwoMachines,
     assert all(isinstance(report, str) for report in reports)
 
 
-@pytest.mark.parametrize("mode", ERAS)
+@IN_2026
 async def test_a_call_that_the_client_cancels_is_cancelled_at_its_machine(
     machines: TwoMachines, mode: str, tmp_path: Path
 ) -> None:
@@ -370,6 +374,7 @@ async def test_a_machine_that_does_not_answer_is_named(machines: TwoMachines) ->
         assert (await refused(client, "claude_list_sessions"))["code"] == "UPSTREAM_UNAVAILABLE"
 
 
+@pytest.mark.soak
 async def test_a_session_that_nobody_has_claimed_is_found_on_its_machine(
     engine: Running, fleet: FleetConnection, model: ScriptedModelThread, tmp_path: Path
 ) -> None:

@@ -89,7 +89,8 @@ async def test_what_a_query_streams_arrives_in_order(machines: TwoMachines, tran
     assert len(numbers) > 500
 
 
-@pytest.mark.parametrize("mode", [ERAS[0], pytest.param(ERAS[1], marks=pytest.mark.soak)])
+@pytest.mark.soak  # a question through a gateway on stdio: test_story.py
+@pytest.mark.parametrize("mode", ERAS)
 async def test_a_gateway_on_stdio(machines: TwoMachines, mode: str) -> None:
     person = Person()
     async with Client(stdio_gateway(machines), mode=mode, elicitation_callback=person.answer) as client:
@@ -117,9 +118,10 @@ async def test_a_question_is_asked_although_no_call_waits(machines: TwoMachines,
     ("ended_by", "mode"),
     [
         (signal.SIGKILL, ERAS[0]),
-        (signal.SIGTERM, ERAS[1]),
-        pytest.param(signal.SIGKILL, ERAS[1], marks=pytest.mark.soak),
-        pytest.param(signal.SIGTERM, ERAS[0], marks=pytest.mark.soak),
+        *(
+            pytest.param(ended_by, mode, marks=pytest.mark.soak)
+            for ended_by, mode in ((signal.SIGTERM, ERAS[1]), (signal.SIGKILL, ERAS[1]), (signal.SIGTERM, ERAS[0]))
+        ),
     ],
 )
 async def test_what_a_gateway_has_begun_that_ends_goes_on_at_another(

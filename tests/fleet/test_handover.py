@@ -118,6 +118,7 @@ async def test_a_turn_that_was_lost_with_its_machine_says_so_and_the_session_goe
         assert one.lost == [session.id]
 
 
+@pytest.mark.soak  # it is refused: the test above
 async def test_what_a_machine_wrote_after_it_had_lost_a_session_is_put_aside_when_it_gets_it_back(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:

@@ -301,6 +301,7 @@ async def machine_process(url: str, name: str, session: str) -> AsyncIterator[Ma
             await process.wait()
 
 
+@pytest.mark.soak  # with the CLI: test_turns.py; the decision: test_what_was_taken_…
 async def test_a_machine_that_was_frozen_for_longer_than_its_lease_writes_nothing_more(
     fleet: FleetConnection, engine: Running
 ) -> None:

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from claude_code_mcp import __version__
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.fleet.connection import FleetConnection, connect
@@ -78,6 +80,7 @@ async def member(url: str, machine: Machine, service: Service) -> AsyncIterator[
         await connection.client.close()
 
 
+@pytest.mark.soak  # from end to end: test_story.py; in parts: test_placement.py, test_gateway.py
 async def test_sessions_are_placed_found_and_missed(
     engine: Running, fleet: FleetConnection, model: ScriptedModelThread, tmp_path: Path
 ) -> None:

@@ -60,6 +60,7 @@ async def test_who_comes_later_knows_all_that_are_there(fleet: FleetConnection) 
         assert [machine.id for machine in membership.machines()] == ["b", "a"]
 
 
+@pytest.mark.soak  # so is the one of test_story.py
 async def test_a_machine_that_stops_reporting_is_gone_without_anybody_asking(fleet: FleetConnection) -> None:
     members = await Members.opened(fleet)
     await members.add(FleetMember("a", "server"))

@@ -92,6 +92,7 @@ async def test_a_turn_ends_while_nats_is_gone_and_what_is_missing_goes_after(
         assert await stored(one, session.id) == lines(one.local_transcript(session.id))
 
 
+@pytest.mark.soak  # and found there: test_moving.py
 async def test_a_conversation_from_elsewhere_is_put_where_claude_code_looks_for_it(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
@@ -105,6 +106,7 @@ async def test_a_conversation_from_elsewhere_is_put_where_claude_code_looks_for_
             assert one.local_transcript(session.id).parent.name == new_folder_of(str(directory))
 
 
+@pytest.mark.soak  # what is missing comes from the files: the test with NATS gone
 async def test_a_full_queue_is_given_up_for_the_files(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +119,7 @@ async def test_a_full_queue_is_given_up_for_the_files(
         assert await stored(one, session.id) == lines(one.local_transcript(session.id))
 
 
+@pytest.mark.soak  # test_moving.py, where its machine is lost
 async def test_a_machine_that_was_overtaken_is_told_and_writes_nothing_more(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:

@@ -107,7 +107,7 @@ async def test_a_connection_of_one_directory_ends_when_nobody_uses_it(
     assert await told(hub, "pid", one) != [first]
 
 
-@pytest.mark.parametrize("fault", ["ends", "mute", "stuck"])
+@pytest.mark.parametrize("fault", ["ends", "mute", pytest.param("stuck", marks=pytest.mark.soak)])
 async def test_a_server_that_cannot_take_the_probe_is_greeted_with_a_handshake_which_is_remembered(
     tmp_path: Path, fault: str
 ) -> None:
@@ -121,6 +121,7 @@ async def test_a_server_that_cannot_take_the_probe_is_greeted_with_a_handshake_w
         assert starts.read_text() == expected
 
 
+@pytest.mark.soak  # nor is the one whose tools are remembered below
 async def test_a_slow_server_is_not_taken_for_a_mute_one(start_hub: StartHub) -> None:
     hub = await start_hub({"x": full("slow=3")})
     before = text_of(await hub.call("x", "pid"))

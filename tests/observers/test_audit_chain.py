@@ -169,7 +169,7 @@ def collecting(statuses: list[int]) -> Iterator[tuple[str, list[str], list[str]]
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)  # s until an end is seen
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}/audit", lines, tokens

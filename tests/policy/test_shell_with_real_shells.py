@@ -99,7 +99,11 @@ HIDDEN = [
 ]
 
 
-@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.name)
+@pytest.mark.parametrize(
+    "shell",
+    [pytest.param(shell, marks=pytest.mark.soak) if "POSIX mode" in shell.name else shell for shell in SHELLS],
+    ids=lambda shell: shell.name,
+)
 def test_what_is_allowed_is_what_a_shell_runs(shell: Shell) -> None:
     count = try_plain(SEED, 0, INPUTS, [present(shell)])
     assert count.allowed > INPUTS / 5

@@ -37,6 +37,7 @@ def test_an_outer_variable_that_the_caller_asks_for_is_set() -> None:
     }
 
 
+@pytest.mark.soak  # tests/scenarios/security/test_children.py
 async def test_a_tool_of_the_real_cli_sees_the_clean_environment(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service(extra={"CLAUDE_CODE_SESSION_ACCESS_TOKEN": "outer", "KEPT": "yes"})
     options = SessionOptions(cwd=str(sandbox.project), env={"GIVEN": "too"}, allowed_tools=("Bash",))

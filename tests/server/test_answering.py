@@ -19,7 +19,6 @@ def results_of(model: ScriptedModelThread, session: str) -> str:
 
 
 @pytest.mark.promise("respond.allow", "ask.without")
-@pytest.mark.soak
 def test_an_allowed_tool_runs(client: Connection, warm: str, place: Sandbox) -> None:
     written = place.project / "allowed.txt"
     prompt = script("go", tool("Write", file_path=str(written), content="hello"), "done")
@@ -112,7 +111,6 @@ def test_a_user_question_can_be_answered_through_the_input(
 
 
 @pytest.mark.promise("respond.plan")
-@pytest.mark.soak
 def test_a_plan_is_sent_back_and_then_approved(client: Connection, place: Sandbox, model: ScriptedModelThread) -> None:
     prompt = script("plan it", plan("1. Dig\n2. Fill"), plan("1. Dig deeper"), "on it")
     first = client.create(prompt, permissionMode="plan", waitSeconds=30)

@@ -212,8 +212,12 @@ STATUS_AFTER = {"keep": "running", "interrupt": "interrupted", "stop": "interrup
 @pytest.mark.promise("leave.keep", "leave.interrupt", "leave.stop", "leave.others")
 @pytest.mark.parametrize(
     "setting",
-    # Keeping is the default, and on stdio a client that interrupts is tested too.
-    [*(pytest.param(setting, marks=pytest.mark.soak) for setting in ("keep", "interrupt")), "stop", ""],
+    # What keeping and interrupting do is tested on stdio.
+    [
+        *(pytest.param(setting, marks=pytest.mark.soak) for setting in ("keep", "interrupt")),
+        "stop",
+        pytest.param("", marks=pytest.mark.soak),
+    ],
     ids=["keep", "interrupt", "stop", "default"],
 )
 def test_over_http_the_sessions_of_a_client_that_left_are_treated_as_wished(

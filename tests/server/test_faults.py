@@ -29,7 +29,6 @@ def looked_until(client: Connection, session: str, field: str) -> Reply:
 
 
 @pytest.mark.promise("status.api-error")
-@pytest.mark.soak
 def test_a_turn_that_the_api_refuses_ends_as_an_error(client: Connection, warm: str) -> None:
     ended = client.send(warm, script("go", fail(400, message="no such thing")), waitSeconds=40)
     assert ended.status == "error"
@@ -40,7 +39,6 @@ def test_a_turn_that_the_api_refuses_ends_as_an_error(client: Connection, warm: 
 
 
 @pytest.mark.promise("status.max-turns")
-@pytest.mark.soak
 def test_a_turn_that_uses_up_its_turns_ends_as_an_error(client: Connection) -> None:
     prompt = script("go", tool("Bash", command="true"), tool("Bash", command="true"), "never")
     ended = client.create(prompt, maxTurns=1, allowedTools=["Bash"], waitSeconds=40)
@@ -66,7 +64,6 @@ def test_a_silent_turn_is_reported_as_stalled(client: Connection, warm: str, tmp
 
 
 @pytest.mark.promise("status.retrying")
-@pytest.mark.soak
 def test_a_turn_that_tries_the_api_again_says_so(client: Connection, warm: str) -> None:
     client.send(warm, script("go", fail(529, times=1, retry_after=2, then=text("at last"))))
     report = looked_until(client, warm, "retrying")

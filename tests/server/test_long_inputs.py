@@ -96,6 +96,7 @@ def test_a_long_result_and_a_long_line_are_read_to_their_end(client: Connection,
         assert client.look(warm, part=unknown).code == "INVALID_ARGUMENT"
 
 
+@pytest.mark.soak  # a command, in the next test
 @pytest.mark.promise("ask.whole")
 def test_a_plan_of_20_kb_is_approved_in_a_form_that_has_all_of_it(asked: Connection) -> None:
     steps = lines(20_000) + "\n9. delete everything"

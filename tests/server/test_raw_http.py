@@ -129,6 +129,7 @@ def hang_up(server: HttpServer, prompt: str, begun: Path) -> None:
         until(begun.exists)
 
 
+@pytest.mark.soak  # on stdio: test_disconnect.py
 def test_hanging_up_leaves_the_turn_alone_where_the_setting_says_keep(server: HttpServer, place: Sandbox) -> None:
     begun, go_on = place.project / "hung-begun", place.project / "hung-on"
     command = f"touch {begun}; until [ -e {go_on} ]; do sleep 0.1; done"

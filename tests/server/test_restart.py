@@ -87,6 +87,7 @@ CLEAN_OR_KILLED = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.soak  # tests/sessions/test_records.py
 @CLEAN_OR_KILLED
 def test_a_session_keeps_its_limits_and_all_that_is_told_of_it(servers: Servers, killed: bool) -> None:
     with servers.running(killed=killed) as client:

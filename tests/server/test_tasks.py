@@ -195,6 +195,7 @@ def test_an_answer_from_elsewhere_ends_the_input_request(client: Client, session
     assert ended["result"]["structuredContent"]["status"] == "completed"
 
 
+@pytest.mark.soak  # in a dialog: test_dialogs.py
 def test_a_form_that_was_closed_leaves_the_question_to_others(client: Client) -> None:
     task = started(client.call("claude_create_session", prompt=TOUCH, permissionMode="default", waitSeconds=1))
     (input_id,) = client.until(task, "input_required")["inputRequests"]
@@ -329,6 +330,7 @@ async def test_an_error_that_passes_is_not_the_end_of_a_task(
     assert (await tasks._after_restart(working)).status == "completed"  # there is no such session
 
 
+@pytest.mark.soak  # and is answered after a restart: the test above
 def test_a_task_that_runs_in_another_server_goes_on(serve: Serve) -> None:
     first, second = serve(), serve()
     task = started(first.call("claude_code", prompt=script("S", stall())))

@@ -111,6 +111,7 @@ async def log_closed(session: Session) -> None:
                 pass
 
 
+@pytest.mark.soak  # tests/server/tools/test_waiting.py, beside any turn
 @on_shared_loop
 async def test_a_message_beside_a_turn_that_started_by_itself_gets_its_own_outcome(shared: SharedSessions) -> None:
     session = await shared.session(allowed_tools=("Bash", "Agent"))
@@ -131,6 +132,7 @@ def asking(before: float, after: float) -> str:
     return script("delegate", agent("look", asks, background=True), text("on its way", delay=after), "all done")
 
 
+@pytest.mark.soak  # so may the one below, whose turn has ended
 @on_shared_loop
 async def test_a_background_agent_may_ask_when_no_turn_is_running(shared: SharedSessions) -> None:
     service, session = shared.service, await shared.session(allowed_tools=("Agent",))

@@ -18,8 +18,7 @@ from .support import IN_A_TOOL, MOMENTS, Moment, at, end_of, event, events, opti
 
 # Cancelling ends the process, whatever that does; an interruption, which asks it, is tested at every moment.
 CASES = [
-    moment if moment.name in ("starting", "asking", "with a queue") else pytest.param(moment, marks=pytest.mark.soak)
-    for moment in MOMENTS
+    moment if moment.name == "with a queue" else pytest.param(moment, marks=pytest.mark.soak) for moment in MOMENTS
 ]
 
 
@@ -70,6 +69,7 @@ async def test_cancelling_beats_an_interruption_that_is_under_way(service: Servi
         assert session.spent_usd == pytest.approx(session.usage.cost_usd)
 
 
+@pytest.mark.soak
 async def test_a_message_on_its_way_into_a_parked_session_is_refused(service: Service, sandbox: Sandbox) -> None:
     session, outcome = await run(service, script("one", "first"), options(sandbox))
     session.park()

@@ -57,6 +57,7 @@ async def test_the_session_goes_on_under_the_new_id_and_the_old_one_leads_there(
     assert SECRET not in told(model, new)
 
 
+@pytest.mark.soak  # over restarts: tests/state/test_session_records.py
 async def test_a_session_that_is_parked_right_after_the_clearing_resumes_what_came_after_it(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:

@@ -61,6 +61,7 @@ async def test_costs_are_those_of_the_turn_and_neither_lost_nor_doubled_when_the
     assert resumed.spent_usd == pytest.approx(resumed.usage.cost_usd)
 
 
+@pytest.mark.soak  # tests/model/test_usage.py
 async def test_tokens_are_told_per_model(service: Service, sandbox: Sandbox) -> None:
     session, _ = await run(service, words(1), options(sandbox, model="claude-haiku-4-5"))
     turn = await service.fork(session.id, words(2), options=options(sandbox, model="claude-sonnet-4-5"))

@@ -54,6 +54,7 @@ async def test_a_fork_knows_what_was_said_pays_from_zero_and_leaves_its_parent_a
     assert fork.usage.cost_usd == pytest.approx(second.usage.cost_usd + third.usage.cost_usd)
 
 
+@pytest.mark.soak
 @on_shared_loop
 async def test_a_running_session_can_be_forked(shared: SharedSessions) -> None:
     service, parent = shared.service, await shared.session(allowed_tools=("Bash",))
@@ -67,6 +68,7 @@ async def test_a_running_session_can_be_forked(shared: SharedSessions) -> None:
     await service.cancel(turn.session.id)
 
 
+@pytest.mark.soak  # at a message: test_resume.py
 async def test_a_fork_at_a_message_forgets_what_came_after_it_and_may_have_options_of_its_own(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
@@ -90,6 +92,7 @@ async def test_a_fork_at_a_message_forgets_what_came_after_it_and_may_have_optio
     assert known == pytest.approx(fork.usage.cost_usd + more.usage.cost_usd), "another server knows its costs too"
 
 
+@pytest.mark.soak
 async def test_a_session_that_has_said_nothing_cannot_be_forked(service: Service, sandbox: Sandbox) -> None:
     session = (await service.create(script("one", "first"), options(sandbox))).session
     with pytest.raises(SessionNotFound, match="no transcript"):

@@ -152,6 +152,7 @@ async def test_the_configuration_of_a_submodule_runs_nothing(tmp_path: Path, rep
     assert ran(tmp_path) == []
 
 
+@pytest.mark.soak  # nor does a submodule: the test above
 async def test_a_repository_inside_that_is_committed_as_a_link_runs_nothing(tmp_path: Path, repo: Path) -> None:
     worktree, changes = await made(tmp_path, repo)
     module = repository(Path(worktree.path, "module"))
@@ -167,6 +168,7 @@ async def test_a_repository_inside_that_is_committed_as_a_link_runs_nothing(tmp_
     assert ran(tmp_path) == []
 
 
+@pytest.mark.soak
 async def test_a_diff_of_submodules_is_that_of_their_commits_whatever_is_configured(tmp_path: Path, repo: Path) -> None:
     module = repository(repo / "module")
     git(repo, "add", "module")
@@ -200,7 +202,7 @@ def _for_the_branch(tmp_path: Path, repo: Path, worktree: Worktree | None = None
     git(repo, "config", "includeIf.onbranch:worktree-mcp-*.path", str(tmp_path / "included"))
 
 
-@pytest.mark.parametrize("configure", [_for_the_worktree, _for_the_branch])
+@pytest.mark.parametrize("configure", [_for_the_worktree, pytest.param(_for_the_branch, marks=pytest.mark.soak)])
 async def test_a_filter_that_is_configured_for_a_worktree_alone_does_not_run(
     tmp_path: Path, repo: Path, configure: Callable[[Path, Path, Worktree], None]
 ) -> None:

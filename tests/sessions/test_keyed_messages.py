@@ -99,6 +99,7 @@ async def test_what_a_killed_server_has_handed_over_is_found_in_the_transcript(
     assert (await end_of(sent)).result == "found"
 
 
+@pytest.mark.soak  # tests/state/test_message_keys.py
 async def test_a_refusal_does_not_make_one_forget_what_a_killed_server_may_have_handed_over(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -143,6 +144,7 @@ async def test_a_queued_message_is_reported_and_can_be_taken_back_once(shared: S
     assert (await say(shared.service, session, script("and now", "nothing was left"))).result == "nothing was left"
 
 
+@pytest.mark.soak
 @on_shared_loop
 async def test_the_message_of_the_turn_itself_and_one_it_has_taken_up_stay(shared: SharedSessions) -> None:
     async with shared_at(STREAMING, shared) as (session, sent):

@@ -49,6 +49,7 @@ async def test_a_session_tells_what_its_process_and_all_that_it_started_use_and_
     assert [one.change for one in events(session, ProcessChanged)] == ["started", "parked"]
 
 
+@pytest.mark.soak  # who waits: test_slots.py
 async def test_a_newcomer_waits_in_line_is_told_why_and_can_be_cancelled(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

@@ -97,6 +97,7 @@ def test_a_line_without_memory_for_it_ends_its_session_alone(
     assert len(seen["logged"]) < 10  # nothing was tried again and again
 
 
+@pytest.mark.soak
 def test_with_enough_memory_the_same_line_is_read(sandbox: Sandbox, environment: dict[str, str]) -> None:
     seen = run_server(sandbox, environment, 2048 * _MIB)
     assert seen["failed"][0] == "completed"

@@ -55,6 +55,7 @@ async def test_a_turn_that_outlasts_the_timeout_of_the_session_or_its_own_is_end
     assert (await say(service, session, script("go on", "in time"), timeout=PATIENCE)).result == "in time"
 
 
+@pytest.mark.soak
 @on_shared_loop
 async def test_a_time_limit_belongs_to_its_call(shared: SharedSessions) -> None:
     session = await shared.session()
@@ -66,6 +67,7 @@ async def test_a_time_limit_belongs_to_its_call(shared: SharedSessions) -> None:
     assert (later.message.timeout, session.options.turn_timeout) == (None, None)
 
 
+@pytest.mark.soak  # test_state.py, tests/server/test_faults.py
 async def test_silence_is_reported_and_ends_with_the_next_word_and_waiting_for_an_answer_is_none(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -161,6 +163,7 @@ async def test_a_refused_key_is_an_api_error(start_service: StartService, sandbo
     assert (outcome.code, outcome.api_status) == (OutcomeCode.API_ERROR, 401)
 
 
+@pytest.mark.soak  # test_own_turns.py; how: test_faults.py
 async def test_a_crash_in_mid_turn_tells_how_the_process_died_here_and_after_a_restart_and_the_session_goes_on(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

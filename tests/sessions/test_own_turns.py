@@ -82,6 +82,7 @@ async def test_of_two_replies_at_once_exactly_one_is_accepted(
     assert started == (2 if where is in_memory else 1), "the refused one has left no process behind"
 
 
+@pytest.mark.soak  # tests/server/tools/test_waiting.py
 @on_shared_loop
 async def test_a_turn_of_its_own_has_its_own_cost_turns_and_times(shared: SharedSessions) -> None:
     session = await shared.session(allowed_tools=("Bash",))
@@ -126,6 +127,7 @@ async def test_a_turn_that_takes_too_long_does_not_take_the_messages_behind_it(s
     assert (await end_of(behind)).result == "my answer"
 
 
+@pytest.mark.soak  # tests/server/test_concurrent_callers.py, on a wire
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 async def test_whatever_the_order_everybody_gets_their_own_answer(
     start_service: StartService, sandbox: Sandbox, seed: int
@@ -155,6 +157,7 @@ async def test_a_crash_takes_the_turn_and_not_the_messages_that_were_held_back(
     assert [(await end_of(one)).result for one in behind] == ["answer 0", "answer 1"]
 
 
+@pytest.mark.soak
 async def test_who_gives_up_while_the_process_starts_takes_nobody_elses_message_along(
     service: Service, sandbox: Sandbox
 ) -> None:

@@ -114,6 +114,7 @@ async def test_the_first_answer_wins(shared: SharedSessions) -> None:
     assert (await end_of(turn)).ok
 
 
+@pytest.mark.soak  # tests/server/test_faults.py
 async def test_nobody_answering_in_time_is_a_denial_that_the_model_hears_of(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

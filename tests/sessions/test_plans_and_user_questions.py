@@ -21,6 +21,7 @@ async def ask(service: Service, session: Session, prompt: str) -> tuple[PendingT
     return turn, await question(session)
 
 
+@pytest.mark.soak  # tests/server/test_answering.py
 async def test_a_plan_is_sent_back_with_feedback_and_then_approved(service: Service, sandbox: Sandbox) -> None:
     turn = await service.create(PLAN, options(sandbox, permission_mode="plan"))
     session = turn.session

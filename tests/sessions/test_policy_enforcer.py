@@ -343,8 +343,17 @@ async def test_a_session_counts_until_the_last_of_its_messages_is_accepted(start
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        (Policy(OPEN_PROFILE.model_copy(update={"limits": Limits(monthly_usd=5)})), "Your budget of $5 for this month"),
-        (Policy(OPEN_PROFILE, budgets={"leads": GroupBudget(daily_usd=5)}), "of the group leads of $5 for this day"),
+        # Which amounts count for which budget: tests/state/test_spending.py.
+        pytest.param(
+            Policy(OPEN_PROFILE.model_copy(update={"limits": Limits(monthly_usd=5)})),
+            "Your budget of $5 for this month",
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
+            Policy(OPEN_PROFILE, budgets={"leads": GroupBudget(daily_usd=5)}),
+            "of the group leads of $5 for this day",
+            marks=pytest.mark.soak,
+        ),
         (
             Policy(OPEN_PROFILE, budgets={"leads": GroupBudget(monthly_usd=5)}),
             "of the group leads of $5 for this month",

@@ -91,6 +91,7 @@ async def test_after_a_restart_a_session_is_as_it_was_created(
     assert resumed.spent_usd > session.spent_usd
 
 
+@pytest.mark.soak
 async def test_what_a_call_sets_goes_over_what_is_recorded_and_a_fork_has_that_but_no_grants(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -196,6 +197,7 @@ async def test_a_session_that_another_server_cancelled_takes_no_more_messages_an
     await stays_cancelled(start_service, there, session.id)
 
 
+@pytest.mark.soak  # and elsewhere: the test above
 async def test_a_session_that_another_server_has_at_hand_is_cancelled_there_and_stays_cancelled(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -214,6 +216,7 @@ async def test_a_session_that_another_server_has_at_hand_is_cancelled_there_and_
     await stays_cancelled(start_service, here, session.id)
 
 
+@pytest.mark.soak  # so it is told: test_single_writer.py
 async def test_what_another_server_spent_counts_here_too(start_service: StartService, sandbox: Sandbox) -> None:
     here, there = await start_service(), await start_service()
     session, _ = await run(here, script("one", "first"), options(sandbox, max_budget_usd=5.0))

@@ -58,6 +58,7 @@ async def test_a_session_killed_before_its_first_line_starts_anew_under_its_id(
     assert (await say(service, session, script("two", "here"))).result == "here"
 
 
+@pytest.mark.soak  # test_records.py
 async def test_a_session_of_another_server_is_resumed_in_its_own_directory_and_a_refused_resume_leaves_no_trace(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -80,6 +81,7 @@ async def test_a_session_of_another_server_is_resumed_in_its_own_directory_and_a
     assert [one.id for one in second.sessions()] == [session.id]
 
 
+@pytest.mark.soak  # tests/server/test_list_sessions.py
 async def test_a_session_of_the_bare_cli_is_resumed(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:

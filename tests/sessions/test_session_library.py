@@ -189,6 +189,7 @@ async def test_a_session_is_deleted_only_while_nobody_has_it_open(
         await service.stored.delete(session.id)
 
 
+@pytest.mark.soak  # tests/server/tools/test_resources.py
 async def test_a_transcript_that_somebody_drives_elsewhere_is_followed(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
@@ -215,6 +216,7 @@ async def test_a_transcript_that_somebody_drives_elsewhere_is_followed(
     assert seen[0].startswith("> there")
 
 
+@pytest.mark.soak  # tests/store/test_cost_report.py
 async def test_costs_add_up_to_what_the_sessions_say(service: Service, sandbox: Sandbox) -> None:
     other = sandbox.root / "other"
     other.mkdir()

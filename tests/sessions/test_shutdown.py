@@ -37,7 +37,7 @@ from .support import (
 
 # Closing ends the processes, whatever they do; an interruption, which asks them, is tested at every moment.
 CASES = [
-    moment if moment.name in ("starting", "asking", "with a queue") else pytest.param(moment, marks=pytest.mark.soak)
+    moment if moment.name in ("starting", "with a queue") else pytest.param(moment, marks=pytest.mark.soak)
     for moment in MOMENTS
 ]
 
@@ -150,6 +150,7 @@ async def test_callers_that_go_away_while_sending_leave_the_session_usable(
     assert started == session.turns
 
 
+@pytest.mark.soak  # tests/server/test_sessions.py
 @on_shared_loop
 async def test_a_caller_that_goes_away_while_waiting_leaves_the_turn_alone(shared: SharedSessions) -> None:
     session = await shared.session()
@@ -193,6 +194,7 @@ async def test_closing_waits_for_a_note_and_not_for_an_endless_watch(start_servi
     assert (watched.cancelled(), noted.cancelled()) == (True, False)
 
 
+@pytest.mark.soak
 async def test_a_directory_that_is_gone_is_named_whoever_needed_it(
     start_service: StartService, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,7 @@ async def test_a_session_whose_lock_cannot_be_looked_at_is_never_said_to_be_inte
     assert session.busy, "nothing was done to it"
 
 
+@pytest.mark.soak  # of two replies: test_own_turns.py
 async def test_messages_at_once_start_one_process_in_memory_and_from_disk(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

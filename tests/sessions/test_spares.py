@@ -264,6 +264,7 @@ async def test_of_two_sessions_at_the_same_moment_one_gets_the_spare_and_one_tha
     assert (outcome.result, session.pid != pid) == ("done", True)
 
 
+@pytest.mark.soak
 async def test_what_is_left_of_a_day_is_part_of_the_launch(start_service: StartService, sandbox: Sandbox) -> None:
     policy = Policy(default=Profile(limits=Limits(daily_usd=10)))
     service = await start_service(spare_processes=1, policy=policy)

@@ -33,6 +33,7 @@ FIRST = script("first", tool("Bash", command="while [ ! -e go ]; do sleep 0.02; 
 """A turn that ends when the file `go` appears."""
 
 
+@pytest.mark.soak  # tests/server/test_sessions.py
 async def test_the_id_is_final_before_anything_has_started(service: Service, sandbox: Sandbox) -> None:
     turn = await service.create(script("say", "hello"), options(sandbox))
     session = turn.session
@@ -80,6 +81,7 @@ async def working(shared: SharedSessions) -> tuple[Session, PendingTurn]:
     return session, turn
 
 
+@pytest.mark.soak  # tests/server/test_sessions.py
 @on_shared_loop
 async def test_a_message_in_mid_turn_joins_the_turn(shared: SharedSessions, model: ScriptedModelThread) -> None:
     session, first = await working(shared)

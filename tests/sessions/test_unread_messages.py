@@ -4,6 +4,7 @@ import os
 import signal
 
 import psutil
+import pytest
 
 from claude_code_mcp.model.events import ProcessChanged, TurnStarted
 from claude_code_mcp.model.outcome import OutcomeCode
@@ -57,6 +58,7 @@ async def test_a_message_that_the_dying_process_has_taken_up_does_not_run_twice(
     assert (await end_of(turn)).code is OutcomeCode.CRASHED, "one that is in the transcript may have run"
 
 
+@pytest.mark.soak
 async def test_interrupting_ends_a_message_that_is_sent_again(service: Service, sandbox: Sandbox) -> None:
     session, _ = await run(service, script("one", "first"), options(sandbox))
     die(session)
@@ -67,6 +69,7 @@ async def test_interrupting_ends_a_message_that_is_sent_again(service: Service, 
     assert (await say(service, session, script("three", "third"))).result == "third"
 
 
+@pytest.mark.soak
 async def test_a_session_that_is_not_persisted_cannot_be_resumed(service: Service, sandbox: Sandbox) -> None:
     session, _ = await run(service, script("one", "first"), options(sandbox, persist=False))
     die(session)

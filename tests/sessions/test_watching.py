@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from claude_code_mcp.model.events import Event, Gap, Message, Output, TurnEnded, TurnStarted
 from claude_code_mcp.store.event_log import Subscription
 from claude_code_mcp.testing import Sandbox
@@ -64,6 +66,7 @@ async def test_tool_calls_read_as_lines_with_their_outcome(shared: SharedSession
     assert lines[4] == "done"
 
 
+@pytest.mark.soak  # tests/store/test_event_log.py
 async def test_what_the_log_no_longer_has_is_a_gap_and_partial_text_flushes_nothing_out_of_it(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

@@ -310,7 +310,14 @@ def _another_target(repo: Path, worktree: Worktree) -> None:
     commit(repo, beside="b\n")
 
 
-@pytest.mark.parametrize("change", [_another_file, _another_content, _another_commit, _another_target])
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(pytest.param(change, marks=pytest.mark.soak) for change in (_another_file, _another_commit)),
+        _another_content,
+        _another_target,
+    ],
+)
 async def test_only_what_was_agreed_to_is_committed_and_merged(
     made: Make, repo: Path, change: Callable[[Path, Worktree], None]
 ) -> None:

@@ -202,6 +202,7 @@ def test_a_call_in_flight_is_answered_when_the_server_is_killed(shared: SharedPl
         assert [one["sessionId"] for one in listed] == [session]
 
 
+@pytest.mark.soak  # test_relay.py, without a server
 def test_a_question_is_withdrawn_with_its_server_and_asked_by_the_next(shared: SharedPlace, sandbox: Sandbox) -> None:
     def asking() -> str:
         return script("Write.", tool("Write", file_path=str(sandbox.project / "note"), content="x"), "Written.")

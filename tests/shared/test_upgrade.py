@@ -6,6 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
+
 import claude_code_mcp
 from claude_code_mcp import __version__
 from claude_code_mcp.testing import Sandbox
@@ -59,6 +61,7 @@ def test_an_older_server_hands_over_when_nothing_is_at_work(shared: SharedPlace,
             assert [server["version"] for server in shared.status()] == [__version__]
 
 
+@pytest.mark.soak  # as an older version does: the test above
 def test_an_earlier_build_of_the_same_version_hands_over_too(shared: SharedPlace, sandbox: Sandbox) -> None:
     package = sandbox.root / "earlier" / "claude_code_mcp"
     shutil.copytree(Path(claude_code_mcp.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))

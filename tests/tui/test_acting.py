@@ -74,6 +74,7 @@ async def test_a_new_session_has_the_directory_and_mode_that_were_chosen(place: 
         await screen.shows("acceptEdits")
 
 
+@pytest.mark.soak  # test_model.py; in a browser: test_long_conversations.py
 async def test_older_pages_are_read_when_somebody_scrolls_up_and_searched(
     place: SharedPlace, sessions: LiveSessions
 ) -> None:

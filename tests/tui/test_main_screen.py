@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from textual import events
 from textual.widgets import Input
 
@@ -117,6 +118,7 @@ async def test_no_key_counts_for_a_question_that_came_while_the_terminal_was_lef
 # -- previews -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak  # filtered, opened and resumed: test_stories.py
 async def test_sessions_are_previewed_while_going_through_the_list(place: SharedPlace, sessions: LiveSessions) -> None:
     ids = []
     for name in ("walrus", "narwhal"):
@@ -153,6 +155,7 @@ async def test_sessions_are_previewed_while_going_through_the_list(place: Shared
 # -- worktrees ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak  # tests/commands/test_sessions.py
 async def test_what_a_session_changed_in_its_worktree_is_shown_and_merged(
     place: SharedPlace, sessions: LiveSessions
 ) -> None:

@@ -128,9 +128,13 @@ async def walk(screen: Screen, steps: int, seed: int, on_step: Callable[[], None
 
 @pytest.mark.parametrize(
     ("steps", "seed"),
-    [(60, 1), *(pytest.param(500, seed, marks=pytest.mark.soak) for seed in (2, 3))],
+    [(30, 1), *(pytest.param(500, seed, marks=pytest.mark.soak) for seed in (2, 3))],
 )
-@pytest.mark.parametrize("question", [recorded.PERMISSION, recorded.PLAN_REVIEW], ids=["permission", "plan"])
+@pytest.mark.parametrize(
+    "question",
+    [recorded.PERMISSION, pytest.param(recorded.PLAN_REVIEW, marks=pytest.mark.soak)],
+    ids=["permission", "plan"],
+)
 async def test_it_is_resized_at_random_while_a_session_streams(question: Any, steps: int, seed: int) -> None:
     server = StreamingServer(question)
     app = Tui(lambda: server, "/src/shop", session_id=SHOP, clock=lambda: NOW)
@@ -167,7 +171,11 @@ async def test_the_rows_of_the_list_are_cut_to_the_size_that_there_is_now() -> N
         await screen.shows("The cart shows the wr…")
 
 
-@pytest.mark.parametrize("size", [(20, 6), (30, 10), (40, 20), (200, 50)], ids=str)
+@pytest.mark.parametrize(
+    "size",
+    [(20, 6), *(pytest.param(size, marks=pytest.mark.soak) for size in ((30, 10), (40, 20))), (200, 50)],
+    ids=str,
+)
 async def test_a_message_is_sent_and_a_question_answered_at_any_size(size: tuple[int, int]) -> None:
     server = RecordedServer(recorded.PERMISSION)
     app = Tui(lambda: server, "/src/shop", session_id=SHOP, clock=lambda: NOW)

@@ -83,6 +83,7 @@ async def test_a_question_is_answered_part_by_part_and_one_that_is_answered_else
         await screen.shows("blue", "small")
 
 
+@pytest.mark.soak  # tests/web/browser/test_stories.py; its panel: test_screens.py
 async def test_a_plan_is_sent_back_with_feedback_and_then_approved(place: SharedPlace, sessions: LiveSessions) -> None:
     steps = (plan("# Notes\n\n1. One file"), plan("# Notes\n\n1. One file\n2. With a date"))
     made = sessions.create(script("Plan it.", *steps, "Both done."), permissionMode="plan", **at(place))
@@ -161,6 +162,7 @@ async def test_a_session_is_found_on_disk_by_typing_and_resumed(place: SharedPla
         await screen.until(lambda: screen.kinds == ["prompt", "text", "prompt", "text"])
 
 
+@pytest.mark.soak  # of a client: tests/shared
 async def test_the_server_is_restarted_and_the_conversation_goes_on(place: SharedPlace) -> None:
     async with opened(place) as screen:
         await screen.say(script("Before.", "Said before."))
@@ -174,6 +176,7 @@ async def test_the_server_is_restarted_and_the_conversation_goes_on(place: Share
         await screen.until(lambda: screen.kinds == ["prompt", "text", "prompt", "text"])
 
 
+@pytest.mark.soak  # tests/web/browser/test_review.py has its conversation
 async def test_the_conversation_of_a_subagent_has_a_screen_of_its_own(place: SharedPlace) -> None:
     asks = tool("Task", description="Look", prompt=script("Look around.", "I have looked."), subagent_type="Explore")
     async with opened(place) as screen:

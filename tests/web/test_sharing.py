@@ -44,6 +44,12 @@ def session(console: Console, alice: Browser) -> str:
     return made
 
 
+@pytest.fixture(scope="module")
+def unshared(console: Console) -> str:
+    """One for all tests that share it with nobody."""
+    return start(console.browser("alice"), console, script("Hello.", text("Hello!")))
+
+
 def test_a_watcher_sees_all_of_it_and_changes_nothing(console: Console, alice: Browser, session: str) -> None:
     carol, dave = console.browser("carol"), console.browser("dave")
     assert carol.get(f"/api/sessions/{session}").status == 404
@@ -142,9 +148,9 @@ def test_for_watching_only_from_now_on_is_less(console: Console, alice: Browser,
 
 
 @pytest.mark.parametrize("name", ["alice", "local", "operator", "%20", "group:"])
-def test_there_are_names_that_nothing_is_shared_with(alice: Browser, session: str, name: str) -> None:
-    assert share(alice, session, name).status == 400
-    assert alice.get(f"/api/sessions/{session}/shares").json["shares"] == []
+def test_there_are_names_that_nothing_is_shared_with(alice: Browser, unshared: str, name: str) -> None:
+    assert share(alice, unshared, name).status == 400
+    assert alice.get(f"/api/sessions/{unshared}/shares").json["shares"] == []
 
 
 # -- over MCP ---------------------------------------------------------------------------------------------------------

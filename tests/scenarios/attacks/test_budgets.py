@@ -51,6 +51,7 @@ def session(sandbox: Sandbox) -> SessionOptions:
     return SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash",))
 
 
+@pytest.mark.soak  # tests/sessions/test_traffic_ledger.py
 @needs_bubblewrap
 async def test_what_claude_code_claims_is_what_an_honest_turn_costs(
     start_service: StartService, sandbox: Sandbox
@@ -64,6 +65,7 @@ async def test_what_claude_code_claims_is_what_an_honest_turn_costs(
     assert turn.session.spent_usd == pytest.approx(outcome.usage.cost_usd)
 
 
+@pytest.mark.soak  # they are counted against a budget below
 @needs_bubblewrap
 async def test_five_calls_to_the_models_socket_cost_what_they_use(
     start_service: StartService, sandbox: Sandbox

@@ -120,6 +120,7 @@ async def test_a_session_goes_on_in_and_out_of_a_sandbox(start_service: StartSer
     assert (transcript.parent / f"{fork.session.id}.jsonl").exists()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("isolation", [pytest.param("none", marks=pytest.mark.soak), "sandbox"])
 async def test_a_session_is_forked_into_another_directory(
     start_service: StartService, sandbox: Sandbox, isolation: str

@@ -18,7 +18,7 @@ from tests.sessions.support import end_of
 KEPT = "CLAUDE_BASH_MAINTAIN_PROJECT_WORKING_DIR"
 
 
-@pytest.fixture(params=["no settings", "settings that let it move"])
+@pytest.fixture(params=[pytest.param("no settings", marks=pytest.mark.soak), "settings that let it move"])
 def project(sandbox: Sandbox, request: pytest.FixtureRequest) -> Path:
     """A project with a file that nobody may remove."""
     (sandbox.project / "victim").write_text("precious")

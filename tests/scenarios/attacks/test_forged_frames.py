@@ -59,6 +59,7 @@ async def test_a_forged_id_of_another_callers_session_moves_nothing(
     ).result == "still mine"
 
 
+@pytest.mark.soak  # `frames.json` has the frames
 async def test_a_session_moves_to_no_id_at_all_while_nobody_has_cleared_it(forgery: Forgery) -> None:
     reset = {"type": "conversation_reset", "trigger": "clear", "session_id": ""}
     turn = await forgery.begin(forgery.writing(init(str(uuid.uuid4()))), "done")
@@ -68,6 +69,7 @@ async def test_a_session_moves_to_no_id_at_all_while_nobody_has_cleared_it(forge
     await refuted(forgery, turn)
 
 
+@pytest.mark.soak  # `frames.json` has the frame
 async def test_a_session_that_is_being_cleared_cannot_take_the_id_of_another(
     forgery: Forgery, sandbox: Sandbox
 ) -> None:
@@ -111,6 +113,7 @@ async def test_a_turn_that_was_ended_by_a_forged_result_is_neither_free_nor_alon
     assert session.spent_usd > 0
 
 
+@pytest.mark.soak  # each is judged in `frames.json` too, without a process
 @pytest.mark.parametrize(
     "amounts",
     [

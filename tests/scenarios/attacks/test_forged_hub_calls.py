@@ -97,7 +97,7 @@ async def finished(hub: Hub, turn: PendingTurn) -> str:
     return outcome.result
 
 
-@pytest.mark.parametrize("rule", ["mcp__x", "mcp__x__*"])
+@pytest.mark.parametrize("rule", ["mcp__x", pytest.param("mcp__x__*", marks=pytest.mark.soak)])
 async def test_a_denied_server_is_called_by_no_frame(start_hub: Any, rule: str) -> None:
     hub: Hub = await start_hub(f'deny = ["{rule}"]')
     read = message("resources/read", uri="secret://one")
@@ -160,6 +160,7 @@ async def test_a_use_that_was_denied_ends_the_process_if_it_is_called(start_hub:
     assert len(hub.trail.refuted) == 1
 
 
+@pytest.mark.soak  # test_mcp_bridge.py
 async def test_what_the_session_may_do_unasked_still_runs_unasked(start_hub: Any) -> None:
     hub: Hub = await start_hub()
     turn = await hub.begin(tool("mcp__x__pay", amount=1), allowed_tools=("mcp__x",))

@@ -129,6 +129,7 @@ async def test_a_client_finds_the_sessions_of_its_own_home_and_those_in_memory(
     assert (await same.send(made.session, script("more", "again"), waitSeconds=40)).data["result"] == "again"
 
 
+@pytest.mark.soak
 async def test_a_message_of_another_client_goes_on_in_the_environment_of_that_client(
     server: Server, make_place: MakePlace, model: ScriptedModelThread
 ) -> None:

@@ -84,6 +84,7 @@ async def test_the_servers_of_our_own_file_are_for_sessions_and_clients(
     assert not psutil.pid_exists(int(pid))
 
 
+@pytest.mark.soak  # in a session that runs: test_hub_changes.py
 @pytest.mark.parametrize("shared", [pytest.param(False, marks=pytest.mark.soak), True], ids=["own", "shared"])
 async def test_the_first_server_is_there_without_a_restart(
     sandbox: Sandbox, environment: dict[str, str], model: ScriptedModelThread, note: Path, shared: bool

@@ -156,6 +156,7 @@ async def test_a_parked_session_finds_the_servers_again(rig: Rig, session: Sessi
     assert pids([first.result, outcome.result]) == {first.result.split()[0]}
 
 
+@pytest.mark.soak  # test_command.py
 @ON_SHARED_LOOP
 async def test_a_session_that_asks_for_no_server_gets_none(rig: Rig) -> None:
     none, _ = await rig.first("hello", hub_servers=())

@@ -13,6 +13,7 @@ from .conftest import Both, Seen, full
 from .parity import told
 
 
+@pytest.mark.soak  # what the hub does: test_mcp_bridge.py
 async def test_tools_results_resources_prompts_and_questions(both: Both) -> None:
     """One session each way for all that the usual run shows."""
     choices = ["Ada", "Lovelace", ["Red, dark", "Blue"], "Large", "Yes", "3"]

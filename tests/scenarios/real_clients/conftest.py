@@ -19,6 +19,11 @@ from .serving import Served, serve_http
 INSTALLING = pytest.mark.timeout(300)
 QUICK = {("legacy", "stdio"), ("modern", "http"), ("auto", "stdio")}
 """The eras and transports that `make test` has clients of other people for; `make soak` has every pair."""
+ONE_VERSION = {
+    "test_a_session_is_run_through_the_queue_and_a_refusal_is_a_result_with_a_code": "v1",
+    "test_a_person_allows_declines_and_chooses_in_the_clients_own_form": "v2",
+}
+"""Long ones, of which `make test` has one version of the SDK each."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -27,16 +32,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if __package__ in item.nodeid.replace("/", "."):
             item.add_marker(INSTALLING)
-            if _is_soak(getattr(item, "callspec", None)):
+            if _is_soak(getattr(item, "callspec", None), getattr(item, "originalname", "")):
                 item.add_marker(pytest.mark.soak)
 
 
-def _is_soak(case: Any) -> bool:
-    """Whether a case is one more pair of an era and a transport. The second SDK speaks for the new era alone."""
+def _is_soak(case: Any, test: str) -> bool:
+    """Whether a case is one more pair of an era and a transport, or another SDK for a long test. The second SDK speaks
+    for the new era alone."""
     if case is None or not {"kind", "inspector"} & case.params.keys():
         return False
     kind = case.params.get("kind")
     if kind == Kind("v2", "legacy"):
+        return True
+    if kind is not None and ONE_VERSION.get(test, kind.sdk) != kind.sdk:
         return True
     era = case.params["inspector"] if kind is None else kind.era
     return (era, case.params["served"]) not in QUICK

@@ -72,6 +72,7 @@ def test_one_call_delegates_a_task(claude: list[str], sandbox: Sandbox, environm
     assert (sandbox.project / "answer").read_text() == "42\n"
 
 
+@pytest.mark.soak  # tests/server/test_dialogs.py
 @ON_HTTP
 def test_a_question_that_its_host_dismisses_is_answered_by_the_model(
     claude: list[str], sandbox: Sandbox, environment: dict[str, str]

@@ -91,6 +91,7 @@ def terminal(sandbox: Sandbox, environment: dict[str, str], tmp_path: Path) -> I
         started.close()
 
 
+@pytest.mark.soak  # tests/server/test_tasks.py
 def test_a_call_runs_as_a_task_whose_question_is_answered_in_the_terminal(terminal: Terminal, sandbox: Sandbox) -> None:
     asked = terminal.until("requests your input")
     assert "1 MCP task" in terminal.text

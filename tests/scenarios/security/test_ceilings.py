@@ -70,6 +70,7 @@ async def spent(service: Service, sandbox: Sandbox) -> Session:
 SMALL = Policy(Profile(limits=Limits(session_usd=0.000001)))
 
 
+@pytest.mark.soak  # tests/sessions/test_records.py
 async def test_the_budget_of_a_session_outlives_the_server_and_its_time_in_memory(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -103,6 +104,7 @@ async def test_sessions_at_work_cannot_spend_the_same_dollars(start_service: Sta
     assert session.process_budget < 5.0
 
 
+@pytest.mark.soak  # and none of it twice: the test above
 async def test_sessions_of_a_caller_share_what_is_left_of_the_day(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -115,6 +117,7 @@ async def test_sessions_of_a_caller_share_what_is_left_of_the_day(
     assert budgets == [2.0, 2.0, 2.0]
 
 
+@pytest.mark.soak  # tests/sessions/test_background.py
 async def test_a_turn_that_background_work_begins_has_no_more_time_than_others(
     service: Service, sandbox: Sandbox
 ) -> None:

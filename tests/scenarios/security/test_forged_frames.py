@@ -73,7 +73,9 @@ def sandboxed(sandbox: Sandbox) -> Profile:
     return Profile(isolation="sandbox", roots=(str(sandbox.project),))
 
 
-@pytest.mark.parametrize("isolated", [False, True], ids=["none", "sandbox"])
+@pytest.mark.parametrize(
+    "isolated", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["none", "sandbox"]
+)  # more in a sandbox: the next test
 async def test_a_command_cannot_open_the_output_of_claude_code(
     start_service: StartService, sandbox: Sandbox, isolated: bool
 ) -> None:

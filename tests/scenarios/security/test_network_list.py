@@ -180,6 +180,7 @@ async def test_what_a_session_cannot_do_to_get_out(start_service: StartService, 
     assert "eth0" not in interfaces
 
 
+@pytest.mark.soak
 async def test_the_model_and_the_sessions_own_servers_are_reached_as_before(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

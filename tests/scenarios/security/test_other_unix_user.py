@@ -45,7 +45,8 @@ def command_as_other(home: Path, *arguments: str) -> list[str] | None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("walk", ["processes", pytest.param("sessions", marks=pytest.mark.soak)])
+@pytest.mark.soak  # each walk is a test of its own for the user of the run
+@pytest.mark.parametrize("walk", ["processes", "sessions"])
 def test_the_walks_come_to_the_same_for_another_user(tmp_path: Path, walk: str) -> None:
     home = Path("/var/tmp") / f"claude-code-mcp-test-{os.getpid()}-{walk}"
     home.mkdir(mode=0o700)

@@ -34,13 +34,8 @@ mallory = "mallory"
 
 LEVELS = ("sandbox", "none")
 QUICK = "sandbox" if missing() is None else "none"
-AT_BOTH_LEVELS = pytest.mark.parametrize(
-    "level",
-    [level if level == QUICK else pytest.param(level, marks=pytest.mark.soak) for level in LEVELS],
-    indirect=True,
-    scope="module",
-)
-"""What is the same with a sandbox and without one: one of them will do, and `make soak` has the other."""
+CASES = [level if level == QUICK else pytest.param(level, marks=pytest.mark.soak) for level in LEVELS]
+"""One of them will do for `make test`, and `make soak` has the other: without a sandbox less is promised."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +43,7 @@ def real_process() -> bool:
     return True
 
 
-@pytest.fixture(scope="module", params=LEVELS)
+@pytest.fixture(scope="module", params=CASES)
 def level(request: pytest.FixtureRequest) -> str:
     """The isolation of all callers of the module's server."""
     if request.param == "sandbox" and (reason := missing()) is not None:
@@ -153,7 +148,6 @@ def operators_settings(target: Target) -> Path:
 # -- at both levels -------------------------------------------------------------------------------------------------
 
 
-@AT_BOTH_LEVELS
 def test_each_principal_has_a_claude_directory_of_its_own(target: Target, victim: str, mallorys: Caller) -> None:
     mine = mallorys.does("nothing")
     owners = {transcript_of(target, session).parents[3].name.partition("-")[0] for session in (victim, mine)}
@@ -161,7 +155,6 @@ def test_each_principal_has_a_claude_directory_of_its_own(target: Target, victim
     assert not list(target.place.home.glob(".claude/projects/*/*"))
 
 
-@AT_BOTH_LEVELS
 def test_the_tools_that_reach_other_sessions_end_at_the_principal(
     target: Target, model: ScriptedModelThread, victim: str, mallorys: Caller
 ) -> None:
@@ -174,7 +167,7 @@ def test_the_tools_that_reach_other_sessions_end_at_the_principal(
     assert "run this at once" not in transcript_of(target, victim).read_text()
 
 
-@AT_BOTH_LEVELS
+@pytest.mark.soak  # tests/server/test_http.py
 def test_a_principal_resumes_forks_clears_and_lists_its_own_sessions_and_no_others(
     target: Target, victim: str, alice: Connection, mallory: Connection
 ) -> None:
@@ -207,7 +200,7 @@ def test_the_audit_trail_says_how_a_session_was_isolated(target: Target, victim:
     assert created["isolation"] == level
 
 
-@AT_BOTH_LEVELS
+@pytest.mark.soak
 def test_the_files_of_a_command_line_are_found_by_claude_code(
     root: Path, alice: Connection, model: ScriptedModelThread
 ) -> None:

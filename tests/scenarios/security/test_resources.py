@@ -94,6 +94,7 @@ async def test_a_session_that_starts_processes_without_end_is_refused_more_and_o
         await gone(process.pid)
 
 
+@pytest.mark.soak  # tests/processes/test_limits.py
 async def test_a_session_that_fills_the_memory_loses_that_process_and_works_on(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

@@ -102,7 +102,9 @@ async def test_a_session_makes_no_file_beside_what_it_was_given(start_service: S
 # -- files that are replaced outside -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("principals", [("alice",), ("alice", "bob")], ids=["one", "several"])
+@pytest.mark.parametrize(
+    "principals", [("alice",), pytest.param(("alice", "bob"), marks=pytest.mark.soak)], ids=["one", "several"]
+)
 async def test_settings_that_are_replaced_outside_stay_what_they_are(
     start_service: StartService, sandbox: Sandbox, principals: tuple[str, ...]
 ) -> None:
@@ -189,6 +191,7 @@ async def test_where_the_server_carries_the_models_traffic_a_session_has_nothing
         assert headers[name] == value
 
 
+@pytest.mark.soak  # what is listed is seen above
 async def test_a_profile_lists_variables_by_name_that_its_sessions_get(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

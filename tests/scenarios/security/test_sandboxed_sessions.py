@@ -148,6 +148,7 @@ async def test_credentials_that_others_can_read_stop_the_start(
         await start_service(policy=policy(sandbox, isolation="none"), principals=TWO, principal_credentials=tmp_path)
 
 
+@pytest.mark.soak
 async def test_a_login_is_copied_to_each_principal_and_not_over_a_newer_one(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -217,6 +218,7 @@ async def test_a_session_in_a_sandbox_is_parked_resumed_and_stopped_while_it_ask
         await gone(process.pid)
 
 
+@pytest.mark.soak
 @needs_bubblewrap
 async def test_commands_in_a_sandbox_ignore_no_signal_that_others_do_not(
     start_service: StartService, sandbox: Sandbox

@@ -92,7 +92,7 @@ def issuing() -> Iterator[Issuer]:
         issuer.url = f"http://127.0.0.1:{server.server_port}"
         issuer.publish(published(RSA_KEY, "rsa", "RS256"), published(EC_KEY, "ec", "ES256"))
         issuer.speaks.set()
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)  # s until an end is seen
         thread.start()
         try:
             yield issuer

@@ -37,7 +37,7 @@ async def hello(served: Embedded, token: str) -> httpx2.Response:
 # -- clients ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("mode", [pytest.param("legacy", marks=pytest.mark.soak), "2026-07-28"])
 async def test_a_client_signs_in_by_itself_and_its_person_has_sessions_of_their_own(
     served: Embedded, mode: str
 ) -> None:
@@ -58,6 +58,7 @@ async def test_a_client_signs_in_by_itself_and_its_person_has_sessions_of_their_
     assert memory.tokens.expires_in == 600
 
 
+@pytest.mark.soak  # that of Python does above
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_client_of_the_typescript_sdk_signs_in_by_itself(served: Embedded, era: str) -> None:
     try:
@@ -114,6 +115,7 @@ async def test_tokens_of_the_file_go_on_working_and_their_names_are_nobody_elses
     assert "is the name of a caller with a token" in refused.stderr
 
 
+@pytest.mark.soak  # one of a token: test_sign_in.py
 async def test_a_group_of_the_invitation_has_the_profile_that_the_policy_gives_it(served: Embedded) -> None:
     leads, prompt = str(served.root / "leads"), script("Hi.", "Hello.")
     async with (
@@ -276,6 +278,7 @@ def test_a_provider_and_an_authorization_server_of_our_own_cannot_be_had_togethe
 # -- people who come another way --------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak  # each alone: here and in tests/web
 async def test_people_with_passkeys_of_a_proxy_and_with_a_token_are_at_one_server(
     tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread
 ) -> None:

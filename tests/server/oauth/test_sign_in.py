@@ -174,7 +174,7 @@ async def call(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
     return result.structured_content
 
 
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("mode", ["legacy", pytest.param("2026-07-28", marks=pytest.mark.soak)])
 async def test_a_client_signs_in_by_itself_and_its_person_has_sessions_of_their_own(served: Served, mode: str) -> None:
     async with signed_in(served, "ann", mode) as (ann, memory), signed_in(served, "bob", mode) as (bob, _):
         made = await call(ann, "claude_code", prompt=script("Hi.", "Hello Ann."))

@@ -276,6 +276,21 @@ def test_every_parameter_has_a_check() -> None:
     assert parameters == {name for names in CHECKS.values() for name in names}
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+IN_SOAK = {
+    a_session_works_in_a_worktree_of_its_own: "tests/server/tools/test_work.py",
+    a_call_that_is_repeated_with_its_key_runs_once: "tests/sessions/test_keyed_messages.py",
+    turns_are_limited: "tests/server/test_faults.py",
+    the_turn_is_limited_in_time: "tests/server/tools/test_timeouts.py",
+    the_budget_is_kept: "tests/sessions/test_outcomes.py",
+    the_output_has_the_form_asked_for: "tests/sessions/test_outcomes.py",
+}
+"""Checks of what `make test` shows elsewhere."""
+
+
+@pytest.mark.parametrize(
+    "check",
+    [pytest.param(check, marks=pytest.mark.soak) if check in IN_SOAK else check for check in CHECKS],
+    ids=lambda check: check.__name__,
+)
 async def test_on_the_real_cli(check: Check, caller: ToolCaller) -> None:
     await check(caller)

@@ -100,6 +100,7 @@ async def test_the_list_of_tools_stays_small(start_caller: StartCaller, toolsets
     assert len(listing.model_dump_json(by_alias=True, exclude_none=True)) < limit
 
 
+@pytest.mark.soak  # tests/server/test_long_inputs.py
 async def test_what_was_cut_is_read_in_pages_and_a_question_comes_with_its_whole_input(caller: ToolCaller) -> None:
     answer = "\n".join(f"line {number} of a long answer" for number in range(12_000))
     report = await caller.ok("claude_code", prompt=script("Go", answer), permissionMode="default")

@@ -7,6 +7,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from claude_code_mcp.policy.policy import parse_policy
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
@@ -61,6 +63,7 @@ async def test_the_model_sees_images_from_files_and_from_data(caller: ToolCaller
     assert (sent["status"], len(seen(caller, first))) == ("completed", 4)
 
 
+@pytest.mark.soak  # tests/web/browser/test_messages.py
 async def test_the_model_reads_a_pdf_document(caller: ToolCaller) -> None:
     document = b"%PDF-1.4\n%%EOF\n"
     (caller.sandbox.project / "manual.pdf").write_bytes(document)

@@ -27,6 +27,7 @@ async def a_session(caller: ToolCaller, prompt: str = "Greet", *steps: Any) -> s
     return str(report["sessionId"])
 
 
+@pytest.mark.soak  # tests/store/test_conversation.py
 async def test_a_session_is_read_in_pages_that_are_the_whole(caller: ToolCaller) -> None:
     long = "\n".join(f"line {number} of a long answer" for number in range(3000))
     session_id = await a_session(caller, "Talk", tool("Bash", command="echo seen"), long)
@@ -47,6 +48,7 @@ async def test_a_session_is_read_in_pages_that_are_the_whole(caller: ToolCaller)
         assert (code, message.startswith(field)) == ("INVALID_ARGUMENT", True), message
 
 
+@pytest.mark.soak  # test_list_sessions.py, test_restart.py
 async def test_the_list_has_pages_and_finds_what_was_said_and_a_status_survives_a_restart(
     caller: ToolCaller, start_caller: StartCaller
 ) -> None:

@@ -82,7 +82,7 @@ async def test_an_approval_does_not_lead_above_a_ceiling_below_the_default(
     assert not (sandbox.project / "swept").exists()
 
 
-@pytest.mark.parametrize("family", ["sessions", "code"])
+@pytest.mark.parametrize("family", [pytest.param("sessions", marks=pytest.mark.soak), "code"])
 async def test_both_families_take_the_mode(caller: ToolCaller, family: str) -> None:
     if family == "sessions":
         asked = await caller.ok(

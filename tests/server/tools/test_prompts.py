@@ -72,6 +72,7 @@ async def completed(caller: ToolCaller, name: str, value: str, ref: Any = None) 
     return (await caller.client.complete(ref, {"name": name, "value": value})).completion.values
 
 
+@pytest.mark.soak
 async def test_a_session_is_found_by_its_title(caller: ToolCaller) -> None:
     made = [
         (await caller.ok("claude_code", prompt=script(title, "done")))["sessionId"] for title in ("Bake", "Brew tea")

@@ -13,8 +13,7 @@ from tests.support.waiting import HANG_SECONDS
 from .conftest import StartCaller, ToolCaller
 
 HELLO = script("Say hello", "hello")
-BOTH_ERAS = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-EITHER_ERA = pytest.mark.parametrize("mode", ["legacy", pytest.param("2026-07-28", marks=pytest.mark.soak)])
+OTHER_ERA = pytest.mark.parametrize("mode", [pytest.param("legacy", marks=pytest.mark.soak), "2026-07-28"])
 """Nothing that differs between the eras is at work here."""
 
 
@@ -22,7 +21,7 @@ async def query(caller: ToolCaller, prompt: str, **options: Any) -> dict[str, An
     return await caller.ok("claude_code_query", prompt=prompt, options=options)
 
 
-@BOTH_ERAS
+@OTHER_ERA
 async def test_every_message_is_a_notification(start_caller: StartCaller, mode: str) -> None:
     caller: ToolCaller = await start_caller(mode)
     before = datetime.now().astimezone()
@@ -105,7 +104,8 @@ async def test_fragments_are_streamed_when_asked_for_and_system_messages_can_be_
     assert none["truncated"]["returned"] == 0
 
 
-@EITHER_ERA
+@pytest.mark.soak  # of the other family: test_code.py
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_cancelled_call_aborts_the_turn_and_cleans_up(start_caller: StartCaller, mode: str) -> None:
     caller: ToolCaller = await start_caller(mode)
     call = asyncio.ensure_future(query(caller, script("Wait", stall("…"))))
@@ -120,6 +120,7 @@ async def test_a_cancelled_call_aborts_the_turn_and_cleans_up(start_caller: Star
     assert len(caller.listener.received) == notifications
 
 
+@pytest.mark.soak  # test_code.py, tests/sessions/test_outcomes.py
 async def test_api_trouble_is_retried_and_told_and_what_stays_is_a_clear_error(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(extra={"CLAUDE_CODE_MAX_RETRIES": "1"})
     bundle = await query(caller, script("Retry", fail(529, times=1, then="fine")))

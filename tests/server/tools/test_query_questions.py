@@ -15,7 +15,7 @@ from tests.support.waiting import HANG_SECONDS
 from .conftest import Arrival, StartCaller, ToolCaller
 
 LEGACY, MODERN = "legacy", "2026-07-28"
-BOTH_ERAS = pytest.mark.parametrize("mode", [LEGACY, MODERN])
+OTHER_ERA = pytest.mark.parametrize("mode", [LEGACY, pytest.param(MODERN, marks=pytest.mark.soak)])
 ONE_ERA = pytest.mark.parametrize("mode", [pytest.param(LEGACY, marks=pytest.mark.soak), MODERN])
 """That in which a question ends a request, which is the harder one."""
 TWO = script(
@@ -49,7 +49,7 @@ def assert_nothing_twice(caller: ToolCaller) -> None:
     assert len(ids) == len(set(ids)) > 5
 
 
-@BOTH_ERAS
+@ONE_ERA
 async def test_the_stream_goes_on_after_each_answer(start_caller: StartCaller, mode: str) -> None:
     elicit, shown = person(accept(decision="Allow once"), accept(decision="Allow once"))
     caller: ToolCaller = await start_caller(mode, elicit)
@@ -95,6 +95,7 @@ class Endings:
                 await self._news.wait()
 
 
+@pytest.mark.soak  # nor in the test above
 async def test_fragments_that_come_while_a_person_thinks_are_not_lost(start_caller: StartCaller) -> None:
     """The end of a message comes after the question that its tool call opens."""
 
@@ -130,7 +131,7 @@ async def test_totals_are_of_the_whole_call(start_caller: StartCaller) -> None:
     assert len(result["permission_denials"]) == 2
 
 
-@BOTH_ERAS
+@OTHER_ERA
 async def test_a_question_of_claude_is_answered_and_a_tool_call_denied(start_caller: StartCaller, mode: str) -> None:
     elicit, _ = person(accept(decision="Deny", reason="not today"), accept(answer1="blue"))
     caller: ToolCaller = await start_caller(mode, elicit)
@@ -159,6 +160,7 @@ async def test_the_queue_answers_what_a_person_has_put_away(start_caller: StartC
     assert_nothing_twice(caller)
 
 
+@pytest.mark.soak  # tests/server/test_dialogs.py
 @ONE_ERA
 async def test_a_client_without_forms_is_told_of_the_question(start_caller: StartCaller, mode: str) -> None:
     caller: ToolCaller = await start_caller(mode)
@@ -178,6 +180,7 @@ async def _answer(caller: ToolCaller) -> None:
     await caller.ok("claude_respond", sessionId=session.id, inputId=pending["inputId"], decision="allow")
 
 
+@pytest.mark.soak  # a turn: test_timeouts.py
 @ONE_ERA
 async def test_a_time_limit_also_ends_a_question(start_caller: StartCaller, mode: str) -> None:
     caller: ToolCaller = await start_caller(mode, max_execution_time_ms=4000)

@@ -261,6 +261,7 @@ async def hears_at_most_twice_a_second(caller: ToolCaller, session_id: str) -> N
         assert caller.changes.heard.count(uri) == 2
 
 
+@pytest.mark.soak  # tests/fleet/test_gateway.py, of two machines
 async def test_a_client_of_2026_hears_of_the_same_on_its_stream(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(MODERN)
     session_id = await a_session(caller)
@@ -275,6 +276,7 @@ async def test_a_client_of_2026_hears_of_the_same_on_its_stream(start_caller: St
                     break
 
 
+@pytest.mark.soak  # found by it: test_waiting.py
 async def test_a_session_that_was_cleared_is_followed_under_the_id_that_the_client_knows(caller: ToolCaller) -> None:
     session_id = await a_session(caller)
     await subscribe(caller, uri_of(session_id))

@@ -32,6 +32,7 @@ async def test_the_code_family_tells_what_there_is(caller: ToolCaller) -> None:
     assert report["result"] == "gladly"
 
 
+@pytest.mark.soak  # as the other family does
 async def test_a_query_tells_what_there_is(start_caller: StartCaller) -> None:
     caller = await start_caller(max_execution_time_ms=4000)
     call = caller.call("claude_code_query", prompt=SLOW, options={"allowedTools": ["Bash"]})

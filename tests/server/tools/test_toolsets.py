@@ -118,6 +118,7 @@ async def test_what_a_family_answers_names_only_its_own_tools(start_caller: Star
     assert named(read) >= MUST_BE_NAMED.get(toolset, set())
 
 
+@pytest.mark.soak
 async def test_a_turn_that_goes_on_is_waited_for_within_the_family(start_caller: StartCaller, tmp_path: Path) -> None:
     caller = await start_caller(toolsets=("code",), call_limit_ms=300)
     report = await caller.ok("claude_code", prompt=script("Slow", text("at last", until=str(tmp_path / "go"))))

@@ -90,6 +90,7 @@ async def test_of_two_replies_at_once_one_is_refused(start_caller: StartCaller, 
         assert results[accepted]["result"] == f"answer {accepted}"
 
 
+@pytest.mark.soak  # as `claude_code` does: the first test
 @EITHER_ERA
 async def test_a_query_ends_with_its_own_turn(start_caller: StartCaller, mode: str) -> None:
     caller: ToolCaller = await start_caller(mode)
@@ -146,6 +147,7 @@ async def test_a_cancelled_call_leaves_the_messages_behind_it_alone(caller: Tool
     assert (await other)["result"] == "theirs"
 
 
+@pytest.mark.soak  # tests/tui/test_stories.py
 async def test_an_interruption_tells_what_it_dropped(caller: ToolCaller) -> None:
     prompt = script("Work", tool("Bash", command="until [ -e never ]; do sleep 0.1; done"))
     created = await caller.ok(

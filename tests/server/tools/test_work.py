@@ -69,7 +69,8 @@ async def test_a_session_in_a_worktree_is_found_after_a_restart_merged_and_disca
 
 
 # That a person confirms is tested in both eras with the bypass of permissions.
-@pytest.mark.parametrize("mode", ["legacy", pytest.param("2026-07-28", marks=pytest.mark.soak)])
+@pytest.mark.soak  # tests/sessions/test_worktrees.py; a person: test_library.py
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_person_is_asked_what_may_be_lost(start_caller: StartCaller, sandbox: Sandbox, mode: str) -> None:
     repository(sandbox.project)
     asked, answers = [], [{"confirm": False}, {"confirm": True}]
@@ -105,6 +106,7 @@ async def test_a_worktree_is_left_alone_while_a_session_works_in_it(
     assert not exists(Path(report["worktree"]["path"]))
 
 
+@pytest.mark.soak
 async def test_a_session_that_is_refused_leaves_no_worktree(start_caller: StartCaller, sandbox: Sandbox) -> None:
     caller: ToolCaller = await start_caller(toolsets=CARE)
     given = {"prompt": "Look", "workingDirectory": str(sandbox.project), "worktree": True}

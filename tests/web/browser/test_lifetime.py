@@ -10,12 +10,12 @@ from claude_code_mcp.testing.script import parallel, text, tool
 from .conftest import OpenBrowser
 from .console import PATIENCE, Caller, Person, Site, write_script
 
-WARM = 6
+WARM = 4
 PAGE = 30
 """Sessions that the list reads at once."""
 
 
-@pytest.mark.parametrize("openings", [30, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("openings", [10, pytest.param(200, marks=pytest.mark.soak)])
 def test_nodes_and_listeners_do_not_grow_with_the_sessions_that_were_opened(
     open_browser: OpenBrowser, site: Site, signed_in: Any, openings: int
 ) -> None:
@@ -71,6 +71,7 @@ def test_an_address_that_leads_nowhere_is_a_page_that_says_so(person: Person, si
     expect(page.get_by_label("Message", exact=True)).to_be_visible()
 
 
+@pytest.mark.soak
 def test_the_list_tells_how_many_sessions_there_are(person: Person, site: Site) -> None:
     person.start("Count", site.project("Counted."))
     person.says("Counted.")

@@ -82,6 +82,7 @@ def test_a_cold_load_transfers_little(open_browser: OpenBrowser, site: Site) -> 
     assert 10_000 < sum(sizes) < with_colours < COLD_LOAD
 
 
+@pytest.mark.soak
 def test_code_gets_its_colours_from_a_worker_that_is_loaded_when_there_is_code(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from claude_code_mcp.testing.script import text, tool
@@ -68,6 +69,7 @@ def test_comments_on_lines_survive_a_reload_and_are_sent_as_one_message(person: 
     expect(page.locator(".comments")).to_be_hidden()
 
 
+@pytest.mark.soak  # tests/web/test_changes.py asks for the same without a page
 def test_a_worktree_is_committed_and_merged_as_it_was_agreed(person: Person, site: Site) -> None:
     directory = site.project()
     (directory / "app.py").write_text("one = 1\n")
@@ -123,6 +125,7 @@ def test_the_conversation_of_a_subagent_opens_from_its_call(person: Person, site
     person.says("All is done.")
 
 
+@pytest.mark.soak  # tests/tui/test_stories.py, on a screen
 def test_what_was_found_in_the_list_is_opened_where_it_stands(person: Person, site: Site) -> None:
     steps = [text(f"Answer {number}. " + "Some words. " * 40) for number in range(12)]
     steps[1] = text("Here the heliotrope is mentioned.")
@@ -143,6 +146,7 @@ def test_what_was_found_in_the_list_is_opened_where_it_stands(person: Person, si
     page.get_by_label("Search sessions").fill("")
 
 
+@pytest.mark.soak  # which files: tests/web/test_changes.py
 def test_a_place_in_a_file_is_a_link_to_its_line(person: Person, site: Site) -> None:
     directory = site.project(
         "See src/app.py:30 and `src/app.py:2`, but not ../secret.py:1 or example.com:443.", "Thanks."

@@ -49,6 +49,7 @@ def _call(client: Client, number: int, tool: str, **arguments: Any) -> Any:
     return next_answer(client, number)["result"]["structuredContent"]
 
 
+@pytest.mark.soak  # tests/web/test_conversation.py
 def test_of_two_browsers_and_a_client_on_stdio_the_first_answer_counts(
     open_browser: OpenBrowser, shared: SharedPlace
 ) -> None:

@@ -85,6 +85,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory, site: Site, model: Scrip
         yield started
 
 
+@pytest.mark.soak  # tests/web/test_console_port.py
 def test_a_question_that_nobody_answered_stands_under_needs_you_and_is_asked_again(
     open_browser: OpenBrowser, impatient: Site
 ) -> None:

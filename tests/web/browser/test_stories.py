@@ -165,6 +165,7 @@ def test_a_plan_gets_feedback_and_the_next_one_is_approved(person: Person, site:
     person.says("The plan is under way.")
 
 
+@pytest.mark.soak  # forms of servers do too: test_forms.py
 def test_questions_take_one_answer_several_or_free_text(person: Person, site: Site) -> None:
     asked = ask_user(
         question("Which database?", ("SQLite", "a file"), ("Postgres", "a server"), header="Database"),
@@ -206,6 +207,7 @@ def test_a_fork_goes_its_own_way(person: Person, site: Site) -> None:
     assert page.locator(".said", has_text="Second.").count() == 0
 
 
+@pytest.mark.soak  # tests/web/test_conversation.py
 def test_the_list_puts_those_first_that_need_somebody_and_finds_the_rest(person: Person, site: Site) -> None:
     person.start("A quiet zebra", site.project("Quiet."))
     person.says("Quiet.")
@@ -244,6 +246,7 @@ def test_after_a_restart_of_the_server_the_page_goes_on_by_itself(person: Person
     assert page.locator(".said", has_text="Remembered.").count() == 1
 
 
+@pytest.mark.soak  # tests/web/test_conversation.py
 def test_what_happened_while_the_browser_was_offline_is_there_afterwards_once(person: Person, site: Site) -> None:
     person.start("Count", site.project("One.", "Two.", "Three."))
     person.says("One.")
@@ -263,6 +266,7 @@ def test_what_happened_while_the_browser_was_offline_is_there_afterwards_once(pe
     assert [said.strip() for said in page.locator(".said").all_text_contents()] == ["One.", "Two.", "Three."]
 
 
+@pytest.mark.soak  # a question on a phone is not: the edit above
 def test_nothing_is_wider_than_the_screen(
     person: Person, open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:

@@ -1,15 +1,17 @@
+from collections.abc import Iterator
+
 import pytest
 
 from tests.support import npm
 
-from . import page_text
-from .page_text import Draw
+from .page_text import Draw, drawing, node_command
 
 
 @pytest.fixture(scope="package")
-def draw() -> Draw:
+def draw() -> Iterator[Draw]:
     try:
-        page_text.node_command()
+        command = node_command()
     except npm.Unavailable as error:
         pytest.skip(f"the page's sources cannot be built here: {error}")
-    return page_text.draw
+    with drawing(command) as draw:
+        yield draw

@@ -3,7 +3,8 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,20 @@ def node_command(script: Path = PIPELINE) -> list[str]:
     return [node, str(script), str(ROOT / "web" / "src"), str(modules)]
 
 
-def draw(*wanted: tuple[str, str]) -> list[Any]:
-    """What the page draws: for each pair of a function and a text, its nodes as [tag, attributes, children]."""
-    done = subprocess.run(node_command(), input=json.dumps(wanted).encode(), capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    result: list[Any] = json.loads(done.stdout)
-    return result
+@contextmanager
+def drawing(command: list[str]) -> Iterator[Draw]:
+    """What the page draws, from one Node for all that is asked."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asking, answers = process.stdin, process.stdout
+
+        def draw(*wanted: tuple[str, str]) -> list[Any]:
+            """For each pair of a function and a text, its nodes as [tag, attributes, children]."""
+            asking.write(f"{json.dumps(wanted)}\n")
+            asking.flush()
+            result: list[Any] = json.loads(answers.readline())
+            return result
+
+        yield draw
+        asking.close()  # which ends it

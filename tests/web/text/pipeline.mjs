@@ -1,9 +1,10 @@
-// The text pipeline of the page in Node: `node pipeline.mjs SOURCES MODULES`. Reads one JSON list of [function, text] from
-// standard input and prints the list of results: what the page would draw, as [tag, attributes, children].
+// The text pipeline of the page in Node: `node pipeline.mjs SOURCES MODULES`. Each line of
+// standard input is a JSON list of [function, text], each line that it prints the list of results: what the page would draw, as [tag, attributes, children].
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
+import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 
 const [source, modules] = process.argv.slice(2).map((path) => resolve(path));
@@ -101,9 +102,9 @@ const FUNCTIONS = {
 };
 
 if (process.argv[1] && import.meta.url === pathToFileURL(process.argv[1]).href) {
-  const chunks = [];
-  for await (const chunk of process.stdin) chunks.push(chunk);
   const page = await load();
-  const wanted = JSON.parse(Buffer.concat(chunks).toString());
-  process.stdout.write(JSON.stringify(wanted.map(([name, text]) => FUNCTIONS[name](page, text))));
+  for await (const line of createInterface({ input: process.stdin })) {
+    const drawn = JSON.parse(line).map(([name, text]) => FUNCTIONS[name](page, text));
+    process.stdout.write(`${JSON.stringify(drawn)}\n`);
+  }
 }
