@@ -11,7 +11,6 @@ import ipaddress
 import os
 import re
 import textwrap
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
@@ -512,6 +511,8 @@ def client_settings(settings: Settings, client: Mapping[str, str], server: Mappi
 def _from_file(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
+    import tomllib  # noqa: PLC0415 - most servers have no such file
+
     try:
         raw = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

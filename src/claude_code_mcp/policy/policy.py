@@ -6,7 +6,6 @@ wrong entry is refused with InvalidArgument, since an ignored one would allow mo
 """
 
 import re
-import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -338,6 +337,8 @@ def parse_policy(text: str, where: str, default: str | None = None, fallback: st
     The profile for callers without a name of their own is `default`, or what the text says, or `fallback`.
     InvalidArgument names the entry that is wrong, in one line.
     """
+    import tomllib  # noqa: PLC0415 - most servers have no such file
+
     try:
         raw = tomllib.loads(text)
     except ValueError as error:
