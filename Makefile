@@ -10,7 +10,7 @@ CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
 # Compiled tests are kept: compiling them takes each worker longer than collecting them does.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup help demo test test-quick test-python flaky check format bench conformance soak parity pictures manifest web image clean
+.PHONY: setup help demo test test-quick test-python flaky check format bench conformance soak parity pictures manifest web image bundle clean
 
 setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
 
@@ -90,6 +90,14 @@ ENGINE ?= $(shell command -v podman || echo docker)
 image: setup  ## a container image of this checkout, claude-code-mcp; needs Podman or Docker
 	rm -rf dist && $(BIN)/python -m hatchling build -t wheel -d dist
 	$(ENGINE) build -f deploy/container/Containerfile -t claude-code-mcp .
+
+bundle:  ## dist/claude-code-mcp.mcpb, which desktop clients install with a click; needs Node
+	rm -rf build/bundle dist/claude-code-mcp.mcpb && mkdir -p build/bundle dist
+	cp -R deploy/bundle/manifest.json pyproject.toml README.md LICENSE src build/bundle
+	find build/bundle -name __pycache__ -prune -exec rm -rf {} +
+	npm install --prefix build/mcpb --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error @anthropic-ai/mcpb@2.1.2
+	build/mcpb/node_modules/.bin/mcpb validate build/bundle/manifest.json
+	build/mcpb/node_modules/.bin/mcpb pack build/bundle dist/claude-code-mcp.mcpb
 
 clean:  ## remove .venv and all caches
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .hypothesis

@@ -37,7 +37,7 @@ TASK = '"Fix the failing test"'
 DIRECTORY = "/src/app"
 """The project of the examples."""
 
-PROGRAMS_OF_OTHERS = {"cd", "claude", "export", "git", "jq", "npx", "printf", "source", "uv", "sudo"}
+PROGRAMS_OF_OTHERS = {"cd", "claude", "export", "git", "helm", "jq", "kubectl", "npx", "printf", "source", "uv", "sudo"}
 """What the examples use that is not ours to check."""
 
 

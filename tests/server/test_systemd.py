@@ -94,6 +94,6 @@ def test_the_units_are_sound(tmp_path: Path) -> None:
         text = unit.read_text().replace("/opt/claude-code-mcp/bin/claude-code-mcp", COMMAND)
         (tmp_path / unit.name).write_text(text)
     done = subprocess.run(
-        [analyze, "verify", *map(str, tmp_path.glob("claude-code-mcp.*"))], capture_output=True, text=True, check=False
+        [analyze, "verify", *map(str, tmp_path.iterdir())], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
