@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claude_code_mcp.commands.exit_codes import ExitCode
+from claude_code_mcp.commands.conventions import ExitCode
 
 from claude_code_mcp import __version__
 from claude_code_mcp.commands.parser import build_parser
