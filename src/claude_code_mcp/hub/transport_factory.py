@@ -146,6 +146,7 @@ class Probe:
     def __init__(self, failure: TransportFailure) -> None:
         self._failure = failure
         self._read_at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.inbox: ObservedInbox | None = None
         """Set when the transport is open."""
 
@@ -156,13 +157,11 @@ class Probe:
 
     @contextmanager
     def watching(self, give_up: Callable[[], None]) -> Iterator[None]:
-        """Within the block, calls `give_up` when a server has read the probe and is mute for `_MUTE` seconds. One that
-        has not read it yet is slow to start, and not mute."""
+        """Within the block, or until `stop`, calls `give_up` when a server has read the probe and is mute for `_MUTE`
+        seconds. One that has not read it yet is slow to start, and not mute."""
         loop = asyncio.get_running_loop()
-        timer: asyncio.TimerHandle | None = None
 
         def look() -> None:
-            nonlocal timer
             # First, whatever else there is to read: nothing is left to watch, however long the connection lasts.
             if self.inbox is not None and self.inbox.has_answered:
                 return
@@ -174,14 +173,18 @@ class Probe:
                 self._failure.grace = _GRACE_OF_MUTE
                 give_up()
                 return
-            timer = loop.call_later(_LOOK_EVERY, look)  # nothing tells when a pipe is read
+            self._timer = loop.call_later(_LOOK_EVERY, look)  # nothing tells when a pipe is read
 
         look()
         try:
             yield
         finally:
-            if timer is not None:
-                timer.cancel()
+            self.stop()
+
+    def stop(self) -> None:
+        """The server has answered: there is nothing left to watch."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 # -- headers helper ---------------------------------------------------------------------------------------------------

@@ -426,6 +426,8 @@ class ConnectionOwner:
             # The handshake is done: a connection has no limit of time.
             scope.deadline = math.inf
             slot.release()
+            if probe is not None:
+                probe.stop()
             if mode == "legacy" and not upstream.traits.handshake_only:
                 with anyio.CancelScope(shield=True):  # it took time to find out, and is known when anybody sees it
                     await self._learn(handshake_only=True)
