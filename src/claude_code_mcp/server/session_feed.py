@@ -16,7 +16,7 @@ from ..errors import InvalidArgument
 from ..model.events import Event, Message, MessageJoined, Output, Partial, PartialRun, TurnStarted
 from ..model.text import cut, iso
 from ..questions.presentation import Redaction
-from ..sessions.session_view import SessionView
+from ..sessions.session import SessionView
 from ..store.conversation import Item
 from ..store.event_log import EventReader
 from ..store.transcript_reader import ConversationPage, Extent

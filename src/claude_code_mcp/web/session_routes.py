@@ -19,8 +19,7 @@ from ..server.tools.library import MARKS, cost_report
 from ..server.tools.sessions import CreateSession, session_options
 from ..server.tools.status import interruption, status_of
 from ..service import PendingTurn, Service
-from ..sessions.session import Session
-from ..sessions.session_view import SessionView
+from ..sessions.session import Session, SessionView
 from ..store.cost_table import Grouping
 from ..store.transcript_reader import LONGEST_PREVIEW, ConversationPage, Extent
 from .answers import ANSWER_HEADERS, answer, arguments_of, flag_of, number_of, text_of

@@ -12,7 +12,7 @@ from ...model.outcome import Outcome as TurnOutcome
 from ...model.text import iso
 from ...questions.presentation import Redaction
 from ...sessions.launcher import notices_of
-from ...sessions.session_view import SessionView
+from ...sessions.session import SessionView
 from .base import ResultParts, ToolOutput, dump, render_page, render_truncated
 from .context import how_to_answer, how_to_wait
 from .status import ErrorInfo, PendingInput, pending_inputs, render_inputs, report

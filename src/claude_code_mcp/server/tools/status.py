@@ -18,7 +18,7 @@ from ...model.text import as_json, clip_line, cut, iso
 from ...questions.presentation import Redaction
 from ...sessions.launcher import notices_of
 from ...sessions.messages import UserMessage
-from ...sessions.session_view import SessionView
+from ...sessions.session import SessionView
 from ...sessions.stored_sessions import ChangedFiles
 from .base import ResultParts, ToolOutput, render_page, render_truncated
 from .context import Call

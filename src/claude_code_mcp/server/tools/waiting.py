@@ -33,8 +33,7 @@ from ...model.question import Closure, Question
 from ...model.text import cut
 from ...service import Service
 from ...sessions.messages import UserMessage
-from ...sessions.session import Session
-from ...sessions.session_view import SessionView
+from ...sessions.session import Session, SessionView
 from ...store.event_log import Subscription
 from .. import sdk
 from .base import ToolOutput, dump
