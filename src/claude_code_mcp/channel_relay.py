@@ -20,7 +20,7 @@ from .model.question import Answer, Question, QuestionKind, Resolution
 from .model.text import as_json
 from .questions.presentation import is_whole, shown_input, without_secrets
 from .service import Service
-from .sessions.session_view import SessionView
+from .sessions.session import SessionView
 
 log = logging.getLogger(__name__)
 

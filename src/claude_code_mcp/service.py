@@ -290,8 +290,9 @@ class Service:
                     session, prompt, images, new=True, timeout=timeout, message_id=keyed.message_id
                 )
         await self._message_accepted(AuditKind.SESSION_CREATED, session, prompt, caller.principal)
-        if not session.options.worktree:  # no other session is like one in a worktree
-            self._sessions.spares.prepare_for(session, session.process_ran_hooks)
+        live = session.process.live
+        if live is not None and not session.options.worktree:  # no other session is like one in a worktree
+            self._sessions.spares.prepare_for(session, live.start_settled)
         return PendingTurn(session, message)
 
     async def send(

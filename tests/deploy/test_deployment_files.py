@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claude_code_mcp.commands.conventions import ExitCode
 
 from claude_code_mcp import __version__
+from claude_code_mcp.commands.conventions import ExitCode
 from claude_code_mcp.commands.parser import build_parser
 from claude_code_mcp.config import Settings, variable_of
 from claude_code_mcp.errors import InvalidArgument

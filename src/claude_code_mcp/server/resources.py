@@ -27,7 +27,7 @@ from ..model.caller import Caller
 from ..model.options import is_session_id
 from ..model.text import clip_line, iso, visible
 from ..service import Service
-from ..sessions.session_view import SessionView
+from ..sessions.session import SessionView
 from ..store.cost_table import Grouping
 from ..store.transcript_export import Detail
 from .session_feed import ITEMS, event_page, feed_page, item_rows

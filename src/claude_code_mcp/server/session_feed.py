@@ -33,7 +33,7 @@ from ..model.events import (
 )
 from ..model.text import cut, iso
 from ..questions.presentation import Redaction
-from ..sessions.session_view import SessionView
+from ..sessions.session import SessionView
 from ..store.event_log import EventReader
 from ..store.transcript_reader import ConversationPage, Extent
 from .tools.status import retrying_line, silent_seconds, status_of

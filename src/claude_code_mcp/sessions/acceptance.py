@@ -138,7 +138,7 @@ class MessageAcceptance:
         if not limits.counts(principal) or session.busy or session.budget_left == 0:
             yield
             return
-        left = session.process_left
+        left = session.process.live.left if session.process.live is not None else None
         wanted = (principal, session.id, session.budget_left, working, left)
         reserving = asyncio.ensure_future(asyncio.to_thread(limits.reserve, *wanted))
         try:

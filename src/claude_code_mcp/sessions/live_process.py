@@ -334,9 +334,11 @@ class LiveProcess:
         if self._closing is None:
             self._lifecycle.start_failed(error)
 
-    async def start_settled(self) -> None:
-        """Waits until the process is ready or will never be. Cancelling the wait changes nothing."""
+    async def start_settled(self) -> bool:
+        """Waits until the process is ready or will never be; returns whether it ran hooks by then. Cancelling the wait
+        changes nothing."""
         await asyncio.wait([self._starting])
+        return self.ran_hooks
 
     # -- what the process reports -----------------------------------------------------------------------------
 
@@ -350,6 +352,11 @@ class LiveProcess:
         elif isinstance(frame, Result):
             frame.usage = self.claims.late_usage(frame)
             self._lifecycle.late_result(frame)
+
+    @property
+    def left(self) -> float | None:
+        """What it may still spend in dollars; None if that is not limited."""
+        return None if self.budget is None else max(0.0, self.budget - (self._owner.spent_usd - self.spent_before))
 
     def process_ended(self, exit_: Exit) -> None:
         """The process ended by itself. One that was never ready fails its start instead, which has its own report."""

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 _GIVING_WAY = 15.0
 """Seconds that another server has for closing a process that does nothing."""
-_TELL_AFTER = 0.2
+_ANNOUNCE_AFTER = 0.2
 """Seconds for which a question must have been open before other servers are told of it."""
 _LOOK_AGAIN = 2.0
 """Seconds after which a wait looks for itself: the end of a process that was killed changes no file."""
@@ -57,7 +57,7 @@ class Neighbours:
         self._redact = redact
         self._holders = SessionHolders(database, f"the claude-code-mcp server with process id {os.getpid()}")
         self._follower = FileFollower()
-        self._untold: dict[str, asyncio.TimerHandle] = {}
+        self._unannounced: dict[str, asyncio.TimerHandle] = {}
         """By the id of an open question that others are about to be told of."""
 
     # -- what this server has ---------------------------------------------------------------------------------
@@ -76,17 +76,17 @@ class Neighbours:
         """Others show which questions are open here; one that is answered at once, by a rule or a person, is not told.
         The person who is asked comes first."""
 
-        def tell() -> None:
-            del self._untold[question.id]
+        def announce() -> None:
+            del self._unannounced[question.id]
             line = str(self._redact(question.description))
             self._in_background(self._holders.question_opened, session_id, question.id, line, asked_at)
 
-        self._untold[question.id] = asyncio.get_running_loop().call_later(_TELL_AFTER, tell)
+        self._unannounced[question.id] = asyncio.get_running_loop().call_later(_ANNOUNCE_AFTER, announce)
 
     def question_closed(self, question: Question) -> None:
-        untold = self._untold.pop(question.id, None)
-        if untold is not None:
-            untold.cancel()
+        timer = self._unannounced.pop(question.id, None)
+        if timer is not None:
+            timer.cancel()
         else:
             self._in_background(self._holders.question_closed, question.id)
 
@@ -131,8 +131,8 @@ class Neighbours:
                 await changes.changed()
 
     async def close(self) -> None:
-        for untold in self._untold.values():
-            untold.cancel()
+        for timer in self._unannounced.values():
+            timer.cancel()
         with suppress(OSError):
             await asyncio.to_thread(self._holders.close)
 

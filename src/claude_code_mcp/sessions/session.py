@@ -1,9 +1,9 @@
 """A session: a conversation with Claude Code that survives the processes it runs in.
 
-`SessionView` (session_view.py) is what callers see, `Session` what the service does with it. The work is done by its
-parts: `TurnRunner` (turn.py) runs the turns, `MessageQueue` has the accepted messages, `CurrentProcess`
-(live_process.py) the process, `SessionQuestions` the open questions, `StateTracker` and `StallTimer`
-(event_writer.py) the state, `SessionCosts` the totals; `FrameRouter` hands them what the process says.
+`SessionView` is what callers see, `Session` what the service does with it. The work is done by its parts: `TurnRunner`
+(turn.py) runs the turns, `MessageQueue` has the accepted messages, `CurrentProcess` (live_process.py) the process,
+`SessionQuestions` the open questions, `StateTracker` and `StallTimer` (event_writer.py) the state, `SessionCosts` the
+totals; `FrameRouter` hands them what the process says.
 """
 
 import asyncio
@@ -15,20 +15,14 @@ from functools import partial
 from typing import Any
 
 from ..claude.protocol import Raw
-from ..errors import (
-    Cancelled,
-    ClaudeCodeError,
-    LimitReached,
-    ProcessFailed,
-    SessionBusy,
-    SessionNotFound,
-)
-from ..model.events import Event, Spent, Stalled
+from ..errors import Cancelled, ClaudeCodeError, LimitReached, ProcessFailed, SessionBusy, SessionNotFound
+from ..model.events import Spent, Stalled
 from ..model.options import Image, SessionOptions
-from ..model.outcome import Outcome, OutcomeCode, State
+from ..model.outcome import BUSY, Outcome, OutcomeCode, State
+from ..model.question import Question
 from ..model.usage import Usage
 from ..state.session_records import SessionRecord
-from ..store.event_log import EventLog
+from ..store.event_log import EventLog, EventReader
 from .background import recordable_outcome, recordable_prompt
 from .dependencies import SessionDeps
 from .event_writer import EventWriter, StallTimer, StateTracker
@@ -39,11 +33,174 @@ from .messages import MessageQueue, UserMessage, WhenBusy
 from .session_costs import SessionCosts
 from .session_loader import OnDisk, restored_output
 from .session_questions import SessionQuestions
-from .session_view import SessionView
 from .spares import Spare
 from .turn import SessionParts, TurnRunner
 
 log = logging.getLogger(__name__)
+
+
+class SessionView:
+    """One conversation as frontends have it. `Session` makes the parts that do the work."""
+
+    process: CurrentProcess
+    _questions: SessionQuestions
+    _turns: TurnRunner
+
+    def __init__(
+        self, session_id: str, options: SessionOptions, cwd: str, owner: str, deps: SessionDeps, usage: Usage
+    ) -> None:
+        settings = deps.settings
+        self.id = session_id
+        """The conversation that the process writes; another one after it was cleared."""
+        self.options = options
+        self.cwd = cwd
+        self.owner = owner
+        self.created_at = self.used_at = time.time()
+        self.first_prompt: str | None = None
+        self.outcome: Outcome | None = None
+        self.notices: tuple[str, ...] = ()
+        """What callers are to know of the options that the session was asked for."""
+        self.start_error: ClaudeCodeError | None = None
+        """Why the last process could not be started, until another one is tried."""
+        self.deps = deps
+        """What it uses in the environment that its next process runs in. Only what belongs to a client's environment
+        and directory ever changes: its files stay where they are."""
+        kept = settings.event_buffer_size, settings.event_buffer_bytes
+        self.log = EventLog(*kept, lambda event: self.deps.notice(self.id, self.owner, event))
+        self.events: EventReader = self.log
+        """What has happened in the session, to be read and followed."""
+        self.activity = EventWriter(self.log, cwd, deps.redact)
+        """What its process says of itself: a retry of the API, background work, commands, the size of its context."""
+        self.readable_lines = self.activity.readable_lines
+        self.costs = SessionCosts(usage)
+        self._messages = MessageQueue()
+        self.delivery = self._messages.find
+        """A message of this session that has no outcome yet, or was one of the last to get one."""
+        self._state = StateTracker(self.log)
+        self._stall_timer = StallTimer(
+            settings.stall_ms / 1000,
+            lambda: self.state is State.RUNNING,
+            lambda seconds: self.log.append(Stalled(seconds)),
+        )
+
+    @property
+    def state(self) -> State:
+        return self._state.state
+
+    @property
+    def busy(self) -> bool:
+        return self.state in BUSY
+
+    @property
+    def live(self) -> bool:
+        """Whether a process is running; otherwise the session is parked."""
+        return self.process.process is not None
+
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What its process uses with all that it started, as last measured; None if that is not known."""
+        return self.deps.slots.memory_of(self.pid)
+
+    @property
+    def queued(self) -> str | None:
+        """The place of its process among those that wait to start, and what for; None if it does not wait."""
+        return self.deps.slots.wait_reason(self)
+
+    @property
+    def questions(self) -> list[Question]:
+        return self._questions.pending
+
+    @property
+    def turns(self) -> int:
+        """How many turns it has begun in this server."""
+        return self._turns.count
+
+    @property
+    def turn_seconds(self) -> float | None:
+        """How long the current turn has been running."""
+        turn = self._turns.current
+        return time.monotonic() - turn.started if turn is not None else None
+
+    @property
+    def working_seconds(self) -> float:
+        """How long the current turn has been running, without the time in which it waited for people."""
+        turn = self._turns.current
+        if turn is None:
+            return 0.0
+        return (turn.waiting_since or time.monotonic()) - turn.started - turn.waited
+
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether another server is running a turn of it, as far as was known when it was looked up."""
+        return self.busy and self._turns.current is None
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the running turn has had no output for too long."""
+        return self._stall_timer.stalled
+
+    @property
+    def usage(self) -> Usage:
+        """What the session has used, with what the answers of the running turn say so far."""
+        return self.costs.usage_so_far
+
+    @property
+    def model_turns(self) -> int:
+        """How often the model has answered, with the answers of the running turn so far."""
+        return self.costs.turns_so_far
+
+    @property
+    def model(self) -> str | None:
+        """The model that answered last."""
+        return self.costs.model
+
+    @property
+    def spent_usd(self) -> float:
+        """The dollars that count against the session's budget."""
+        return self.costs.spent_usd
+
+    @property
+    def uncharged_usd(self) -> float:
+        """The least that was spent beside `spent_usd` and is not charged yet."""
+        return self.costs.uncharged_usd
+
+    @property
+    def budget_left(self) -> float | None:
+        """What is left of the session's budget in dollars, None if it has none."""
+        limit = self.options.max_budget_usd
+        return None if limit is None else max(limit - self.spent_usd, 0.0)
+
+    @property
+    def process_budget(self) -> float | None:
+        """What a process that starts now may spend: what is left to the session, or is reserved of its owner's day."""
+        left = (self.budget_left, self.deps.enforcer.limits.spendable(self.owner, self.id))
+        return min((amount for amount in left if amount is not None), default=None)
+
+    async def wait(self, timeout: float | None, *, for_questions: bool = True) -> bool:
+        """Waits until no turn is running (or a question is open); returns whether that came in time.
+
+        The outcome is on disk by then, as the caller may tell others of it.
+        """
+        in_time = await self._state.wait_until_at_rest(timeout, or_waiting=for_questions)
+        await self.saved()
+        return in_time
+
+    @property
+    def not_recorded(self) -> str | None:
+        return self.deps.stores.recorder.failure(self.id)
+
+    async def saved(self) -> None:
+        """Waits until its record is up to date; a caller may then tell others what the session came to."""
+        await self.deps.stores.recorder.saved(self.id)
+
+    @property
+    def queued_messages(self) -> list[UserMessage]:
+        """The messages that no turn has taken up yet, oldest first."""
+        return self._turns.queued
 
 
 class Session(SessionView):
@@ -62,49 +219,22 @@ class Session(SessionView):
         new: bool = False,
     ) -> None:
         """`new` says that the id was made here for this object: no process, server, record or transcript has it yet."""
-        settings = deps.settings
-        self.id = session_id
-        """The conversation that the process writes; another one after it was cleared."""
-        self.options = options
-        self.cwd = cwd
-        self.owner = owner
+        super().__init__(session_id, options, cwd, owner, deps, usage or Usage())
         self.recorded_owner = owner
         """The owner in the record, which stays when somebody else resumes the session."""
-        self.created_at = self.used_at = time.time()
-        self.first_prompt: str | None = None
+        self.revision = 0  # of the record that it was read from or has written last
         self.beginning = False
         """Whether its first message is about to be accepted: its record says that it runs."""
-        self.outcome: Outcome | None = None
         self.grants: tuple[Mapping[str, Any], ...] = ()
         """Permission updates that were allowed for the whole session; every new process is given them."""
-        self.notices: tuple[str, ...] = ()
-        """What callers are to know of the options that the session was asked for."""
-        self.start_error: ClaudeCodeError | None = None
-        """Why the last process could not be started, until another one is tried."""
-        self.log = EventLog(settings.event_buffer_size, settings.event_buffer_bytes, self._notify)
-        self.events = self.log
-        self.deps = deps
-        """What it uses in the environment that its next process runs in. Only what belongs to a client's environment
-        and directory ever changes: its files stay where they are."""
         self._origin = origin
         self._new = new
         self._spare: Spare | None = None
         """A process that is ready for its first message, until that comes."""
-        self.revision = 0  # of the record that it was read from or has written last
         self._released = False
-        self._state = StateTracker(self.log)
-        self._stall_timer = StallTimer(
-            settings.stall_ms / 1000,
-            lambda: self.state is State.RUNNING,
-            lambda seconds: self.log.append(Stalled(seconds)),
-        )
-        self.activity = EventWriter(self.log, cwd, deps.redact)
-        self.readable_lines = self.activity.readable_lines
-        self.costs = SessionCosts(usage or Usage())
         self._unrecorded = Usage()
         """What the transcript says was used and the record did not know; counted for the owner's day when the session
         goes on."""
-        self._messages = MessageQueue()
         self.process = CurrentProcess(self.log, self.activity, self._new_process, self._move_to)
         self.closed = self.process.closed
         """Waits until no process is left that this session has let go of."""
@@ -121,9 +251,6 @@ class Session(SessionView):
             self, self._turns, parts, deps.enforcer, self._move_to, deps.start_task, deps.stores.threads, deps.replica
         )
         """Takes every frame of the current process."""
-
-    def _notify(self, event: Event) -> None:
-        self.deps.notice(self.id, self.owner, event)
 
     # -- messages ---------------------------------------------------------------------------------------------
 
@@ -346,12 +473,6 @@ class Session(SessionView):
         """Takes the id of a spare process, to begin in it. Only before anybody knows of the session."""
         self.id = spare.id
         self._spare = spare
-
-    async def process_ran_hooks(self) -> bool:
-        """Waits until the process has started, or will not; returns whether it ran hooks by then."""
-        live = self.process.live
-        await self.start_settled()
-        return live is None or live.ran_hooks
 
     def _new_process(self, at_message: str | None) -> LiveProcess:
         # From here on others may know of it: whatever becomes of this process, the next one looks.

@@ -36,7 +36,7 @@ from ..model.text import clip_line, iso
 from ..questions.presentation import Redaction, describe, without_secrets
 from ..server.tools.status import retrying_line
 from ..service import Service
-from ..sessions.session_view import SessionView
+from ..sessions.session import SessionView
 from ..store.catalogue import Entry
 from ..store.conversation import ConversationTurn, Item, frame_items
 from ..store.transcript_export import item_without_secrets

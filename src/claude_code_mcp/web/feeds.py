@@ -41,7 +41,7 @@ from ..model.events import (
     TurnStarted,
 )
 from ..service import Service
-from ..sessions.session_view import SessionView
+from ..sessions.session import SessionView
 from ..store.event_log import Subscription
 from .answers import ANSWER_HEADERS, text_of
 from .event_frames import Frame, FrameEncoder, frame, live_row, session_in_memory, whole_parts

@@ -18,7 +18,7 @@ from ..server.tools.library import MARKS, cost_report
 from ..server.tools.sessions import CreateSession, session_options
 from ..server.tools.status import interruption, status_of
 from ..service import PendingTurn, Service
-from ..sessions.session_view import SessionView
+from ..sessions.session import SessionView
 from ..state.shares import Access
 from ..store.cost_table import Grouping
 from ..store.transcript_reader import LONGEST_PREVIEW, Extent

@@ -33,7 +33,7 @@ from ...model.options import is_session_id
 from ...model.question import Question
 from ...model.text import as_json, cut_data, mark, page_of
 from ...questions.presentation import Redaction, input_size, shown_input, without_secrets
-from ...sessions.session_view import SessionView
+from ...sessions.session import SessionView
 from .context import Call
 
 EXTENSION = "io.modelcontextprotocol/ui"

@@ -22,8 +22,7 @@ from ...model.caller import Caller
 from ...model.question import Answer, Scope
 from ...service import Service
 from ...sessions.acceptance import PendingTurn
-from ...sessions.session import Session
-from ...sessions.session_view import SessionView
+from ...sessions.session import Session, SessionView
 from ...store.event_log import Subscription
 from ..dialogs import CONFIRM, Dialogs, confirmation, confirmed
 from ..sdk import Context, is_modern

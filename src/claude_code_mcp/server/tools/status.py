@@ -23,7 +23,7 @@ from ...model.text import as_json, cut, iso
 from ...questions.presentation import Redaction
 from ...sessions.launcher import notices_of
 from ...sessions.messages import UserMessage
-from ...sessions.session_view import SessionView
+from ...sessions.session import SessionView
 from .base import ResultParts, ToolOutput, dump, render_page, render_truncated
 from .context import how_to_answer, how_to_wait
 
