@@ -37,12 +37,12 @@ from .live import (
     get_prompt,
     list_prompts,
     list_resources,
+    list_tools,
     read_resource,
     run_action,
     server_name,
     sign_in,
     text_arguments,
-    tool_line,
 )
 from .prompts import QuestionPrompter
 from .terminal import Screen, notification_line, one_line
@@ -111,17 +111,18 @@ class InteractiveClient:
         self._session = anyio.CancelScope()
         self._current: anyio.CancelScope | None = None
         self._screen = _make_screen(server.name, self._interrupt)
-        self._commands: dict[str, Callable[[str], Awaitable[None]]] = {
-            "tools": self._tools,
+        self._commands: dict[str, Callable[[str], Awaitable[OperationResult | None]]] = {
+            "tools": lambda _: list_tools(self._hub, self._server),
             "call": self._call,
-            "resources": self._resources,
+            "resources": lambda _: list_resources(self._hub, self._server),
             "read": self._read,
-            "prompts": self._prompts,
+            "prompts": lambda _: list_prompts(self._hub, self._server),
             "prompt": self._prompt,
             "complete": self._complete,
             "watch": self._watch,
             "help": self._help,
         }
+        """Each takes the rest of its line; what it found is shown."""
 
     def announce(self, _: str, method: str, params: dict[str, Any]) -> None:
         """Shows a notification of the server."""
@@ -206,7 +207,9 @@ class InteractiveClient:
         # Only this command is given up by Ctrl-C; the session, and the connection to the server, go on.
         with anyio.CancelScope() as self._current:
             try:
-                await command(rest.strip())
+                found = await command(rest.strip())
+                if found is not None and found.text:
+                    self._screen.show(found.text)
             except ClaudeCodeError as error:
                 self._screen.show_error(error.message)
             except MCPError as error:
@@ -216,14 +219,6 @@ class InteractiveClient:
         self._current = None
 
     # -- the commands -------------------------------------------------------------------------------------------
-
-    def _show(self, found: OperationResult) -> None:
-        if found.text:
-            self._screen.show(found.text)
-
-    async def _tools(self, _: str) -> None:
-        for tool in await self._hub.tools(self._server):
-            self._screen.show(tool_line(tool.tool))
 
     async def _call(self, line: str) -> None:
         name, texts = _split_line(line, "call")
@@ -237,27 +232,21 @@ class InteractiveClient:
         if found.failed:
             self._screen.show_error(f"{name} says that it failed.")
 
-    async def _resources(self, _: str) -> None:
-        self._show(await list_resources(self._hub, self._server))
-
-    async def _read(self, uri: str) -> None:
+    async def _read(self, uri: str) -> OperationResult:
         if not uri:
             raise _misuse("read")
-        self._show(await read_resource(self._hub, self._server, uri))
+        return await read_resource(self._hub, self._server, uri)
 
-    async def _prompts(self, _: str) -> None:
-        self._show(await list_prompts(self._hub, self._server))
-
-    async def _prompt(self, line: str) -> None:
+    async def _prompt(self, line: str) -> OperationResult:
         name, texts = _split_line(line, "prompt")
-        self._show(await get_prompt(self._hub, self._server, name, texts))
+        return await get_prompt(self._hub, self._server, name, texts)
 
-    async def _complete(self, line: str) -> None:
+    async def _complete(self, line: str) -> OperationResult:
         name, texts = _split_line(line, "complete")
         if not texts:
             raise _misuse("complete")
         argument, beginning, *pairs = [*texts, ""] if len(texts) == 1 else texts
-        self._show(await complete(self._hub, self._server, name, argument, beginning, text_arguments(pairs)))
+        return await complete(self._hub, self._server, name, argument, beginning, text_arguments(pairs))
 
     async def _watch(self, line: str) -> None:
         *uris, last = line.split() or [""]

@@ -83,6 +83,11 @@ def tool_line(tool: types.Tool) -> str:
     return _line(signature(tool.name, tool.input_schema), tool.description or tool.title)
 
 
+async def list_tools(hub: Hub, server: str) -> OperationResult:
+    tools = [tool.tool for tool in await hub.tools(server)]
+    return OperationResult(dump_all(tools), "\n".join(map(tool_line, tools)))
+
+
 async def call_tool(hub: Hub, server: str, tool: str, texts: Sequence[str], ask: AskPerson) -> OperationResult:
     """Calls a tool with arguments as people type them; progress is shown on stderr meanwhile.
 
