@@ -236,10 +236,7 @@ class Service:
 
     def assign(self, principal: str, groups: Collection[str]) -> None:
         """From now on a caller is in these groups, and no others; what it may do changes at once."""
-        before = self._homes.groups_of(principal)
-        self._homes.assign(principal, groups)
-        if not before.issubset(groups):
-            self.access.left(before.difference(groups))
+        self.access.change_groups(principal, groups, self._homes.assign)
 
     async def why_restart_for(self, principal: str) -> str | None:
         """Why a caller who was not there when this began cannot be served before a restart; None if it can."""
@@ -560,11 +557,6 @@ class Service:
         """Whether a principal may answer what is asked under this id, unless it is a session of somebody else."""
         session = self._sessions.known(session_id)
         return session is None or self.access.may(session.id, session.owner, principal, Access.ANSWER)
-
-    def may_watch(self, session_id: str, principal: str) -> bool:
-        """Whether a principal may see what is under this id, unless it is a session of somebody else."""
-        session = self._sessions.known(session_id)
-        return session is None or self.access.may(session.id, session.owner, principal, Access.WATCH)
 
     def answers_as(self, session_id: str, principal: str, client: str) -> str:
         """How an answer is told that comes from this client: with the name of a person whose session it is not."""

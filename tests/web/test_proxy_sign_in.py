@@ -6,7 +6,9 @@ import pytest
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.server.transports.callers import Callers
+from claude_code_mcp.sessions.homes import Homes
 from claude_code_mcp.testing import ScriptedModelThread
 
 from .conftest import PROXY, Console, running_console
@@ -103,3 +105,12 @@ def test_a_header_that_anybody_could_send_stops_the_start(proxies: str) -> None:
     more = {"CLAUDE_CODE_MCP_TRUSTED_PROXIES": proxies} if proxies else {}
     with pytest.raises(InvalidArgument, match="TRUSTED_PROXIES"):
         Callers(load_settings({**named, **more}))
+
+
+@pytest.mark.parametrize(("proxies", "said"), [("127.0.0.1", True), ("::1", True), ("10.0.0.2", False)])
+async def test_a_proxy_whose_address_sessions_have_too_is_told_of(
+    proxies: str, said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    named = {"CLAUDE_CODE_MCP_PROXY_USER_HEADER": "X-Forwarded-User", "CLAUDE_CODE_MCP_TRUSTED_PROXIES": proxies}
+    await Homes(load_settings(named), {}, Policy(Profile()), others=True).prepare()
+    assert ("can say that they are anybody" in caplog.text) is said

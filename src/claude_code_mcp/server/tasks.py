@@ -31,6 +31,7 @@ from ..model.caller import Caller
 from ..model.text import iso
 from ..service import Service
 from ..state.documents import ENDED, TaskRecord, TaskRecords
+from ..state.shares import Access
 from .sdk import Context
 from .tools.context import TASKS_EXTENSION, Call, declares_tasks
 
@@ -279,11 +280,14 @@ class Tasks:
     def end_unshared(self) -> None:
         """Ends the tasks of those with whom their session is shared no longer; the turn is the session's, and goes
         on."""
+        owners = {session.id: session.owner for session in self.service.sessions(principal=None)}
         for task in self._tasks.values():
             record = task.record
             if record.session_id is None or record.status in ENDED or task.cancelling or task.run is None:
                 continue
-            if not self.service.may_watch(record.session_id, record.owner):
+            session_id = self.service.current_id(record.session_id)
+            owner = owners.get(session_id, record.owner)
+            if not self.service.access.may(session_id, owner, record.owner, Access.WATCH):
                 task.cancelling = True
                 task.run.cancel()
 

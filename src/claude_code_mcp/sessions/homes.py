@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -179,6 +180,7 @@ class Homes:
         if self._others:
             # Whoever comes has one of these: what cannot be had for one is told at the start.
             await self._check_profiles([self._policy.default, *self._policy.groups.values()])
+        self._warn_of_proxies_here(self._policy.profiles)
 
     async def admit(self, principal: str, groups: Collection[str]) -> str | None:
         """Why a caller in these groups cannot be served before a restart; None if it can. Which groups it is in is not
@@ -191,10 +193,6 @@ class Homes:
         if reason is None:
             self._admitted[principal] = profile
         return reason
-
-    def groups_of(self, principal: str) -> frozenset[str]:
-        """The groups that a caller is in now."""
-        return self._policy.groups_of(principal)
 
     def assign(self, principal: str, groups: Collection[str]) -> None:
         """From now on a caller is in these groups, and no others."""
@@ -263,6 +261,18 @@ class Homes:
             )
         if "auto" in wanted:
             log.warning("sessions run without a sandbox: %s", reason)
+
+    def _warn_of_proxies_here(self, profiles: Iterable[Profile]) -> None:
+        """A proxy is known by its address. That of one on this machine is also that of every program here."""
+        here = [proxy for proxy in self._settings.http_proxies if _is_loopback(proxy)]
+        reach = any(profile.network == "host" or not self._is_isolated(profile) for profile in profiles)
+        if self._settings.proxy_user_header is not None and here and reach:
+            log.warning(
+                "sessions with the host's network can say that they are anybody: %s is believed from %s. Give them "
+                'network = "model" or a list, or have the proxy connect from another address',
+                self._settings.proxy_user_header,
+                ", ".join(here),
+            )
 
     def _warn_of_unenforced(self, profiles: Iterable[Profile]) -> None:
         root = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -405,6 +415,13 @@ class Homes:
         # Beside the directories that sandboxes are given, where no session can write.
         replace_file(mark, digest.encode())
         return True
+
+
+def _is_loopback(proxy: str) -> bool:
+    try:
+        return ip_network(proxy, strict=False).is_loopback
+    except ValueError:
+        return False
 
 
 def _reaches_by_socket(environment: Mapping[str, str]) -> bool:

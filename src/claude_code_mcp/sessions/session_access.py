@@ -134,9 +134,15 @@ class SessionAccess:
             self._taken_back(session_id)
         return ended
 
-    def left(self, groups: Collection[str]) -> None:
-        """Somebody is no longer in these groups: what they have open of sessions that are shared with one ends."""
-        for session_id in {share.session_id for share in self._shares.with_any({f"{GROUP}{name}" for name in groups})}:
+    def change_groups(
+        self, principal: str, groups: Collection[str], assign: Callable[[str, Collection[str]], None]
+    ) -> None:
+        """Somebody is in these groups from now on, which `assign` takes over. What they have open of sessions that are
+        shared with a group that they have left ends."""
+        left = {*self._groups_of(principal)}.difference(groups)
+        assign(principal, groups)
+        shares = self._shares.with_any({f"{GROUP}{name}" for name in left}) if left else []
+        for session_id in {share.session_id for share in shares}:
             self._taken_back(session_id)
 
     def moved(self, old: str, new: str) -> None:
