@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,8 +79,8 @@ def stdio_server(environment: dict[str, str], cwd: Path) -> Iterator[Stdio]:
 
 
 @pytest.fixture
-def mark(tmp_path: Path) -> str:
-    return tmp_path.name
+def mark() -> str:
+    return uuid.uuid4().hex  # other workers have directories of the same name
 
 
 @pytest.fixture
