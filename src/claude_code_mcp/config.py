@@ -66,7 +66,14 @@ TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query")
 OnDisconnect = Literal["keep", "interrupt", "stop"]
 
 
-_ACCESS_CONTROL = ("http_token", "http_tokens_file", "metrics_token", "oauth_issuer", "oauth_introspection")
+_ACCESS_CONTROL = (
+    "http_token",
+    "http_tokens_file",
+    "metrics_token",
+    "oauth_issuer",
+    "oauth_introspection",
+    "proxy_secret",
+)
 """Settings that keep callers out; one that is set but empty is refused."""
 
 
@@ -209,6 +216,9 @@ class Settings(BaseModel):
         None, pattern=r"^[A-Za-z0-9-]+$", validation_alias=f"{_OWN}PROXY_GROUPS_HEADER"
     )
     """The same for the groups of the person, separated by commas, such as `X-Forwarded-Groups`."""
+    proxy_secret: SecretStr | None = Field(None, validation_alias=f"{_OWN}PROXY_SECRET")
+    """What the proxy sends in `X-Proxy-Secret` beside these headers, which count for nothing without it. Needed where
+    the proxy is on this machine and sessions in a sandbox have the host's network: they have its address too."""
     web: bool = Field(True, validation_alias=f"{_OWN}WEB")
     """Whether the console is served at `/` where HTTP is served, and on loopback where `claude-code-mcp web` asks the
     shared server for it; see web.md."""

@@ -1,15 +1,18 @@
 """Signing in by the word of a proxy: of one that is trusted, and of anybody who says what it would say."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from claude_code_mcp.config import load_settings
+from claude_code_mcp.config import Settings, load_settings
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.server.transports.callers import Callers
+from claude_code_mcp.server.transports.people import ProxyUsers, user_of
 from claude_code_mcp.sessions.homes import Homes
 from claude_code_mcp.testing import ScriptedModelThread
+from tests.support.bubblewrap import missing
 
 from .conftest import PROXY, Console, running_console
 from .console_client import Answer, Browser
@@ -107,10 +110,54 @@ def test_a_header_that_anybody_could_send_stops_the_start(proxies: str) -> None:
         Callers(load_settings({**named, **more}))
 
 
-@pytest.mark.parametrize(("proxies", "said"), [("127.0.0.1", True), ("::1", True), ("10.0.0.2", False)])
-async def test_a_proxy_whose_address_sessions_have_too_is_told_of(
-    proxies: str, said: bool, caplog: pytest.LogCaptureFixture
+SANDBOXED = Profile(isolation="sandbox", network="host")
+HERE = {"CLAUDE_CODE_MCP_PROXY_USER_HEADER": "X-Forwarded-User", "CLAUDE_CODE_MCP_TRUSTED_PROXIES": "127.0.0.1,::1"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "changed"),
+    [
+        (SANDBOXED, {"CLAUDE_CODE_MCP_PROXY_SECRET": "a secret of the proxy"}),
+        (SANDBOXED, {"CLAUDE_CODE_MCP_TRUSTED_PROXIES": "10.0.0.2"}),
+        (SANDBOXED.model_copy(update={"network": "model"}), {}),
+    ],
+    ids=["a secret", "another machine", "no way there"],
+)
+async def test_a_proxy_whose_address_sessions_have_too_needs_a_secret(
+    profile: Profile, changed: dict[str, str]
 ) -> None:
-    named = {"CLAUDE_CODE_MCP_PROXY_USER_HEADER": "X-Forwarded-User", "CLAUDE_CODE_MCP_TRUSTED_PROXIES": proxies}
-    await Homes(load_settings(named), {}, Policy(Profile()), others=True).prepare()
-    assert ("can say that they are anybody" in caplog.text) is said
+    if reason := missing():
+        pytest.skip(reason)
+    with pytest.raises(InvalidArgument, match="CLAUDE_CODE_MCP_PROXY_SECRET"):
+        await Homes(load_settings(HERE), {}, Policy(SANDBOXED), others=True).prepare()
+    await Homes(load_settings({**HERE, **changed}), {}, Policy(profile), others=True).prepare()
+
+
+async def test_that_sessions_without_a_sandbox_can_be_anybody_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    await Homes(load_settings(HERE), {}, Policy(Profile()), others=True).prepare()
+    assert "can say that they are anybody" in caplog.text
+
+
+async def asked_with(settings: Settings, *headers: tuple[bytes, bytes]) -> tuple[object, list[tuple[bytes, bytes]]]:
+    """Whom the application is told that a request is from, and the headers that it gets."""
+    seen: list[Any] = []
+
+    async def application(scope: Any, _: object, __: object) -> None:
+        seen.append(scope)
+
+    scope = {"type": "http", "client": ("127.0.0.1", 1), "headers": [(b"x-forwarded-user", b"erin"), *headers]}
+    await ProxyUsers(application, settings)(scope, None, None)  # type: ignore[arg-type]
+    return user_of(seen[0]), seen[0]["headers"]
+
+
+async def test_a_program_with_the_address_of_the_proxy_needs_its_secret() -> None:
+    settings = load_settings({**HERE, "CLAUDE_CODE_MCP_PROXY_SECRET": "right"})
+    right, wrong = (b"X-Proxy-Secret", b"right"), (b"x-proxy-secret", b"righ")
+    assert await asked_with(settings, right) == (("erin", ()), [])
+    for headers in ([], [wrong], [right, wrong], [right, right]):
+        assert await asked_with(settings, *headers) == (None, [])
+
+
+def test_an_empty_secret_stops_the_start() -> None:
+    with pytest.raises(InvalidArgument, match=r"PROXY_SECRET.*it is set, but empty"):
+        load_settings({**HERE, "CLAUDE_CODE_MCP_PROXY_SECRET": ""})

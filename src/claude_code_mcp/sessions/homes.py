@@ -180,7 +180,7 @@ class Homes:
         if self._others:
             # Whoever comes has one of these: what cannot be had for one is told at the start.
             await self._check_profiles([self._policy.default, *self._policy.groups.values()])
-        self._warn_of_proxies_here(self._policy.profiles)
+        self._check_proxies_here([*self._policy.profiles])
 
     async def admit(self, principal: str, groups: Collection[str]) -> str | None:
         """Why a caller in these groups cannot be served before a restart; None if it can. Which groups it is in is not
@@ -262,17 +262,25 @@ class Homes:
         if "auto" in wanted:
             log.warning("sessions run without a sandbox: %s", reason)
 
-    def _warn_of_proxies_here(self, profiles: Iterable[Profile]) -> None:
-        """A proxy is known by its address. That of one on this machine is also that of every program here."""
-        here = [proxy for proxy in self._settings.http_proxies if _is_loopback(proxy)]
-        reach = any(profile.network == "host" or not self._is_isolated(profile) for profile in profiles)
-        if self._settings.proxy_user_header is not None and here and reach:
-            log.warning(
-                "sessions with the host's network can say that they are anybody: %s is believed from %s. Give them "
-                'network = "model" or a list, or have the proxy connect from another address',
-                self._settings.proxy_user_header,
-                ", ".join(here),
+    def _check_proxies_here(self, profiles: Collection[Profile]) -> None:
+        """A proxy is known by its address, and that of one on this machine is also that of every program here.
+        InvalidArgument if sessions in a sandbox could say who they are in its place; without a sandbox they can do
+        whatever this server's user can, which is told."""
+        settings = self._settings
+        here = [proxy for proxy in settings.http_proxies if _is_loopback(proxy)]
+        if settings.proxy_user_header is None or not here:
+            return
+        where = f"{settings.proxy_user_header} is believed from {', '.join(here)}"
+        isolated = [profile for profile in profiles if self._is_isolated(profile)]
+        if settings.proxy_secret is None and any(profile.network == "host" for profile in isolated):
+            raise InvalidArgument(
+                f"{where}, and sessions with the host's network have that address: they could say that they are "
+                "anybody. Set CLAUDE_CODE_MCP_PROXY_SECRET and have the proxy send it in X-Proxy-Secret, or give the "
+                'profiles network = "model" or a list.',
+                field="network",
             )
+        if len(isolated) < len(profiles):
+            log.warning("sessions without a sandbox can say that they are anybody: %s", where)
 
     def _warn_of_unenforced(self, profiles: Iterable[Profile]) -> None:
         root = hasattr(os, "geteuid") and os.geteuid() == 0

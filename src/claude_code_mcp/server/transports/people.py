@@ -17,6 +17,7 @@ says nothing. The name is a person's own within this server, apart from those th
 
 import asyncio
 import hashlib
+import hmac
 import logging
 import re
 import time
@@ -206,6 +207,7 @@ class People:
 
 _PROXY_USER = "claude_code_mcp.proxy_user"
 """In the scope of a request: the name, and the groups."""
+_SECRET_HEADER = b"x-proxy-secret"
 _NAME = re.compile(r"[!-~]{1,128}")
 _MOST_GROUPS = 200
 
@@ -220,6 +222,8 @@ class ProxyUsers:
         user, groups = settings.proxy_user_header, settings.proxy_groups_header
         self._user = user.lower().encode() if user is not None else None
         self._groups = groups.lower().encode() if groups is not None else None
+        secret = settings.proxy_secret
+        self._secret = secret.get_secret_value().encode() if secret is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._user is not None:
@@ -231,14 +235,22 @@ class ProxyUsers:
         peer = (scope.get("client") or ("",))[0]
         users = [value for name, value in scope["headers"] if name.lower() == self._user]
         groups = [value for name, value in scope["headers"] if name.lower() == self._groups]
-        kept = [pair for pair in scope["headers"] if pair[0].lower() not in (self._user, self._groups)]
+        secrets = [value for name, value in scope["headers"] if name.lower() == _SECRET_HEADER]
+        taken_out = (self._user, self._groups, _SECRET_HEADER)
+        kept = [pair for pair in scope["headers"] if pair[0].lower() not in taken_out]
         found: Scope = {**scope, "headers": kept}
-        if peer in self._trusted and len(users) == 1 and len(groups) <= 1:
+        if peer in self._trusted and self._is_proved(secrets) and len(users) == 1 and len(groups) <= 1:
             name = users[0].decode("latin-1")
             if _NAME.fullmatch(name):
                 listed = groups[0].decode("latin-1").split(",") if groups else []
                 found[_PROXY_USER] = name, tuple(group.strip() for group in listed if group.strip())[:_MOST_GROUPS]
         return found
+
+    def _is_proved(self, secrets: list[bytes]) -> bool:
+        """Whether it is the proxy, and not another program with its address."""
+        if self._secret is None:
+            return True
+        return len(secrets) == 1 and hmac.compare_digest(secrets[0], self._secret)
 
 
 def user_of(scope: Scope) -> tuple[str, tuple[str, ...]] | None:
