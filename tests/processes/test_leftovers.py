@@ -127,7 +127,7 @@ def test_an_owner_that_nobody_has_waited_for_yet_is_dead(leave: Leave) -> None:
     assert not is_stale(left)
     owner.kill()
     os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
-    assert is_stale(left)
+    assert is_stale(left) or not runs(left)  # another server on this machine may have found it before
     owner.communicate()
 
 
@@ -161,7 +161,8 @@ ctypes.CDLL(None).syscall({'x86_64': 60}.get(os.uname().machine, 93), 0)  # exit
             assert process.stdout is not None
             process.stdout.readline()
             until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
-            assert is_stale(process.pid)
+            # Another server on this machine may have found it before, and ended it.
+            assert is_stale(process.pid) or process.wait(PATIENCE) == -signal.SIGKILL
             end_stale(process.pid)
             assert process.wait(PATIENCE) == -signal.SIGKILL
         finally:
