@@ -25,14 +25,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from ..beneath import entries_at, open_at, remove_at
 from ..errors import InvalidArgument, SessionBusy
 from ..model.paths import user_file
 from ..model.tool_names import is_this_server
 from ..private_files import read_regular
-from ..processes.leftovers import has_ended, started_at
+from ..processes.leftovers import created_at, has_ended, started_at
 from ..redaction import hide_shapes
 
 _Commands = tuple[tuple[str, ...], ...]
@@ -186,9 +184,9 @@ def _is_alive(pid: int, entry: Mapping[str, Any]) -> bool:
         return False
     try:
         return not has_ended(pid) and _started_as_noted(pid, entry)
-    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError, ValueError, OverflowError):
+    except (FileNotFoundError, ProcessLookupError, ValueError, OverflowError):
         return False  # the last two: no process has such a number, or could have been started then
-    except (psutil.Error, OSError):
+    except OSError:
         return True
 
 
@@ -199,7 +197,7 @@ def _started_as_noted(pid: int, entry: Mapping[str, Any]) -> bool:
     if sys.platform == "linux" and isinstance(start, str) and start.isascii() and start.isdigit():
         return started_at(pid) == int(start)
     if isinstance(written, int | float):
-        return not psutil.Process(pid).create_time() > written / 1000 + _CLOCK_SLACK
+        return not created_at(pid) > written / 1000 + _CLOCK_SLACK
     return True
 
 

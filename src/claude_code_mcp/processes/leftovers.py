@@ -19,10 +19,12 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-
-import psutil
+from typing import TYPE_CHECKING
 
 from .environment import MARK
+
+if TYPE_CHECKING:
+    import psutil
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +50,7 @@ def new_mark() -> str:
 def started_at(pid: int) -> int:
     """When a process was started: on Linux in the kernel's own count, which no change of the clock moves.
 
-    Raises OSError or psutil.Error if there is no such process.
+    Raises OSError if there is no such process.
     """
     if sys.platform == "linux":
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -56,7 +58,19 @@ def started_at(pid: int) -> int:
             # and brackets: what counts begins behind the last one.
             return int(file.read().rpartition(b")")[2].split()[19])
     else:
-        return int(psutil.Process(pid).create_time())
+        return int(created_at(pid))
+
+
+def created_at(pid: int) -> float:
+    """The time at which a process was started, by the clock. Raises OSError if there is no such process."""
+    import psutil  # noqa: PLC0415 - takes a while, and on Linux the first call needs none
+
+    try:
+        return float(psutil.Process(pid).create_time())
+    except psutil.NoSuchProcess:
+        raise ProcessLookupError(pid) from None
+    except psutil.Error as error:
+        raise PermissionError(str(error)) from None
 
 
 def has_ended(pid: int) -> bool:
@@ -67,10 +81,17 @@ def has_ended(pid: int) -> bool:
     one in the middle of `exec`, and can give itself one. Nor does the state of the process as a whole: it is that of
     its first thread, which may have ended while others go on.
 
-    Raises OSError or psutil.Error if there is no such process, or if that cannot be told.
+    Raises OSError if there is no such process, or if that cannot be told.
     """
     if sys.platform != "linux":
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        import psutil  # noqa: PLC0415
+
+        try:
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            raise ProcessLookupError(pid) from None
+        except psutil.Error as error:
+            raise PermissionError(str(error)) from None
     seen: set[str] = set()
     # Until there are no threads that it has not seen: an exiting one may just have started another.
     while new := set(os.listdir(f"/proc/{pid}/task")) - seen:
@@ -135,6 +156,8 @@ def is_stale(pid: int) -> bool:
 
 
 def _stale_mark(pid: int) -> str | None:
+    import psutil  # noqa: PLC0415
+
     try:
         mark = _mark_of(psutil.Process(pid))
     except psutil.Error:
@@ -144,6 +167,8 @@ def _stale_mark(pid: int) -> str | None:
 
 def _end_all(wanted: Callable[[str], bool]) -> int:
     """Looks again until nothing is found: what is ended may have started something in the meantime."""
+    import psutil  # noqa: PLC0415
+
     ended: set[int] = set()
     until = time.monotonic() + _SWEEP_TIMEOUT
     while time.monotonic() < until:
@@ -162,8 +187,10 @@ def _end_all(wanted: Callable[[str], bool]) -> int:
     return len(ended)
 
 
-def _mark_of(process: psutil.Process) -> str | None:
+def _mark_of(process: "psutil.Process") -> str | None:
     """The mark of a living process; None if it has none or has ended, empty if it cannot be read yet."""
+    import psutil  # noqa: PLC0415
+
     try:
         # In a server inside a session our own environment carries the mark of the outer one, which may be gone.
         if process.pid == os.getpid():
@@ -177,7 +204,9 @@ def _mark_of(process: psutil.Process) -> str | None:
         return None
 
 
-def _environment(process: psutil.Process) -> dict[str, str]:
+def _environment(process: "psutil.Process") -> dict[str, str]:
+    import psutil  # noqa: PLC0415
+
     try:
         return dict(process.environ())
     except psutil.ZombieProcess:  # its first thread has ended; others may go on
@@ -197,7 +226,7 @@ def _mark_of_threads(pid: int) -> str | None:
     return None
 
 
-def _unreadable_mark(process: psutil.Process) -> str | None:
+def _unreadable_mark(process: "psutil.Process") -> str | None:
     """Empty for a process in the middle of `exec`, which shows no environment yet; None for one that never will: a
     thread of the kernel, or a process that has cleared it."""
     young = time.time() - process.create_time() < _YOUNG
@@ -222,8 +251,8 @@ def owner_is_gone(mark: str) -> bool:
         if int(namespace) != _namespace():
             return False
         return abs(started_at(int(pid)) - int(start)) > _START_TOLERANCE or has_ended(int(pid))
-    except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
+    except (FileNotFoundError, ProcessLookupError):
         return True
     # What cannot be told counts as alive: something left over is better than the children of a running server killed.
-    except (ValueError, OSError, psutil.Error):
+    except (ValueError, OSError):
         return False

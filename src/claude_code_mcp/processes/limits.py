@@ -269,7 +269,12 @@ class MachineMemory:
 
 def machine() -> MachineMemory | None:
     """The memory of the machine now; None if the system does not report it."""
-    import psutil  # noqa: PLC0415 - takes a while, and the start does not need it
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            facts = dict(line.split(":", 1) for line in (_PROC / "meminfo").read_text().splitlines())
+            total, available = (int(facts[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
+            return MachineMemory(min(total, _container_limit() or total), available)
+    import psutil  # noqa: PLC0415 - takes a while, and the start of a server on Linux does not need it
 
     try:
         memory = psutil.virtual_memory()

@@ -18,8 +18,6 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import psutil
-
 from .. import beneath
 from ..errors import InvalidArgument, PermissionDenied, SessionBusy
 from ..model.options import Worktree
@@ -434,6 +432,8 @@ class WorktreeChanges:
 
 def process_in(directory: str) -> int | None:
     """A process of this user whose working directory is there, None if there is none. Blocks for a moment."""
+    import psutil  # noqa: PLC0415 - takes a while, and few sessions have a worktree
+
     for process in psutil.process_iter():
         # Processes of other users, and such as have just ended.
         with contextlib.suppress(psutil.Error, OSError):
