@@ -80,7 +80,7 @@ async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> 
             running_service(settings, "local", None) as (service, hosting),
             stdio_streams(greeted) as (inbox, outbox),
         ):
-            server = McpServer(service, "keep", hosting.hub).server()  # the server ends with its one client: see below
+            server = McpServer(service, "keep", hosting.host).server()  # the server ends with its one client: see below
             if greeted.leave_manifest is not None:
                 from .greeting.build import leave_manifest  # noqa: PLC0415 - the first start alone needs it
 
@@ -140,7 +140,7 @@ async def run_http(settings: Settings, address: str) -> None:
         ):
             metrics = Metrics(lambda: service.sessions(principal=None))
             service.observe(metrics)
-            mcp_server = McpServer(service, settings.on_disconnect or "keep", hosting.hub)
+            mcp_server = McpServer(service, settings.on_disconnect or "keep", hosting.host)
             accounts = Accounts(callers)
 
             def make_app(at: "Address") -> "ASGIApp":
@@ -213,7 +213,7 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
         ) as (service, hosting),
         _SharedConsole(service, hosting, shared.name, own_port=http is None) as console,
     ):
-        server = McpServer(service, settings.on_disconnect or "keep", hosting.hub)
+        server = McpServer(service, settings.on_disconnect or "keep", hosting.host)
         metrics = Metrics(lambda: service.sessions(principal=None))
         service.observe(metrics)
         if first.manifest is not None:

@@ -56,7 +56,7 @@ async def machine_server(settings: Settings, replica: "SessionReplica") -> Async
         service,
         hosting,
     ):
-        yield McpServer(service, "keep", hosting.hub)
+        yield McpServer(service, "keep", hosting.host)
 
 
 class GatewayPlace:

@@ -56,6 +56,11 @@ class LazyHub:
                 watcher(frozenset(hub.servers))
 
     @property
+    def opened(self) -> "Hub | None":
+        """What it has become; None until then."""
+        return self._hub
+
+    @property
     def servers(self) -> tuple[str, ...]:
         return () if self._hub is None else self._hub.servers
 

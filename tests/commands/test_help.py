@@ -11,6 +11,7 @@ import pytest
 from claude_code_mcp.commands.parser import COMMANDS, build_parser
 from claude_code_mcp.commands.serve import SETTINGS_WITH_FLAG
 from claude_code_mcp.config import ALL_TOOLSETS, TOOLSETS, Settings, Toolset, variable_of
+from claude_code_mcp.errors import InvalidArgument
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -86,3 +87,9 @@ def test_the_mcp_actions_do_without_the_library_that_edits_lines() -> None:
     )
     made = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert made.stdout == "Screen\n"
+
+
+@pytest.mark.parametrize(("name", "choices"), [("audit", "verify"), ("people", "invite, link, list, remove, forget")])
+def test_where_an_action_is_missing_the_refusal_lists_them(name: str, choices: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"one of {choices}$"):
+        build_parser((name,)).parse_args([name])

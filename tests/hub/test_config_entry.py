@@ -68,7 +68,7 @@ def test_variables_are_filled_in_everywhere() -> None:
         ({"command": "${NOPE}"}, "the variable NOPE is not set"),
         ({"type": "carrier-pigeon", "url": "http://a"}, "type must be one of"),
         ({"type": "http"}, "url: Field required"),
-        ({"type": "http", "url": "example.com"}, "url: Value error, must be an http"),
+        ({"type": "http", "url": "example.com"}, "url: must be an http"),
         ({"command": ["a", "b"]}, "command: Input should be a valid string"),
         ({"command": "x", "env": {"KEY": ["s3cret"]}}, "env.KEY: Input should be a valid string"),
     ],

@@ -45,6 +45,7 @@ def test_each_start_end_crash_refusal_and_failed_turn_leaves_one_line(caplog: py
         (AuditEvent(AuditKind.CANCELLED, "ann", "s1"), "session s1 ended: cancelled by ann"),
         (outcome(OutcomeCode.COMPLETED), None),
         (outcome(OutcomeCode.API_ERROR, api_status=529), "session s1: turn 3 failed: api_error (API status 529)"),
+        (outcome(OutcomeCode.INTERRUPTED), "session s1: turn 3 interrupted"),
         (outcome(OutcomeCode.CRASHED), None),
         (ProcessChanged("ended", 7, "Claude Code was ended by SIGKILL."), "session s1 crashed: Claude Code was ended"),
     ]

@@ -13,6 +13,7 @@ from claude_code_mcp.testing.script import script, text
 from claude_code_mcp.tui.screens import NewSession
 from tests.commands.conftest import program
 from tests.shared.support import SCRIPT, SharedPlace
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import at, opened
 
@@ -117,11 +118,15 @@ def test_without_a_terminal_it_says_so() -> None:
 
 
 async def test_the_servers_of_the_hub_are_shown_with_their_tools(place: SharedPlace) -> None:
-    added = await asyncio.to_thread(lambda: place.command("mcp", "add", "small", "--", *program()))
-    assert added.returncode == 0, added.stderr
     async with opened(place) as screen:
         await screen.pilot.press("f5")
-        await screen.shows("small")
+        await screen.shows("No MCP servers are configured")
+        added = await asyncio.to_thread(lambda: place.command("mcp", "add", "small", "--", *program()))
+        assert added.returncode == 0, added.stderr
+        async with asyncio.timeout(HANG_SECONDS):
+            while "small" not in screen.text:  # the server has seen the file when it is shown
+                await screen.pilot.press("escape", "f5")
+                await screen.pilot.pause(0.2)
         await screen.pilot.press("enter")
         await screen.shows("mcp__small__")
         await screen.pilot.press("escape", "f4")

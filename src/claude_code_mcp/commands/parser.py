@@ -124,7 +124,14 @@ class _Parser(argparse.ArgumentParser):
         message = _without_values(message)
         choice = _INVALID_CHOICE.search(message)
         near = suggestion(choice[1], re.findall(r"[\w-]+", choice[2])) if choice is not None else ""
-        raise _Misuse(f"{message}.{near}" if near else message, self.format_usage())
+        raise _Misuse(f"{message}.{near}" if near else message + self._missing(message), self.format_usage())
+
+    def _missing(self, message: str) -> str:
+        """The names to choose from where the one of an action is missing."""
+        if not message.startswith("the following arguments are required"):
+            return ""
+        below = next((action for action in self._actions if isinstance(action, argparse._SubParsersAction)), None)
+        return f", one of {', '.join(below.choices)}" if below is not None else ""
 
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")

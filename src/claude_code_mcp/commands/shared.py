@@ -14,6 +14,7 @@ from typing import Any
 
 from ..config import Settings, load_settings, variable_of
 from ..errors import InvalidArgument
+from ..model.text import count_of
 from ..processes.environment import DEPTH, MARK
 from ..shared import client, place
 from ..shared.hello import Hello, new_identity
@@ -113,8 +114,8 @@ def _status_lines(status: dict[str, Any]) -> Iterator[str]:
     yield f"  socket {status['socket']}"
     if "sessions" in status:
         yield (
-            f"  {status['sessions']} sessions in memory, {status['processes']} of them with a process: "
-            f"{status['busy']} at work, {status['questions']} questions open"
+            f"  {count_of(status['sessions'], 'session')} in memory, {status['processes']} with a process, "
+            f"{status['busy']} at work; {count_of(status['questions'], 'open question')}"
         )
     if status.get("http"):
         yield f"  serves {status['http']}"
@@ -122,7 +123,7 @@ def _status_lines(status: dict[str, Any]) -> Iterator[str]:
         yield f"  the console is at {status['web']}"
     if status["handover"]:
         yield f"  ends for version {status['handover']} as soon as nothing is at work"
-    yield f"  {len(clients)} clients"
+    yield f"  {count_of(len(clients), 'client')}"
     for entry in clients:
         since = _time(entry["since"])
         yield f"    pid {entry['pid']} in {entry['directory']} since {since}, version {entry['version']}"
@@ -224,7 +225,9 @@ def _settings_arguments(arguments: argparse.Namespace) -> list[str]:
 def _stop(arguments: argparse.Namespace) -> int:
     chosen = _places() if arguments.all else [_own_place()[0]]
     stopped = [status for where in chosen if (status := _asked(where, "stop")) is not None]
-    lines = [f"Stopped: pid {status['pid']}, {status.get('busy', 0)} sessions were at work" for status in stopped]
+    lines = [
+        f"Stopped: pid {status['pid']}; {count_of(status.get('busy', 0), 'session')} at work" for status in stopped
+    ]
     print_outcome(arguments, stopped, "\n".join(lines) or "No shared server runs.")
     return 0 if stopped else 1
 

@@ -526,4 +526,5 @@ def _first_fault(error: ValidationError) -> str:
     if fault["type"] == "union_tag_invalid":
         return f"type must be one of {', '.join(_TYPES)}"
     field = ".".join(str(part) for part in fault["loc"][1:])
-    return f"{field}: {fault['msg']}" if field else fault["msg"]
+    problem = fault["msg"].removeprefix("Value error, ")
+    return f"{field}: {problem}" if field else problem

@@ -97,6 +97,11 @@ class Hub(HubServers):
         self._sign_ins: dict[str, tuple[str, asyncio.Event]] = {}
         """Those under way, by the address that a person was brought to: the server, and when it is over."""
 
+    @property
+    def opened(self) -> "Hub":
+        """This one: whoever has a hub or what becomes one need not know which."""
+        return self
+
     # -- connecting ----------------------------------------------------------------------------------------
 
     async def connect(self, timeout: float | None = None, names: Collection[str] | None = None) -> list[ServerStatus]:

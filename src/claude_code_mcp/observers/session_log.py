@@ -49,7 +49,8 @@ class PrivateLogFile(logging.handlers.RotatingFileHandler):
 
 
 class SessionLog:
-    """An observer that logs a line for each start, end, crash, refusal and failed turn, without prompts and answers."""
+    """An observer that logs a line for each start, end, crash and refusal and each turn that was interrupted or failed,
+    without prompts and answers."""
 
     EVENTS = (ProcessChanged, TurnEnded)
     ACTS = frozenset({*_BEGINNINGS, AuditKind.CANCELLED, AuditKind.REFUSED, AuditKind.AUTH_FAILED})
@@ -91,6 +92,8 @@ class SessionLog:
                 )
             case ProcessChanged(change="parked"):
                 log.info("session %s ended: its process is closed, and resumed with the next message", session_id)
+            case TurnEnded(outcome=outcome) if outcome.code is OutcomeCode.INTERRUPTED:
+                log.info("session %s: turn %d interrupted", session_id, event.number)
             case TurnEnded(outcome=outcome) if outcome.code not in _NOT_LOGGED:
                 why = outcome.detail if outcome.code is OutcomeCode.START_FAILED else ""
                 status = f" (API status {outcome.api_status})" if outcome.api_status else ""

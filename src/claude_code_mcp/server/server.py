@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import mcp_types as types
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -71,17 +71,30 @@ _MAX_MESSAGE = 2000
 _LONGEST_CLIENT_NAME = 60
 
 
+class HubHost(Protocol):
+    """A hub, or what becomes one as soon as there are servers."""
+
+    @property
+    def opened(self) -> "Hub | None":
+        """The hub; None while there is none yet."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Connected:
     """A client while it is connected: its environment, and its hub. Clients without an environment have those of
     this process."""
 
     environment: ClientEnvironment | None
-    hub: "Hub | None"
+    host: HubHost | None
     proxy: "HubProxy | None" = None
     """The hub's tools, where they are offered to clients, listed or on demand."""
     contents: "HubContents | None" = None
     """What the hub's servers have besides tools, where they are listed."""
+
+    @property
+    def hub(self) -> "Hub | None":
+        # Looked at for each call: servers may be configured while the client is connected.
+        return self.host.opened if self.host is not None else None
 
 
 class McpServer:
@@ -91,7 +104,7 @@ class McpServer:
         self,
         service: Service,
         on_disconnect: str = "keep",
-        hub: "Hub | None" = None,
+        hub: HubHost | None = None,
         tools: Mapping[str, Tool[Any]] | None = None,
     ) -> None:
         """`on_disconnect` says what becomes of the sessions that a connection has used when it ends; `tools` are those
@@ -126,7 +139,7 @@ class McpServer:
             own=self._offers_sessions,
         )
         self._here = self._connected_to(None, hub)
-        self._here_as = {name: self._connected_to(None, cast("Hub", host)) for name, host in service.hosts.items()}
+        self._here_as = {name: self._connected_to(None, cast("HubHost", host)) for name, host in service.hosts.items()}
         """The same for callers who share the hub with nobody."""
 
     @cached_property
@@ -187,8 +200,7 @@ class McpServer:
             yield self._here
             return
         async with self.service.hosted(environment) as host:
-            hub = cast("Hub | None", host)
-            client = self._connected_to(environment, hub)
+            client = self._connected_to(environment, cast("HubHost | None", host))
             self._clients.append(client)
             try:
                 with self.service.connected(environment):
@@ -202,10 +214,11 @@ class McpServer:
                 for key in ended:
                     self._disconnected(self._shared.pop(key))
 
-    def _connected_to(self, environment: ClientEnvironment | None, hub: "Hub | None") -> Connected:
+    def _connected_to(self, environment: ClientEnvironment | None, host: HubHost | None) -> Connected:
         """A client of this hub, with what the hub offers to clients: one proxy for all clients of a hub."""
+        hub = host.opened if host is not None else None
         if hub is None or not self._uses_proxy:
-            return Connected(environment, hub)
+            return Connected(environment, host)
         # Without an environment there is nobody to share with: `_here` is just being made.
         known = [self._here, *self._clients] if environment is not None else []
         sharing = next((other for other in known if other.hub is hub), None)

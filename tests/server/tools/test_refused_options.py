@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.server.tools.base import checked_arguments
+from claude_code_mcp.server.tools.sessions import GetStatus
 from claude_code_mcp.testing.script import script
 
 from .conftest import StartCaller, ToolCaller
@@ -163,3 +166,9 @@ async def test_an_unknown_tool_is_told_with_the_result_of_every_family(caller: T
     assert status["notice"] == told
     bundle = await caller.ok("claude_code_query", prompt=HELLO, options={"allowedTools": ["Bsh"]})
     assert bundle["notice"] == told
+
+
+def test_a_refusal_says_what_is_wrong_and_nothing_of_the_library_that_found_it() -> None:
+    with pytest.raises(InvalidArgument) as refusal:
+        checked_arguments(GetStatus, {"sessionId": "nope"})
+    assert refusal.value.message == "sessionId: is not a session id"

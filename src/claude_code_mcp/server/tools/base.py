@@ -176,7 +176,8 @@ def _readable(error: ValidationError, raw: Mapping[str, Any]) -> InvalidArgument
     problems = []
     for details in error.errors(include_url=False, include_input=False, include_context=False):
         path = ".".join(str(part) for part in details["loc"]) or "arguments"
-        plain = {"extra_forbidden": "unknown field", "missing": "required"}.get(details["type"], details["msg"])
+        usual = details["msg"].removeprefix("Value error, ")
+        plain = {"extra_forbidden": "unknown field", "missing": "required"}.get(details["type"], usual)
         problems.append(f"{path[:_MAX_NAME]}: {plain}")
     shown = "; ".join(problems[:_SHOWN_PROBLEMS])
     more = f"; and {len(problems) - _SHOWN_PROBLEMS} more" if len(problems) > _SHOWN_PROBLEMS else ""

@@ -8,11 +8,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import mcp_types as types
 from pydantic import Field
 
+from ...config import Settings
 from ...errors import ClaudeCodeError, InvalidArgument
 from ...hub.hub import Hub
 from ...hub.server_pool import ServerStatus
@@ -24,6 +26,7 @@ from .status import ErrorInfo
 log = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT = 30.0
+_NO_HUB = "This server has no hub; CLAUDE_CODE_MCP_HUB=own or all gives it one."
 
 
 class Servers(Arguments):
@@ -60,7 +63,7 @@ class ServerReports(ToolOutput):
 
 async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:
     if call.hub is None:
-        raise InvalidArgument("This server has no hub; CLAUDE_CODE_MCP_HUB=own or all gives it one.")
+        return await _without_hub(call.service.settings, arguments)
     hub = call.hub
     if arguments.action == "list":
         return server_reports(hub.status(), hub.problems)
@@ -69,15 +72,44 @@ async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:
     if arguments.server is None:
         raise InvalidArgument(f"server: required for {arguments.action}", field="server")
     with call.service.policy_for(call.caller).steering(arguments.action, arguments.server):
-        match arguments.action:
-            case "reconnect":
-                return server_reports([await hub.reconnect(arguments.server)])
-            case "enable":
-                return server_reports([hub.enable(arguments.server)])
-            case "disable":
-                return server_reports([hub.disable(arguments.server)])
-            case "authenticate":
-                return await sign_in(call.service, hub, arguments.server, arguments.redirect)
+        if arguments.action == "authenticate":
+            return await sign_in(call.service, hub, arguments.server, arguments.redirect)
+        return server_reports([await _steer(hub, arguments.action, arguments.server)])
+
+
+async def _steer(hub: Hub, action: Literal["reconnect", "enable", "disable"], server: str) -> ServerStatus:
+    match action:
+        case "reconnect":
+            return await hub.reconnect(server)
+        case "enable":
+            return hub.enable(server)
+        case "disable":
+            return hub.disable(server)
+
+
+async def _without_hub(settings: Settings, arguments: Servers) -> ServerReports:
+    """The answer where no hub is open. Without our own file none is opened, and there are no servers."""
+    if settings.hub == "off":
+        raise InvalidArgument(_NO_HUB)
+    if settings.hub != "own" or not await asyncio.to_thread(_is_absent, settings.hub_file):
+        # Not the same as no servers: the file was just written, or cannot be used.
+        raise InvalidArgument("The MCP servers are not there yet. If it stays so, the server's log says why.")
+    if arguments.server is not None:
+        raise InvalidArgument(f"There is no MCP server called {arguments.server[:100]!r}.", field="server")
+    if arguments.action not in ("list", "status"):
+        raise InvalidArgument(f"server: required for {arguments.action}", field="server")
+    return server_reports([])
+
+
+def _is_absent(file: Path) -> bool:
+    """Whether a file does not exist, for certain; one that cannot be looked at may be there."""
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 async def sign_in(service: Service, hub: Hub, server: str, redirect: str | None) -> ServerReports:
@@ -202,7 +234,7 @@ async def claude_mcp_call(call: Call, arguments: CallFound) -> Reply:
 
 def _proxy_of(call: Call) -> ToolFinder:
     if call.proxy is None:
-        raise InvalidArgument("This server has no hub; CLAUDE_CODE_MCP_HUB=own or all gives it one.")
+        raise InvalidArgument(_NO_HUB)
     return call.proxy
 
 
