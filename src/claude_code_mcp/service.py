@@ -533,14 +533,19 @@ class Service:
         principal: str = LOCAL,
         by: str = "respond",
         client: str = "",
+        person: bool = False,
     ) -> Session:
-        """Answers a question on behalf of a principal, through the channel `by` of a `client`. QuestionClosed tells
-        who was faster; PermissionDenied for a changed input or a mode that the policy refuses, which leaves the
-        question open."""
+        """Answers a question on behalf of a principal, through the channel `by` of a `client`. `person` says that the
+        channel vouches for a person who was shown it: not by what a tool was called with. QuestionClosed tells who was
+        faster; PermissionDenied for an allowance that takes a person, and for a changed input or a mode that the policy
+        refuses, which leaves the question open."""
         session = self.session(session_id, principal=principal, wanted=Access.ANSWER)
         client = self.answers_as(session_id, principal, client)
         # Nothing is awaited from this look to the answer: the question stays the one that was judged.
         question = next((question for question in session.questions if question.id == question_id), None)
+        if question is not None and answer.allow and not person:
+            with self._observers.auditing_refusals(principal, "respond", session_id):
+                self._check_without_person(session.owner, principal)
         if question is not None and answer.updated_input is not None:
             shown = self._redactor.data(question.tool_input)
             updated = put_back(answer.updated_input, shown, question.tool_input, MARK)
@@ -552,6 +557,20 @@ class Service:
                 self._enforcer.admission(session.owner).check_mode("permission_mode", answer.mode)
         self.broker.answer(session.id, question_id, answer, by, client)
         return session
+
+    def _check_without_person(self, owner: str, principal: str) -> None:
+        # Both: an agent allows neither what the sessions of its person ask, nor what somebody shares with that person.
+        if self._enforcer.needs_person(owner, principal):
+            raise PermissionDenied(
+                "The operator's policy lets only a person allow this: in a form of the MCP client, in the console, in "
+                "the terminal interface, or with `claude-code-mcp answer` at a terminal. It can be denied here.",
+                field="decision",
+            )
+
+    def needs_person(self, session_id: str, principal: str) -> bool:
+        """Whether only a person may allow what a session asks that this principal uses."""
+        session = self._sessions.known(session_id)
+        return self._enforcer.needs_person(principal if session is None else session.owner, principal)
 
     def may_answer(self, session_id: str, principal: str) -> bool:
         """Whether a principal may answer what is asked under this id, unless it is a session of somebody else."""

@@ -134,6 +134,13 @@ def test_tools_can_be_fewer_never_more() -> None:
     assert refused(profile, agents={"a": {"tools": ["Read", "Write"]}}) == "agents.a.tools"
 
 
+def test_where_a_person_must_allow_nobody_allows_beforehand() -> None:
+    profile = Profile(answers="person", allow=(parse_rule("Bash(git diff *)"),))
+    assert admit(profile, allowed_tools=("Bash(git diff *)",)).allowed_tools
+    assert refused(profile, allowed_tools=("Bash(git diff *)", "Read")) == "allowed_tools"
+    assert admit(profile, disallowed_tools=("Bash",)).disallowed_tools == ("Bash",)
+
+
 def test_an_empty_list_of_tools_allows_none_and_no_foreign_servers() -> None:
     admitted = admit(Profile(tools=()))
     assert admitted.tools == ()

@@ -197,6 +197,7 @@ class Admission:
     def _tools(self, options: SessionOptions) -> dict[str, Any]:
         # Claude Code itself refuses these too, in every mode and also where it does not ask.
         refused = tuple(dict.fromkeys((*options.disallowed_tools, *map(str, self.profile.deny))))
+        self._check_allowed_beforehand(options.allowed_tools)
         if self.profile.tools is None:
             return {"disallowed_tools": refused}
         self._check_tools("allowed_tools", (_tool_of(rule) for rule in options.allowed_tools))
@@ -208,6 +209,17 @@ class Admission:
         tools: object = ToolPreset() if "*" in built_in else built_in
         strict = options.strict_mcp_config or not mcp_tools
         return {"disallowed_tools": refused, "tools": tools, "strict_mcp_config": strict}
+
+    def _check_allowed_beforehand(self, rules: Sequence[str]) -> None:
+        """Where only a person may allow what is asked, no caller may allow it before it is asked."""
+        if self.profile.answers != "person":
+            return
+        known = {str(rule) for rule in self.profile.allow}
+        for rule in rules:
+            if rule not in known:
+                raise _denied(
+                    "allowed_tools", f"{rule[:200]!r} would not be asked about, and only a person may allow it"
+                )
 
     def _check_tools(self, field: str, names: Iterable[str]) -> None:
         for name in names if self.profile.tools is not None else ():

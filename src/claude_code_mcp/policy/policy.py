@@ -109,6 +109,9 @@ class Profile(_Frozen):
     """The most permissive permission mode a caller may choose."""
     bypass: Literal["never", "confirm", "allow"] = "allow"
     """Whether permissions can be bypassed: never, once a person has switched it on, or whenever a caller asks."""
+    answers: Literal["anybody", "person"] = "anybody"
+    """Who may allow what a session asks: `anybody`, the agent that has started it too, by a tool; or only a `person`,
+    who is shown the question. Nobody then allows tools beforehand either, but for those in `allow`."""
     tools: tuple[str, ...] | None = None
     """The tools there are, by name, `mcp__server__*` for those of a server. Unset: all; empty: none."""
     allow: tuple[str | Rule, ...] = ()

@@ -204,6 +204,19 @@ def _mark_of(process: "psutil.Process") -> str | None:
         return None
 
 
+def started_by_us(pid: int) -> bool:
+    """Whether a process was started by a child of this server or of another one, such as a session, with whatever
+    between them; also if that cannot be found out."""
+    import psutil  # noqa: PLC0415
+
+    try:
+        line = [process := psutil.Process(pid), *process.parents()]
+    except psutil.Error:
+        return True
+    # The marks first, then the descent: a command can clear its environment, but cannot choose its ancestors.
+    return any(_mark_of(process) for process in line) or os.getpid() in {process.pid for process in line[1:]}
+
+
 def _environment(process: "psutil.Process") -> dict[str, str]:
     import psutil  # noqa: PLC0415
 

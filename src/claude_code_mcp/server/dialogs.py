@@ -34,6 +34,8 @@ from ..service import Service
 from .sdk import is_modern, log_pushed
 
 CONFIRM = "confirm"
+SHOWN = "shown"
+"""In the state of a call, the ids of the questions that its last round has shown."""
 _ONCE, _SESSION, _DENY = "Allow once", "Allow for this session", "Deny"
 _APPROVE, _FEEDBACK = "Approve the plan", "Send feedback"
 _APPROVE_EDITS, _EDITS = "Approve the plan and accept edits", "acceptEdits"
@@ -378,7 +380,7 @@ class Dialogs:
             requests[question.id] = types.ElicitRequest(params=params)
         return types.InputRequiredResult(
             input_requests=dict(requests),
-            request_state=json.dumps({"session": session_id, "offsets": dict(offsets), **state}),
+            request_state=json.dumps({"session": session_id, "offsets": dict(offsets), SHOWN: [*requests], **state}),
         )
 
     def accept_forms(self, session_id: str, responses: Mapping[str, Any], offsets: dict[str, int]) -> str:

@@ -33,7 +33,7 @@ from ..service import Service
 from ..state.documents import ENDED, TaskRecord, TaskRecords
 from ..state.shares import Access
 from .sdk import Context
-from .tools.context import TASKS_EXTENSION, Call, declares_tasks
+from .tools.context import TASKS_EXTENSION, Call, can_be_asked, declares_tasks
 
 log = logging.getLogger(__name__)
 
@@ -302,6 +302,10 @@ class Tasks:
     async def _update(self, context: Context, params: UpdateParams) -> dict[str, Any]:
         found = await self._find(context, params)
         if isinstance(found, Task):
+            session_id = found.record.session_id
+            # The forms were made for the client that began the task; this connection may be another one.
+            if session_id and not can_be_asked(context) and self.service.needs_person(session_id, found.record.owner):
+                raise MCPError(types.INVALID_REQUEST, "Only a person may answer, in a client that shows forms.")
             found.respond(params.input_responses)
         return {"resultType": "complete"}
 

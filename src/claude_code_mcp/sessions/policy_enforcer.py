@@ -242,6 +242,10 @@ class PolicyEnforcer:
         if verdict.decision is Decision.DENY:
             raise PermissionDenied(_refusal(verdict), field="updated_input")
 
+    def needs_person(self, *principals: str) -> bool:
+        """Whether the profile of one of them lets only a person allow what sessions ask."""
+        return any(self._policy.profile(principal).answers == "person" for principal in principals)
+
     def suggestions(self, principal: str, cwd: str, offered: object) -> list[Mapping[str, Any]]:
         """Those of the CLI's permission updates that "allow for this session" may grant."""
         return self.admission(principal).suggestions(offered if isinstance(offered, list) else [], cwd)

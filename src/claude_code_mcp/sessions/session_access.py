@@ -293,6 +293,11 @@ class CallerPolicy:
         return self._enforcer.may_work_in(path, self._principal)
 
     @property
+    def needs_person(self) -> bool:
+        """Whether only a person may allow what this caller's sessions ask."""
+        return self._service_enforcer.needs_person(self._principal)
+
+    @property
     def bypass_possible(self) -> bool:
         """Whether permission checks may be switched off at all for this caller."""
         return self._service_enforcer.bypass_possible(self._principal)

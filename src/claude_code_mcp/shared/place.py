@@ -333,6 +333,21 @@ def peer_is_ours(connection: "_socket.socket") -> bool:
     return int.from_bytes(credentials[4:8], sys.byteorder) == os.geteuid()
 
 
+def peer_pid(connection: "_socket.socket") -> int:
+    """The process at the other end, as the kernel says; 0 where it does not."""
+    try:
+        if hasattr(_socket, "SO_PEERCRED"):
+            credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid
+        else:
+            credentials = connection.getsockopt(0, _LOCAL_PEERPID, 4)  # macOS
+    except OSError:
+        return 0
+    return int.from_bytes(credentials[:4], sys.byteorder)
+
+
+_LOCAL_PEERPID = 2
+
+
 def _with_address(path: str, use: "Callable[[str], T]") -> "T":
     """Calls `use` with the path, or with a shorter name for the same file: the address of a socket has 104 bytes on
     some platforms. Only one thread may be running where there is no /proc."""

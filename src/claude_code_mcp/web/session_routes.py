@@ -406,6 +406,7 @@ class QuestionRoutes:
             principal=user.principal,
             by=CHANNEL,
             client=user.device,
+            person=user.sign_in is not None,  # a token alone is a program's
         )
         await session.saved()  # what was allowed for the session outlives this process
         return answer({"sessionId": session.id, "status": status_of(session)})

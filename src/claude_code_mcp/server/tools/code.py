@@ -381,6 +381,9 @@ async def _enable_bypass(call: Call) -> Reply:
     answer = await call.confirmed(_BYPASS_QUESTION, "Switch permission checks off")
     if isinstance(answer, types.InputRequiredResult):
         return answer
+    policy = call.service.policy_for(call.caller)
+    if answer is None and policy.needs_person and not call.has_person_at_terminal:
+        raise PermissionDenied("Only a person may switch it on, and this client cannot ask one.", field="action")
     if answer is False:  # where nobody can be asked, the policy alone decides, which has allowed it
         raise PermissionDenied("The person at the client did not confirm it; bypassPermissions stays off.")
     _switch_bypass(call, True)

@@ -23,8 +23,9 @@ from ...model.question import Answer, Scope
 from ...service import Service
 from ...sessions.acceptance import PendingTurn
 from ...sessions.session import Session, SessionView
+from ...shared.hello import PERSON
 from ...store.event_log import Subscription
-from ..dialogs import CONFIRM, Dialogs, confirmation, confirmed
+from ..dialogs import CONFIRM, SHOWN, Dialogs, confirmation, confirmed
 from ..sdk import Context, is_modern
 
 if TYPE_CHECKING:
@@ -221,11 +222,34 @@ class Call:
         """Shows the session's questions to this client from now on, and accepts the answers that the call brought;
         returns who was faster if one came too late, or an empty text."""
         self.dialogs.follow(session_id)
-        return self.dialogs.accept_forms(session_id, self.responses, self.offsets)
+        return self.accept_forms(session_id)
+
+    def accept_forms(self, session_id: str) -> str:
+        """Accepts the forms that the call brought, of questions that an earlier round of it has shown: nobody can fill
+        in another one. Returns who was faster if an answer came too late, or an empty text."""
+        shown = self.state.get(SHOWN) or ()
+        forms = {question_id: form for question_id, form in self.responses.items() if question_id in shown}
+        return self.dialogs.accept_forms(session_id, forms, self.offsets)
+
+    @property
+    def has_person_at_terminal(self) -> bool:
+        """Whether the client says, outside of what a model can write, that a person is at its terminal, as our own
+        interfaces do. Over HTTP it is not believed; the socket drops it if a command of a session says so."""
+        capabilities = self.context.session.client_capabilities
+        declared = (capabilities.experimental or {}).get(PERSON) if capabilities is not None else None
+        return self.context.request is None and isinstance(declared, Mapping) and declared.get("answers") is True
 
     async def respond(self, session: Session, input_id: str, answer: Answer, by: str) -> None:
         """Answers a question of the session, on behalf of this client and by the tool of that name."""
-        self.service.respond(session.id, input_id, answer, principal=self.principal, by=by, client=self.dialogs.client)
+        self.service.respond(
+            session.id,
+            input_id,
+            answer,
+            principal=self.principal,
+            by=by,
+            client=self.dialogs.client,
+            person=self.has_person_at_terminal,
+        )
         await session.saved()  # what was allowed for the session outlives this process
 
     @property

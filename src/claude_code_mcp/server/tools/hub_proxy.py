@@ -137,7 +137,7 @@ class PermissionQuestions:
     def _returned_answer(self, call: Call, place: str, question_id: str) -> Ruling | types.InputRequiredResult:
         """The client came back: with the answer, for the next page of the question, or too late."""
         before = call.offsets.get(question_id)
-        call.dialogs.accept_forms(place, call.responses, call.offsets)
+        call.accept_forms(place)
         still_open = [question for question in call.dialogs.undismissed(place) if question.id == question_id]
         if still_open and call.offsets.get(question_id) != before:
             return call.dialogs.as_result(place, still_open, call.offsets, question=question_id)

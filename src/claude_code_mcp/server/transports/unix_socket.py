@@ -19,6 +19,7 @@ import mcp_types as types
 
 from ... import __version__
 from ...model.caller import ClientEnvironment
+from ...processes.leftovers import started_by_us
 from ...shared import hello, place
 from ...shared.relay import READING_METHODS, READING_TOOLS
 from .stdio import MAX_LINE, Inbox, LineConnection, Outbox, Unanswered, line_streams
@@ -169,7 +170,10 @@ class SharedSocket:
             if place.peer_is_ours(writer.get_extra_info("socket")):
                 with anyio.fail_after(_HELLO_TIMEOUT):
                     client_hello = hello.read_hello(await reader.readuntil(b"\n"))
-                await self._greet(_Client(client_hello, reader, output, self._control))
+                # By the kernel's word, not by that of the hello, which anybody may have written.
+                pid = place.peer_pid(writer.get_extra_info("socket"))
+                believed = pid > 0 and not await asyncio.to_thread(started_by_us, pid)
+                await self._greet(_Client(client_hello, reader, output, self._control, believed=believed))
             else:
                 log.warning("a process of another user was refused at the socket")
         except (ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError) as error:
@@ -260,11 +264,14 @@ class _Client(LineConnection):
         reader: asyncio.StreamReader,
         output: "_SocketOutput",
         control: Callable[[str], None],
+        *,
+        believed: bool = False,
     ) -> None:
+        """`believed` says whether a person may be at the other end, if the client says so."""
         super().__init__(reader)
         self.hello = client_hello
         self.output: _SocketOutput = output
-        self.unanswered: _Working = _Working()
+        self.unanswered: _Working = _Working(believed)
         self.since = time.time()
         self._control = control
 
@@ -299,14 +306,17 @@ class _Client(LineConnection):
 class _Working(Unanswered):
     """Knows of the unanswered requests which of them do something."""
 
-    def __init__(self) -> None:
+    def __init__(self, believed: bool) -> None:
         super().__init__()
+        self._believed = believed
         self._working = Unanswered()
         self.has_person = False
         """Whether the client has said that a person is at its terminal, who can answer questions."""
 
     def received(self, message: types.JSONRPCMessage) -> None:
         super().received(message)
+        if isinstance(message, types.JSONRPCRequest) and not self._believed:
+            _disbelieve_person(message.params or {})  # before anybody else sees the message
         if isinstance(message, types.JSONRPCRequest) and message.method == "initialize":
             self.has_person = _announces_person(message.params or {})
         if not isinstance(message, types.JSONRPCRequest) or not _only_reads(message):
@@ -332,6 +342,16 @@ def _announces_person(params: Mapping[str, Any]) -> bool:
             return False
         params = found
     return params.get("answers") is True
+
+
+def _disbelieve_person(params: Mapping[str, Any]) -> None:
+    """Has a request say, in the handshake or in its own envelope, that no person can answer; in place."""
+    meta = params.get("_meta")
+    envelope = meta.get(types.CLIENT_CAPABILITIES_META_KEY) if isinstance(meta, Mapping) else None
+    for capabilities in (params.get("capabilities"), envelope):
+        experimental = capabilities.get("experimental") if isinstance(capabilities, Mapping) else None
+        if isinstance(experimental, dict) and hello.PERSON in experimental:
+            experimental[hello.PERSON] = {"answers": False}
 
 
 def _only_reads(request: types.JSONRPCRequest) -> bool:

@@ -1,0 +1,129 @@
+"""Where only a person may answer: who counts as one at the socket of the shared server."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from claude_code_mcp.processes.environment import MARK
+from claude_code_mcp.processes.leftovers import new_mark, started_by_us
+from claude_code_mcp.shared.client import CallFailed, McpClient, join
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script, text, tool
+
+from .support import SCRIPT, SharedPlace
+
+POLICY = """
+default = "agents"
+
+[profiles.agents]
+base = "local"
+answers = "person"
+allow = ["Bash(%s attack.py)"]
+"""
+ATTACK = """
+import json, os, pty, sys
+environment, *command = json.load(open("attack.json"))
+os.environ.clear()
+os.environ.update(environment)
+with open("said", "wb") as said:
+    pty.spawn(command, lambda fd: (said.write(data := os.read(fd, 1024)), data)[1], lambda fd: b"")
+"""
+SLEEP = [sys.executable, "-c", "input()"]
+
+
+@pytest.fixture
+def shared(shared: SharedPlace, tmp_path: Path) -> SharedPlace:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY % sys.executable)
+    shared.environment |= {"CLAUDE_CODE_MCP_POLICY": str(policy), "CLAUDE_CODE_MCP_PROFILE": ""}
+    assert shared.command("shared", "start").returncode == 0
+    return shared
+
+
+@pytest.fixture
+def terminal() -> Iterator[int]:
+    controller, inside = pty.openpty()
+    yield inside
+    os.close(inside)
+    os.close(controller)
+
+
+def create(client: McpClient, sandbox: Sandbox, prompt: str) -> dict[str, Any]:
+    return client.call("claude_create_session", prompt=prompt, workingDirectory=str(sandbox.project), waitSeconds=50)
+
+
+def asking(client: McpClient, sandbox: Sandbox) -> dict[str, Any]:
+    made = create(client, sandbox, script("Touch", tool("Bash", command="touch touched"), text("Touched.")))
+    assert made["status"] == "waiting_for_input"
+    return made
+
+
+def answer(shared: SharedPlace, question: str, stdin: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SCRIPT, "answer", question, "allow"],
+        env=shared.environment,
+        cwd=shared.sandbox.project,
+        stdin=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_person_answers_at_a_terminal_and_a_program_does_not(
+    shared: SharedPlace, sandbox: Sandbox, terminal: int
+) -> None:
+    with join(shared.environment) as program:
+        made = asking(program, sandbox)
+        question = made["pendingInputs"][0]["inputId"]
+        given = {"sessionId": made["sessionId"], "inputId": question, "decision": "allow"}
+        with pytest.raises(CallFailed, match="only a person") as refused:
+            program.call("claude_respond", **given)
+        assert refused.value.code == "PERMISSION_DENIED"
+        without = answer(shared, question, subprocess.DEVNULL)
+        assert without.returncode != 0
+        assert "only a person" in without.stderr
+        assert not (sandbox.project / "touched").exists()
+        allowed = answer(shared, question, terminal)
+        assert allowed.returncode == 0, allowed.stderr
+        program.call("claude_get_status", sessionId=made["sessionId"], waitSeconds=50)
+        assert (sandbox.project / "touched").exists()
+
+
+def test_a_command_of_a_session_is_no_person_whatever_it_pretends(shared: SharedPlace, sandbox: Sandbox) -> None:
+    """It has a terminal, and nothing in its environment says where it comes from."""
+    with join(shared.environment) as program:
+        made = asking(program, sandbox)
+        question = made["pendingInputs"][0]["inputId"]
+        (sandbox.project / "attack.py").write_text(ATTACK)
+        command = [shared.environment, SCRIPT, "answer", question, "allow"]
+        (sandbox.project / "attack.json").write_text(json.dumps(command))
+        attack = tool("Bash", command=f"{sys.executable} attack.py")
+        attacked = create(program, sandbox, script("Attack", attack, text("Attacked.")))
+        assert attacked["result"] == "Attacked."
+        assert "only a person" in (sandbox.project / "said").read_text()
+        seen = program.call("claude_get_status", sessionId=made["sessionId"])
+        assert seen["pendingInputs"][0]["inputId"] == question
+        assert not (sandbox.project / "touched").exists()
+
+
+def test_what_a_child_has_started_is_known_by_its_mark_or_by_its_descent() -> None:
+    stranger = psutil.Process().parent()
+    assert stranger is not None
+    assert not started_by_us(stranger.pid)
+    assert not started_by_us(os.getpid())
+    for environment in ({**os.environ, MARK: new_mark()}, {}):
+        child = subprocess.Popen(SLEEP, env=environment, stdin=subprocess.PIPE)
+        try:
+            assert started_by_us(child.pid)
+        finally:
+            child.communicate(b"\n")
+    assert started_by_us(child.pid), "one that is gone"
