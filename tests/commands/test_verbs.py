@@ -163,6 +163,20 @@ def test_a_question_takes_a_text_for_each_part(place: SharedPlace, model: Script
     assert any("blue" in result and "as many as there are" in result for result in results)
 
 
+def test_a_session_of_this_user_is_shared_and_shown_so_also_by_its_files(place: SharedPlace) -> None:
+    made = json.loads(place.command("run", "--json", script("Begin.", "Begun.")).stdout)["sessionId"]
+    assert "shared with" not in place.command("sessions", "show", made).stdout
+    shared = place.command("sessions", "share", made[:8], "bob", "--access", "answer")
+    assert (shared.returncode, shared.stdout) == (0, "bob may answer it.\n"), shared.stderr
+    assert place.command("sessions", "show", made).stdout.startswith("[shared with bob (answer)]\n")
+    as_json = json.loads(place.command("sessions", "show", made, "--json").stdout)
+    assert as_json["sharedWith"] == [{"with": "bob", "access": "answer"}]
+    assert place.command("sessions", "unshare", made).returncode == 2, "from nobody is not from everybody"
+    assert place.command("sessions", "unshare", made[:8], "bob").stdout == "No longer shared with bob.\n"
+    assert place.command("sessions", "unshare", made, "bob").stdout == "It was not shared with them.\n"
+    assert "sharedWith" not in json.loads(place.command("show", made, "--json").stdout)
+
+
 def test_a_turn_is_interrupted_from_another_terminal_and_the_session_goes_on(place: SharedPlace) -> None:
     process, session_id = started(place, script("Wait.", tool("Bash", command=ENDLESS)), "--allow", "Bash")
     title = next(

@@ -1,5 +1,7 @@
-"""Pull requests: pushed over HTTP to a repository of git's own server, opened by a program in the place of `gh`."""
+"""Pull requests: pushed over HTTP to a repository of git's own server, opened by a program in the place of `gh`, or of
+`glab`."""
 
+import json
 import os
 import subprocess
 import threading
@@ -92,6 +94,28 @@ def home(tmp_path: Path) -> Home:
     return Home.of_user({"PATH": path, "HOME": str(tmp_path), "ANTHROPIC_API_KEY": "sk-secret", "GH_TOKEN": "gh-token"})
 
 
+@pytest.fixture
+def gitlab_home(tmp_path: Path, home: Home) -> Home:
+    """That of a user who also has a `glab`, which answers as GitLab does, and tokens for it."""
+    opened = json.dumps({"iid": 7, "web_url": "https://gitlab.example/owner/shop/-/merge_requests/7"})
+    _write(
+        tmp_path / "programs" / "glab",
+        f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {tmp_path}/called\ncat > {tmp_path}/body\nenv > {tmp_path}/environment\n"
+        f"echo '{opened}'\n",
+    )
+    return Home.of_user({**home.environment, "GITLAB_TOKEN": "gl-token"})
+
+
+def _set_up_glab(tmp_path: Path, host: str) -> None:
+    file = tmp_path / ".config" / "glab-cli" / "config.yml"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "# glab\ngit_protocol: ssh\nhosts:\n    gitlab.com:\n        token:\n        user: x\n"
+        f"    {host}:\n        user: y\n"
+        "aliases:\n    github.com:\n"
+    )
+
+
 def _write(path: Path, content: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(content)
@@ -127,6 +151,81 @@ async def test_the_branch_is_pushed_and_gh_opens_the_request(
     assert (tmp_path / "body").read_text() == "Why: $(touch x) `y`"
     environment = (tmp_path / "environment").read_text()
     assert ("gh-token" in environment, "sk-secret" in environment) == (True, False)
+
+
+async def test_glab_opens_the_request_at_a_host_that_it_is_set_up_for(
+    tmp_path: Path, gitlab_home: Home, upstream: tuple[str, Path]
+) -> None:
+    url, bare = upstream
+    host = url.removeprefix("http://").partition("/")[0]
+    _set_up_glab(tmp_path, host)
+    changes = await _worktree(tmp_path, gitlab_home, url)
+    requests = PullRequests(gitlab_home, changes.worktree)
+    commit = await changes.commit("Add it")
+    with pytest.raises(PermissionDenied, match="nothing was pushed"):
+        await requests.open(commit, "Add it", "", "gitlab.com/somebody/else")
+    address = await requests.open(commit, "Add it", "Why: $(touch x) `y`", f"{host}/owner/shop")
+    assert address == "https://gitlab.example/owner/shop/-/merge_requests/7"
+    branch = changes.worktree.branch
+    assert git(bare, "rev-parse", branch) == commit
+    called = (tmp_path / "called").read_text().split("\n")[:-1]
+    sent = ["--method", "POST", "--header", "Content-Type: application/json", "--input", "-"]
+    assert called == ["api", "projects/owner%2Fshop/merge_requests", "--hostname", host, *sent]
+    assert json.loads((tmp_path / "body").read_text()) == {
+        "source_branch": branch,
+        "target_branch": "main",
+        "title": "Add it",
+        "description": "Why: $(touch x) `y`",
+    }
+    environment = (tmp_path / "environment").read_text()
+    assert ("gl-token" in environment, "sk-secret" in environment) == (False, False), "it is for gitlab.com"
+
+
+async def test_a_token_of_the_environment_goes_to_the_host_that_it_is_for(
+    tmp_path: Path, gitlab_home: Home, upstream: tuple[str, Path]
+) -> None:
+    url, _ = upstream
+    host = url.removeprefix("http://").partition("/")[0]
+    named = Home.of_user({**gitlab_home.environment, "GITLAB_HOST": f"http://{host}/"})
+    changes = await _worktree(tmp_path, named, url)
+    commit = await changes.commit("Add it")
+    await PullRequests(named, changes.worktree).open(commit, "Add it", "", f"{host}/owner/shop")
+    assert "gl-token" in (tmp_path / "environment").read_text()
+
+
+async def test_what_glab_says_when_it_fails_is_passed_on(
+    tmp_path: Path, gitlab_home: Home, upstream: tuple[str, Path]
+) -> None:
+    url, _ = upstream
+    host = url.removeprefix("http://").partition("/")[0]
+    _set_up_glab(tmp_path, host)
+    _write(tmp_path / "programs" / "glab", "#!/bin/sh\ncat > /dev/null\necho 'glab: 409 Conflict' >&2\nexit 1\n")
+    changes = await _worktree(tmp_path, gitlab_home, url)
+    commit = await changes.commit("Add it")
+    with pytest.raises(InvalidArgument, match="glab ended with code 1: glab: 409 Conflict"):
+        await PullRequests(gitlab_home, changes.worktree).open(commit, "Add it", "", f"{host}/owner/shop")
+
+
+async def test_the_host_says_which_program_it_takes(tmp_path: Path, home: Home, gitlab_home: Home) -> None:
+    _set_up_glab(tmp_path, "git.example.org")
+    changes = await _worktree(tmp_path, home, "https://github.com/owner/shop.git")
+    programs = tmp_path / "programs"
+
+    async def is_possible(url: str) -> bool:
+        git(changes.worktree.repository, "remote", "set-url", "origin", url)
+        return await PullRequests(gitlab_home, changes.worktree).remote() is not None
+
+    at_gitlab = ["https://gitlab.com/group/sub/shop.git", "git@gitlab.example.org:a/b/c/shop.git"]
+    at_gitlab += ["ssh://git@git.example.org:2222/owner/shop.git"]
+    elsewhere = ["https://github.com/owner/shop.git", "git@other.example.org:owner/shop.git"]
+    both = {url: await is_possible(url) for url in (*at_gitlab, *elsewhere)}
+    assert all(both.values()), both
+    assert not await is_possible("https://github.com/owner/group/shop.git")
+    (programs / "gh").rename(tmp_path / "gh")
+    assert [await is_possible(url) for url in (*at_gitlab, *elsewhere)] == [True] * 3 + [False] * 2
+    (tmp_path / "gh").rename(programs / "gh")
+    (programs / "glab").unlink()
+    assert [await is_possible(url) for url in (*at_gitlab, *elsewhere)] == [False] * 3 + [True] * 2
 
 
 async def test_nothing_that_a_session_has_configured_runs_or_leads_elsewhere(
@@ -191,6 +290,9 @@ async def test_without_gh_or_a_remote_there_is_none(tmp_path: Path, home: Home) 
         ("https://user:secret@github.com/owner/shop", "github.com/owner/shop"),
         ("git@github.com:owner/shop.git", "github.com/owner/shop"),
         ("ssh://git@host.example:2222/owner/sh-op.x.git", "host.example:2222/owner/sh-op.x"),
+        ("https://gitlab.com/group/sub/shop.git", "gitlab.com/group/sub/shop"),
+        ("https://gitlab.com/group/../shop", None),
+        ("https://gitlab.com/group//shop", None),
         ("ext::sh -c 'touch x'", None),
         ("file:///srv/shop.git", None),
         ("/srv/owner/shop.git", None),

@@ -52,6 +52,25 @@ async def test_of_several_shares_the_one_that_gives_most_counts(tmp_path: Path) 
     assert access.owner_for(SESSION, "bob", Access.WATCH) is None
 
 
+async def test_who_may_watch_is_told_whose_it_is_and_who_else_may(tmp_path: Path) -> None:
+    policy = Policy()
+    access = access_in(tmp_path, policy)
+    policy.assign("bob", ["leads"])
+    assert access.sharing(SESSION, "ann").rows is None
+    await access.share(SESSION, "ann", "group:leads", Access.ANSWER)
+    await access.share(SESSION, "ann", "cyd", Access.WATCH)
+    rows = [{"with": "cyd", "access": "watch"}, {"with": "group:leads", "access": "answer"}]
+    told = {name: access.sharing(SESSION, name) for name in ("ann", "bob", "cyd", "eve")}
+    assert {name: sharing.owner for name, sharing in told.items()} == {
+        "ann": None,
+        "bob": "ann",
+        "cyd": "ann",
+        "eve": None,
+    }
+    assert [told[name].rows for name in ("ann", "bob", "cyd")] == [rows] * 3
+    assert told["eve"].rows is None, "nobody else's share is told to whom it is not shared with"
+
+
 async def test_shares_outlive_a_restart_follow_a_new_id_and_are_seen_by_other_servers(tmp_path: Path) -> None:
     here, there = access_in(tmp_path, Policy()), access_in(tmp_path, Policy())
     await here.share(SESSION, "ann", "bob", Access.WATCH)

@@ -36,6 +36,28 @@ async def test_model_and_mode_are_switched_and_kept(place: SharedPlace, sessions
     assert (summary["permissionMode"], summary["model"]) == ("plan", "haiku")
 
 
+async def test_a_session_is_shared_and_taken_back(place: SharedPlace, sessions: LiveSessions) -> None:
+    made = sessions.create(script("Begin.", "Begun."), **at(place))
+    await asyncio.to_thread(lambda: sessions.status(made["sessionId"], waitSeconds=50))
+    async with opened(place, session_id=made["sessionId"]) as screen:
+        await screen.until(lambda: screen.kinds == ["prompt", "text"])
+        await screen.say("/unshare")
+        await screen.shows("It is shared with nobody.")
+        await screen.say("/share bob")
+        await screen.shows("Share it with bob")
+        await screen.pilot.press("down", "enter")
+        await screen.shows("bob may answer it.", "· shared with bob (answer)")
+        await screen.say("/share local")
+        await screen.shows("Share it with local")
+        await screen.pilot.press("enter")
+        await screen.shows("Error [INVALID_ARGUMENT]")
+        await screen.say("/unshare")
+        await screen.shows("Take it back from")
+        await screen.pilot.press("enter")
+        await screen.shows("No longer shared with bob.")
+        await screen.until(lambda: "shared with bob (answer)" not in screen.text, "the line above goes")
+
+
 @pytest.mark.soak
 async def test_a_session_is_renamed_exported_and_forked(place: SharedPlace, sessions: LiveSessions) -> None:
     made = sessions.create(script("Original.", "Said once."), **at(place))

@@ -15,7 +15,7 @@ from claude_code_mcp.tui.blocks import LONGEST, MOST_BLOCKS, ChunkedText, ShownC
 from claude_code_mcp.tui.drawn_blocks import DrawnBlock, Palette
 from claude_code_mcp.tui.input_box import commands, files, word_before
 from claude_code_mcp.tui.question_panel import PartAnswers
-from claude_code_mcp.tui.session_list import arranged, asking_elsewhere
+from claude_code_mcp.tui.session_list import arranged, asking_elsewhere, row_of, top_line
 
 from .recorded import BILLING, CHOICES, DOCS, EVENTS, NOW, SESSIONS, SHOP, listed, message
 
@@ -207,6 +207,21 @@ def test_nothing_that_others_wrote_steers_the_terminal_or_hides(hostile: str) ->
 def test_rows_are_on_one_line_and_hold_nothing_invisible() -> None:
     (row,) = arranged([listed(SHOP, "a\nb\x1b[2J", "p\u202e", activeStatus="running", asks=["x\n\x07"])], [], NOW)
     assert all(text.isprintable() for text in (row.title, row.project, row.details, *row.asks))
+
+
+def test_a_row_says_whose_it_is_and_with_whom_it_is_shared() -> None:
+    shares = [{"with": "bob\u202e", "access": "watch"}, {"with": "group:leads", "access": "answer"}]
+    own, theirs, plain = (
+        row_of(listed(SHOP, "Title", "p", **more), NOW)
+        for more in ({"sharedWith": shares}, {"owner": "ann\x1b", "sharedWith": shares[1:]}, {})
+    )
+    assert own.details.startswith("shared · p")
+    assert own.sharing == "shared with bob\\u202e (watch), group:leads (answer)"
+    assert theirs.details.startswith("of ann\\u001b · p")
+    assert theirs.sharing == "of ann\\u001b · shared with group:leads (answer)"
+    assert plain.sharing == ""
+    line = top_line(theirs.title, 0, "", Palette(), sharing=theirs.sharing).plain
+    assert line == " Title · of ann\\u001b · shared with group:leads (answer)"
 
 
 # -- the list -----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from claude_code_mcp.testing.script import script, text, tool
 from tests.server.conftest import http_server
 from tests.server.test_tasks import envelope
 from tests.server.tools.wires import MODERN
+from tests.support import warm_commands
 from tests.support.waiting import until
 
 from .conftest import Console, running_console
@@ -188,7 +190,15 @@ async def test_the_same_holds_for_tools(tmp_path: Path, model: ScriptedModelThre
             seen = await used(carol, "claude_get_status", **reading)
             assert seen["pendingInputs"][0]["inputId"] == question
             listing = (await used(carol, "claude_list_sessions"))["sessions"]
-            assert [(row["sessionId"], row["owner"]) for row in listing] == [(session, "alice")]
+            watched = [{"with": "carol", "access": "watch"}]
+            assert [(row["sessionId"], row["owner"], row["sharedWith"]) for row in listing] == [
+                (session, "alice", watched)
+            ]
+            assert (seen["owner"], seen["sharedWith"]) == ("alice", watched)
+            own_report = await used(alice, "claude_get_status", **reading)
+            assert ("owner" in own_report, own_report["sharedWith"]) == (False, watched)
+            shares = await used(carol, "claude_manage_session", sessionId=session, action="shares")
+            assert (shares["message"], shares["owner"], shares["sharedWith"]) == ("carol: watch", "alice", watched)
             assert (await used(carol, "claude_respond", **answering))["error"]["code"] == "PERMISSION_DENIED"
             own = await used(carol, "claude_manage_session", sessionId=session, action="delete", confirm=True)
             assert own["error"]["code"] == "PERMISSION_DENIED"
@@ -197,7 +207,36 @@ async def test_the_same_holds_for_tools(tmp_path: Path, model: ScriptedModelThre
             assert done["result"] == "Done."
             await used(alice, "claude_manage_session", sessionId=session, action="unshare", text="carol")
             assert (await used(carol, "claude_get_status", **reading))["error"]["code"] == "SESSION_NOT_FOUND"
-            assert (await used(alice, "claude_get_status", **reading))["result"] == "Done."
+            after = await used(alice, "claude_get_status", **reading)
+            assert (after["result"], "sharedWith" in after) == ("Done.", False)
+
+
+def test_the_same_holds_for_the_shell(tmp_path: Path, model: ScriptedModelThread) -> None:
+    with running_console(tmp_path, model.url, CLAUDE_CODE_MCP_TOOLSETS="sessions,care") as console:
+        alice = console.browser("alice")
+        session = start(alice, console, script("Hello.", text("Hello!")))
+        ended(alice, session)
+
+        def command(person: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+            server = ("--url", console.base, f"--token={console.tokens[person]}")
+            return warm_commands.run((*arguments, *server), console.environment, console.project)
+
+        assert command("carol", "show", session).returncode == 3
+        shared = command("alice", "sessions", "share", session, "carol")
+        assert (shared.returncode, shared.stdout) == (0, "carol may watch it.\n"), shared.stderr
+        assert "shared    with carol (watch)\n" in command("alice", "show", session).stdout
+        assert "owner     alice\n" in command("carol", "show", session).stdout
+        assert "[alice] " in command("carol", "ps", "--all").stdout
+        refused = command("carol", "sessions", "share", session, "dave", "--access", "answer")
+        assert (refused.returncode, "Only alice, whose session it is, can do this." in refused.stderr) == (4, True)
+        assert command("carol", "sessions", "unshare", session, "carol").returncode == 4
+        more = command("alice", "sessions", "share", session, "carol", "--access", "answer", "--json")
+        assert json.loads(more.stdout)["sharedWith"] == [{"with": "carol", "access": "answer"}]
+        assert command("alice", "sessions", "share", session, "local").returncode == 2
+        taken = command("alice", "sessions", "unshare", session, "carol")
+        assert (taken.returncode, taken.stdout) == (0, "No longer shared with carol.\n")
+        assert command("carol", "show", session).returncode == 3
+        console.audited('"act": "session_shared"', '"act": "session_unshared"')
 
 
 async def test_a_watcher_who_leaves_ends_nothing_of_the_owners(tmp_path: Path, model: ScriptedModelThread) -> None:

@@ -12,20 +12,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..client.live_sessions import LiveSessions
 from ..config import load_settings
 from ..errors import SessionNotFound
 from ..model.caller import LOCAL
 from ..model.paths import config_directory
-from ..model.text import clip_line, visible
+from ..model.text import clip_line, sharing_line, visible
 from ..redaction import Redactor
 from ..sessions.homes import Home
+from ..sessions.session_access import SessionAccess
 from ..sessions.session_library import SessionLibrary
 from ..sessions.worktree_changes import WorktreeChanges
 from ..shared.client import ask_shared
 from ..state.documents import Mark
+from ..state.shares import Shares
+from ..state.state_directory import database_in
 from ..store.catalogue import Catalogue, Entry
 from ..store.transcript_export import Detail
 from .conventions import ExitCode, add_json, agreed, camel_names, failed, positive, print_json, print_outcome
+from .verbs import add_target, at_server
 
 _FIRST_LINES = 20
 _MOST_SESSIONS = 1_000_000
@@ -44,6 +49,7 @@ def add_to(commands: Any) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", description="Without one: list.")
     _add_reading(actions)
     _add_care(actions)
+    _add_sharing(actions)
 
 
 def _add_listing(listing: argparse.ArgumentParser) -> None:
@@ -87,6 +93,19 @@ def _add_care(actions: Any) -> None:
     merge.add_argument("--message", "-m", metavar="TEXT", help="commits what is uncommitted there, with this message")
     discard = _with_session(actions, "discard", "remove its worktree and its branch", _discard)
     discard.add_argument("--yes", action="store_true", help="do not ask, whatever is lost")
+
+
+def _add_sharing(actions: Any) -> None:
+    """By way of the server: it decides who may, ends what others have open, and writes the audit trail."""
+    share = _with_session(actions, "share", "let somebody else watch it, or answer too", at_server(_share))
+    share.add_argument("name", help="a person, or group:NAME")
+    share.add_argument(
+        "--access", choices=("watch", "answer"), default="watch", help="answer: write to it too (default: watch)"
+    )
+    unshare = _with_session(actions, "unshare", "take that back; what they have open of it ends", at_server(_unshare))
+    unshare.add_argument("name", help="a person, or group:NAME")
+    for parser in (share, unshare):
+        add_target(parser)
 
 
 def _with_session(actions: Any, name: str, description: str, run: Any) -> argparse.ArgumentParser:
@@ -170,11 +189,14 @@ def _show(arguments: argparse.Namespace) -> int:
         asyncio.run(_print_all(sessions, session_id, arguments))
         return 0
     lines = sessions.catalogue.transcript_lines(session_id, arguments.lines)
+    shared_with = _shared_with(session_id)
     if arguments.json:
         entry = sessions.catalogue.find(session_id)
         facts = camel_names(asdict(entry)) if entry else {"sessionId": session_id}
-        print_json({**facts, "lines": list(lines)})
+        print_json({**facts, **({"sharedWith": shared_with} if shared_with else {}), "lines": list(lines)})
         return 0
+    if shared_with:
+        print(visible(f"[shared with {sharing_line(shared_with)}]"))
     for line in lines:
         print(visible(line))
     return 0
@@ -260,6 +282,31 @@ def _delete(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"sessionId": session_id, "deleted": True})
     return 0
+
+
+# -- sharing ------------------------------------------------------------------------------------------------------
+
+
+def _share(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    session_id = sessions.find(arguments.session)
+    report = sessions.manage(session_id, "share", text=arguments.name, access=arguments.access)
+    return print_outcome(arguments, report, visible(report["message"]))
+
+
+def _unshare(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    # A name always: without one the tool would take the session back from everybody.
+    report = sessions.manage(sessions.find(arguments.session), "unshare", text=arguments.name)
+    return print_outcome(arguments, report, visible(report["message"]))
+
+
+def _shared_with(session_id: str) -> list[dict[str, str]]:
+    """With whom a session of this user is shared, by what is on disk; a remark on stderr if that cannot be read."""
+    shares = Shares(database_in(load_settings().state_dir))
+    try:
+        shares.refresh()
+    except OSError as error:
+        print(f"With whom it is shared cannot be read: {error}", file=sys.stderr)
+    return SessionAccess(shares, lambda _: (), lambda _: None).sharing(session_id, LOCAL).rows or []
 
 
 # -- worktrees ----------------------------------------------------------------------------------------------------

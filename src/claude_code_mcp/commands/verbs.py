@@ -22,7 +22,7 @@ from ..client.resource_reader import Report
 from ..errors import InvalidArgument
 from ..model.options import BYPASS
 from ..model.question import Choice, QuestionKind
-from ..model.text import age, clip, clip_line, visible
+from ..model.text import age, clip, clip_line, sharing_line, visible
 from ..shared.client import CallFailed, McpClient, NotRunning
 from .conventions import (
     ExitCode,
@@ -140,7 +140,8 @@ def _row(session: Mapping[str, Any]) -> tuple[str, ...]:
         f"${cost:.4f}" if cost is not None else "-",
         _short_path(session.get("projectDirectory") or "-"),
         visible(clip_line(asks[0], _LONGEST)) + more if asks else "",
-        visible(clip_line(session["displayText"], _LONGEST)),
+        (f"[{visible(session['owner'])}] " if session.get("owner") else "")
+        + visible(clip_line(session["displayText"], _LONGEST)),
     )
 
 
@@ -363,6 +364,8 @@ def _summary(report: Report) -> list[str]:
         "stalled": f"nothing for {report['stalledSeconds']} s" if report.get("stalledSeconds") else None,
         "retrying": report.get("retrying"),
         "queued": report.get("queued"),
+        "owner": report.get("owner"),
+        "shared": f"with {sharing_line(shared_with)}" if (shared_with := report.get("sharedWith")) else None,
         "error": error_text(report),
     }
     return [f"{name:<9} {visible(str(value))}" for name, value in facts.items() if value is not None]

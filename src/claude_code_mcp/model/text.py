@@ -7,7 +7,7 @@ the text. Secrets must be taken out of a text before it is shortened or paged: h
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -73,6 +73,11 @@ def json_parts(value: Any) -> Iterator[Any]:
 def clip(text: str, longest: int, ending: str = "…") -> str:
     """At most `longest` characters; where some are missing, the last of them are `ending`."""
     return text if len(text) <= longest else text[: longest - len(ending)].rstrip() + ending
+
+
+def sharing_line(shares: Iterable[Mapping[str, str]]) -> str:
+    """With whom a session is shared, and for what, as reports have it (`with`, `access`), in a line."""
+    return ", ".join(f"{share['with']} ({share['access']})" for share in shares)
 
 
 def clip_line(text: str, longest: int) -> str:

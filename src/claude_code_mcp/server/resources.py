@@ -249,7 +249,7 @@ class SessionResources:
             parts = ResultParts(self._service.redaction)
             inputs = [dump(entry) for entry in pending_inputs(session.questions, parts, _number(query))]
             return {"sessionId": session.id, "pendingInputs": inputs, "truncated": parts.truncated or []}
-        return self._status(session, address)
+        return self._status(session, address, caller)
 
     async def _events(self, session: SessionView, query: Mapping[str, str]) -> dict[str, Any]:
         cursor = query.get("cursor")
@@ -257,12 +257,13 @@ class SessionResources:
             return event_page(session, cursor)
         return await feed_page(session, cursor, _number(query, "wait"), self._service.redaction)
 
-    def _status(self, session: SessionView, address: ResourceAddress) -> dict[str, Any]:
+    def _status(self, session: SessionView, address: ResourceAddress, caller: Caller) -> dict[str, Any]:
         redactor = self._service.redaction
         if "part" in address.query:
             page = read_part(session, address.query["part"], _number(address.query), redactor)
             return {"sessionId": session.id, "part": page}
-        entry = dump(report(session, redactor, lines=0, asked_as=address.session_id))
+        sharing = self._service.access.sharing(session.id, caller.principal)
+        entry = dump(report(session, redactor, lines=0, asked_as=address.session_id, sharing=sharing))
         entry.pop("recentOutput", None)
         return {**entry, "workingDirectory": session.cwd, "live": session.live}
 

@@ -16,6 +16,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Container, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import InvalidArgument, LimitReached, PermissionDenied, SessionNotFound
@@ -34,6 +35,20 @@ OnTakenBack = Callable[[str], None]
 """Called with the id of a session that may be shared with fewer than before, or for less."""
 OnMoved = Callable[[str, str], None]
 """Called with the id that a shared session had, and the one that it goes on with."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSharing:
+    """Whose a session is, and with whom it is shared, as one principal who may watch it is told."""
+
+    owner: str | None
+    """None: the principal's own."""
+    shares: tuple[Share, ...]
+
+    @property
+    def rows(self) -> list[dict[str, str]] | None:
+        """As every interface reports it; None if it is shared with nobody."""
+        return [{"with": share.grantee, "access": str(share.access)} for share in self.shares] or None
 
 
 class SessionAccess:
@@ -99,6 +114,13 @@ class SessionAccess:
     def of(self, session_id: str) -> list[Share]:
         """With whom a session is shared."""
         return sorted(self._shares.of(session_id), key=lambda share: share.grantee)
+
+    def sharing(self, session_id: str, principal: str) -> SessionSharing:
+        """What a principal who may watch a session is told of whose it is and who else may."""
+        share = self._shares.found(session_id, self._names_of(principal))
+        owner = principal if share is None else share.owner
+        shares = tuple(share for share in self.of(session_id) if share.owner == owner)
+        return SessionSharing(None if owner == principal else owner, shares)
 
     def _names_of(self, principal: str) -> set[str]:
         return {principal, *(f"{GROUP}{group}" for group in self._groups_of(principal))}

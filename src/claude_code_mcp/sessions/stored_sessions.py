@@ -32,7 +32,7 @@ from .git import Git
 from .pull_requests import PullRequests
 from .registry import Sessions
 from .session import Session
-from .session_access import ObserverList, SessionAccess
+from .session_access import ObserverList, SessionAccess, SessionSharing
 from .session_library import ExportFormat, ReadPage, StoredConversation, TextHit
 from .worktree_changes import Unsaved, WorktreeChanges, WorktreePlan
 
@@ -246,6 +246,11 @@ class StoredSessions:
         """With whom a session is shared; whoever may watch it may know."""
         own_id, _ = await self._locate(session_id, caller)
         return self._access.of(own_id)
+
+    async def sharing(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> SessionSharing:
+        """The same, with whose it is if it is not the caller's."""
+        own_id, _ = await self._locate(session_id, caller)
+        return self._access.sharing(own_id, caller.principal)
 
     async def _locate(self, session_id: str, caller: Caller, *, own: bool = False) -> tuple[str, Stores]:
         """The id under which a session goes on, and where it is kept; SessionNotFound unless it is the caller's or, if

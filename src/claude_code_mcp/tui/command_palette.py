@@ -47,6 +47,8 @@ COMMANDS = (
     PersonCommand("unarchive", "put it back on the list", "", True),
     PersonCommand("fork", "copy the conversation into a session of its own", "", True),
     PersonCommand("export", "write the conversation to a file", "", True),
+    PersonCommand("share", "let somebody else watch it, or answer too", "", True),
+    PersonCommand("unshare", "take that back from somebody", "", True),
     PersonCommand("cancel", "end the session: it takes no more messages", "", True),
     PersonCommand("delete", "remove the session for good", "", True),
     PersonCommand("costs", "what sessions have cost", "F4"),

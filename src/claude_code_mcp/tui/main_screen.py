@@ -289,7 +289,8 @@ class MainScreen(Screen[None]):
         title = row.title if row is not None else ("new session" if self.current is None else "")
         problem = visible(self._link.problem or self.problem)
         asking = asking_elsewhere(self.rows, self.current)
-        top = top_line(title, asking, problem, palette, is_preview=self.preview.is_shown)
+        sharing = row.sharing if row is not None else ""
+        top = top_line(title, asking, problem, palette, is_preview=self.preview.is_shown, sharing=sharing)
         self.query_one("#top", Static).update(top)
         self.query_one("#status", Static).update(status_line(self.pump.conversation, self._clock(), palette))
 

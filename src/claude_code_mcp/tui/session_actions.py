@@ -69,6 +69,8 @@ class SessionActions:
             "mode": lambda mode: self._manage("mode", text=mode) if mode else self._run(self._pick_mode()),
             "export": lambda kind: self._manage("export", format=kind) if kind else self._run(self._pick_export()),
             "diff": lambda _: self._for_target(self._show_changes),
+            "share": lambda name: self._for_target(partial(self._share, name)),
+            "unshare": lambda name: self._for_target(partial(self._unshare, name)),
             "discard": lambda _: self._for_target(self._discard),
             "rewind": lambda _: self._for_target(self._rewind),
             "cancel": lambda _: self._for_target(self._cancel),
@@ -199,6 +201,35 @@ class SessionActions:
         if action == "fork":
             self._on_screen.open(done["sessionId"])
         return True
+
+    # -- sharing ----------------------------------------------------------------------------------------------
+
+    async def _share(self, name: str, session_id: str) -> None:
+        name = name or await self._app.push_screen_wait(AskLine("Share it with (a person, or group:NAME)"))
+        if not name:
+            return
+        kinds = [("watch", "to watch it"), ("answer", "to answer its questions and write to it, too")]
+        access = await self._app.push_screen_wait(Pick(visible(f"Share it with {name}"), kinds))
+        if access is not None:
+            await self._managed(session_id, "share", {"text": name, "access": access})
+
+    async def _unshare(self, name: str, session_id: str) -> None:
+        """Takes it back from somebody; without a name, those that it is shared with are offered."""
+        if not name:
+            report = await self.ask(lambda sessions: sessions.manage(session_id, "shares"))
+            if report is None:
+                return
+            names = [share["with"] for share in report.get("sharedWith") or ()]
+            if not names:
+                self._app.notify("It is shared with nobody.")
+                return
+            chosen = await self._app.push_screen_wait(
+                Pick("Take it back from", [(each, visible(each)) for each in names])
+            )
+            if chosen is None:
+                return
+            name = chosen
+        await self._managed(session_id, "unshare", {"text": name})
 
     # -- what is lost for good: only after a yes --------------------------------------------------------------
 

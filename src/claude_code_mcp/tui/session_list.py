@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from ..model.text import age, clip_line, visible
+from ..model.text import age, clip_line, sharing_line, visible
 from .blocks import ShownConversation
 from .drawn_blocks import Palette
 
@@ -43,6 +43,9 @@ class SessionRow:
     cost: str
     in_memory: bool
     timestamp: str
+    owner: str = ""
+    """Whose it is, if somebody else has shared it."""
+    shared_with: str = ""
 
     @property
     def sign(self) -> str:
@@ -51,14 +54,21 @@ class SessionRow:
     @property
     def searched(self) -> str:
         """What the terms of a filter are looked for in."""
-        return " ".join((self.title, self.project, self.state, self.id, *self.asks)).casefold()
+        return " ".join((self.title, self.project, self.state, self.id, self.owner, *self.asks)).casefold()
 
     @property
     def details(self) -> str:
         """The second line of the row."""
         if self.asks:
             return self.asks[0]
-        return " · ".join(filter(None, (self.project, self.age, self.cost)))
+        shared = f"of {self.owner}" if self.owner else "shared" if self.shared_with else ""
+        return " · ".join(filter(None, (shared, self.project, self.age, self.cost)))
+
+    @property
+    def sharing(self) -> str:
+        """Whose it is and who else may see it, for the line above the conversation; empty for what is nobody else's."""
+        owner = f"of {self.owner}" if self.owner else ""
+        return " · ".join(filter(None, (owner, f"shared with {self.shared_with}" if self.shared_with else "")))
 
 
 def row_of(listed: Mapping[str, Any], now: float) -> SessionRow:
@@ -74,6 +84,8 @@ def row_of(listed: Mapping[str, Any], now: float) -> SessionRow:
         cost=f"${cost:.2f}" if cost else "",
         in_memory=listed.get("activeStatus") is not None,
         timestamp=listed["timestamp"],
+        owner=visible(clip_line(listed.get("owner") or "", 60)),
+        shared_with=visible(clip_line(sharing_line(listed.get("sharedWith") or ()), 200)),
     )
 
 
@@ -296,9 +308,11 @@ def status_line(conversation: ShownConversation | None, now: float, palette: Pal
     return text
 
 
-def top_line(title: str, asking: int, problem: str, palette: Palette, *, is_preview: bool = False) -> Text:
-    """Which session is shown, whether only while the person goes through the list, how many questions wait in others,
-    and whether there is a server."""
+def top_line(
+    title: str, asking: int, problem: str, palette: Palette, *, is_preview: bool = False, sharing: str = ""
+) -> Text:
+    """Which session is shown and with whom it is shared, whether only while the person goes through the list, how many
+    questions wait in others, and whether there is a server."""
     text = Text(no_wrap=True, overflow="ellipsis")
     if problem:
         text.append(f" no server: {problem} ", palette.style("bad") + palette.style("found"))
@@ -307,7 +321,8 @@ def top_line(title: str, asking: int, problem: str, palette: Palette, *, is_prev
         text.append(f" {asking} ask{'s' if asking == 1 else ''} elsewhere: Ctrl+N ", palette.style("ask"))
     if is_preview:
         text.append(" preview: Enter opens, Esc goes back ", palette.style("prompt"))
-    return text.append(f" {title}", palette.style("head"))
+    text.append(f" {title}", palette.style("head"))
+    return text.append(f" · {sharing}", palette.style("quiet")) if sharing else text
 
 
 def _short(number: int) -> str:

@@ -329,12 +329,13 @@ async def claude_code_session(call: Call, arguments: SessionAction) -> Reply:
             "CLAUDE_CODE_MCP_ALLOW_SENSITIVE_SESSION_DETAILS=1."
         )
     if arguments.action == "list":
-        return session_infos(call.service.sessions(principal=call.principal), sensitive)
+        sessions = call.service.sessions(principal=call.principal)
+        return session_infos([(session, call.sharing(session)) for session in sessions], sensitive)
     if arguments.session_id is None:
         raise InvalidArgument(f"sessionId: required for {arguments.action}", field="sessionId")
     if arguments.action == "cancel":
         session = await call.service.cancel(arguments.session_id, caller=call.caller)
-        return session_infos([session], sensitive, f"Session {session.id} was cancelled.")
+        return session_infos([(session, call.sharing(session))], sensitive, f"Session {session.id} was cancelled.")
     session = await call.service.find(arguments.session_id, caller=call.caller)
     if arguments.action == "get" and arguments.part is not None:
         return SessionInfos(part=read_part(session, arguments.part, arguments.offset or 0, call.service.redaction))
@@ -349,7 +350,7 @@ async def claude_code_session(call: Call, arguments: SessionAction) -> Reply:
         await call.detach(session.id)
         await wait_for_rest(call, session, arguments.wait_seconds)
     questions = open_questions(call, session) if arguments.wait_seconds else None
-    return questions or session_details(session, sensitive, call.service.redaction)
+    return questions or session_details(session, sensitive, call.service.redaction, call.sharing(session))
 
 
 # -- the bypass switch ----------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from ...model.question import Answer, Scope
 from ...service import Service
 from ...sessions.acceptance import PendingTurn
 from ...sessions.session import Session, SessionView
+from ...sessions.session_access import SessionSharing
 from ...shared.hello import PERSON
 from ...store.event_log import Subscription
 from ..dialogs import CONFIRM, SHOWN, Dialogs, confirmation, confirmed
@@ -212,6 +213,10 @@ class Call:
     @property
     def principal(self) -> str:
         return self.caller.principal
+
+    def sharing(self, session: SessionView) -> SessionSharing:
+        """What the caller is told of whose a session is, and with whom it is shared."""
+        return self.service.access.sharing(session.id, self.principal)
 
     def check_mode(self, permission_mode: str | None) -> None:
         """Refuses a mode that is switched off for the caller, at this client."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import mcp_types as types
 from pydantic import Field, StringConstraints
+from pydantic.json_schema import SkipJsonSchema
 
 from ...errors import InvalidArgument, PermissionDenied
 from ...model.caller import Caller
@@ -139,6 +140,9 @@ class Managed(ToolOutput):
     session_id: str | None = None
     message: str | None = None
     path: str | None = None
+    owner: SkipJsonSchema[str | None] = None
+    shared_with: SkipJsonSchema[list[dict[str, str]] | None] = None
+    """With whom the session is shared now; for the actions about that."""
     error: ErrorInfo | None = None
 
     def text(self) -> str:
@@ -175,18 +179,18 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
 
 async def _share(call: Call, arguments: ManageSession) -> Reply:
     stored, session_id, caller = call.service.stored, arguments.session_id, call.caller
-    match arguments.action:
-        case "share":
-            access = Access(arguments.access or "watch")
-            await stored.share(session_id, _needed(arguments.text), access, caller=caller)
-            message = f"{arguments.text} may {access} it."
-        case "unshare":
-            ended = await stored.unshare(session_id, arguments.text, caller=caller)
-            message = f"No longer shared with {', '.join(ended)}." if ended else "It was not shared with them."
-        case _:
-            shares = await stored.shares(session_id, caller=caller)
-            message = "\n".join(f"{share.grantee}: {share.access}" for share in shares) or "It is shared with nobody."
-    return Managed(session_id=session_id, message=message)
+    done = ""
+    if arguments.action == "share":
+        access = Access(arguments.access or "watch")
+        await stored.share(session_id, _needed(arguments.text), access, caller=caller)
+        done = f"{arguments.text} may {access} it."
+    elif arguments.action == "unshare":
+        ended = await stored.unshare(session_id, arguments.text, caller=caller)
+        done = f"No longer shared with {', '.join(ended)}." if ended else "It was not shared with them."
+    sharing = await stored.sharing(session_id, caller=caller)
+    listed = "\n".join(f"{share.grantee}: {share.access}" for share in sharing.shares)
+    message = done or listed or "It is shared with nobody."
+    return Managed(session_id=session_id, message=message, owner=sharing.owner, shared_with=sharing.rows or [])
 
 
 async def _work(call: Call, arguments: ManageSession) -> Reply:

@@ -5,14 +5,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import mcp_types as types
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from ...model.caller import Caller
 from ...model.options import PERMISSION_MODES, SessionOptions
 from ...model.outcome import SESSION_TOOL_STATUS, State
-from ...model.text import iso
+from ...model.text import iso, sharing_line
 from ...service import Service
 from ...sessions.messages import UserMessage
 from ...sessions.session import Session
+from ...sessions.session_access import SessionSharing
 from ...store.catalogue import Entry
 from .base import (
     ABOUT_IMAGES,
@@ -146,6 +148,7 @@ class ListedSession(ToolOutput):
     """Its open questions, a line each."""
     owner: str | None = None
     """Whose it is, if somebody else has shared it."""
+    shared_with: SkipJsonSchema[list[dict[str, str]] | None] = None
 
 
 class SessionList(ToolOutput):
@@ -164,6 +167,8 @@ class SessionList(ToolOutput):
                     row.display_text,
                 )
             )
+            + (f"  [of {row.owner}]" if row.owner else "")
+            + (f"  [shared with {sharing_line(row.shared_with)}]" if row.shared_with else "")
             + (f"\n    {row.mention}" if row.mention else "")
             for row in self.sessions or []
         ]
@@ -247,6 +252,7 @@ async def get_status(call: Call, arguments: GetStatus) -> Reply:
         cursor=arguments.cursor,
         notice=notice,
         asked_as=arguments.session_id,
+        sharing=call.sharing(session),
     )
 
 
@@ -297,12 +303,17 @@ async def session_list(
     shown = entries[:limit]
     in_memory = {session.id: session for session in service.sessions(principal=caller.principal)}
     last_states = await service.last_states((entry.session_id for entry in shown), caller=caller)
-    owners = service.access.owners_for(caller.principal)
     listed = [
-        _listed_session(entry, in_memory.get(entry.session_id), last_states.get(entry.session_id)) for entry in shown
+        _listed_session(
+            entry,
+            in_memory.get(entry.session_id),
+            last_states.get(entry.session_id),
+            service.access.sharing(entry.session_id, caller.principal),
+        )
+        for entry in shown
     ]
     return SessionList(
-        sessions=[session.model_copy(update={"owner": owners.get(session.session_id)}) for session in listed],
+        sessions=listed,
         next_offset=offset + limit if len(entries) > limit else None,
         error=_not_recorded(in_memory.values()) or await not_read(service, caller),
     )
@@ -316,7 +327,9 @@ def _not_recorded(sessions: Iterable[Session]) -> ErrorInfo | None:
     return ErrorInfo(code="NOT_SAVED", message=f"Of {', '.join(failures)}: {next(iter(failures.values()))}")
 
 
-def _listed_session(entry: Entry, session: Session | None, last_state: State | None) -> ListedSession:
+def _listed_session(
+    entry: Entry, session: Session | None, last_state: State | None, sharing: SessionSharing
+) -> ListedSession:
     # What is recorded on disk or, of a session in memory, what is known of it there if that is more.
     costs = (entry.cost_usd, session.usage.cost_usd if session else None)
     return ListedSession(
@@ -336,6 +349,8 @@ def _listed_session(entry: Entry, session: Session | None, last_state: State | N
         pinned=entry.pinned or None,
         mention=entry.mention,
         asks=[question.description for question in session.questions] or None if session else None,
+        owner=sharing.owner,
+        shared_with=sharing.rows,
     )
 
 
@@ -361,7 +376,15 @@ async def _result(
         return Acknowledgement(session_id=session.id, status=status_of(session))
     questions = await _wait(call, session, seconds, message, since=since, late=late)
     notice, redactor = _notice(call, session, late), call.service.redaction
-    return questions or report(session, redactor, cursor=since, notice=notice, asked_as=asked_as, message=message)
+    return questions or report(
+        session,
+        redactor,
+        cursor=since,
+        notice=notice,
+        asked_as=asked_as,
+        message=message,
+        sharing=call.sharing(session),
+    )
 
 
 def _accept_answers(call: Call, session: Session) -> str:

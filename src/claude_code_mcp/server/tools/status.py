@@ -19,11 +19,12 @@ from ...model.options import Worktree
 from ...model.outcome import CODE_TOOL_STATUS, SESSION_TOOL_STATUS, OutcomeCode, State
 from ...model.outcome import Outcome as TurnOutcome
 from ...model.question import Question
-from ...model.text import as_json, cut, iso
+from ...model.text import as_json, cut, iso, sharing_line
 from ...questions.presentation import Redaction
 from ...sessions.launcher import notices_of
 from ...sessions.messages import UserMessage
 from ...sessions.session import SessionView
+from ...sessions.session_access import SessionSharing
 from .base import ResultParts, ToolOutput, dump, render_page, render_truncated
 from .context import how_to_answer, how_to_wait
 
@@ -104,6 +105,9 @@ class SessionReport(ToolOutput):
     queued: str | None = None
     memory_bytes: int | None = None
     worktree: dict[str, Any] | None = None
+    owner: SkipJsonSchema[str | None] = None
+    """Whose it is, if somebody else has shared it."""
+    shared_with: SkipJsonSchema[list[dict[str, str]] | None] = None
     structured_output: Any = None
     notice: str | None = None
     truncated: list[dict[str, Any]] | None = None
@@ -147,13 +151,14 @@ def report(
     notice: str | None = None,
     asked_as: str | None = None,
     message: UserMessage | None = None,
+    sharing: SessionSharing | None = None,
 ) -> SessionReport:
     """The full report: output after `cursor` (at most `lines` of it), or the last `lines` lines. Parts that are too
     long for it are cut and named in `truncated`.
 
     A cursor from before the session was last loaded gets all output that is kept, and a notice: nothing is skipped
     silently. With a `message`, status and result are those of that message as soon as it has an outcome. `asked_as` is
-    the id under which the caller knows the session.
+    the id under which the caller knows the session; `sharing` is what the caller is told of that.
     """
     parts = ResultParts(redactor)
     start, known = _start(session, cursor)
@@ -180,6 +185,8 @@ def report(
         queued=session.queued,
         memory_bytes=session.memory_bytes,
         worktree=worktree_report(session),
+        owner=sharing.owner if sharing is not None else None,
+        shared_with=sharing.rows if sharing is not None else None,
         structured_output=parts.data("structuredOutput", outcome.structured_output, _MAX_STRUCTURE)
         if outcome
         else None,
@@ -318,8 +325,9 @@ def render(report: SessionReport) -> str:
         parts.append(f"[not started yet: {report.queued}]")
     if report.worktree:
         parts.append(f"[in the worktree {report.worktree['path']}, on branch {report.worktree['branch']}]")
-    if report.notice:
-        parts.append(f"[{report.notice}]")
+    owner = f"{report.owner} has shared it" if report.owner else None
+    shared = f"shared with {sharing_line(report.shared_with)}" if report.shared_with else None
+    parts += [f"[{remark}]" for remark in (owner, shared, report.notice) if remark]
     if report.error:
         parts.append(f"Ended with {report.error.code}: {report.error.message}")
     return "\n".join(parts)
@@ -451,6 +459,8 @@ class SessionInfo(ToolOutput):
     system_prompt: Any = None
     agents: Any = None
     additional_directories: list[str] | None = None
+    owner: str | None = None
+    shared_with: list[dict[str, str]] | None = None
 
 
 class SessionInfos(ToolOutput):
@@ -549,18 +559,23 @@ def _model_usage(outcome: TurnOutcome) -> dict[str, Any] | None:
     return by_model or None
 
 
-def session_infos(sessions: Iterable[SessionView], sensitive: bool, message: str | None = None) -> SessionInfos:
-    """Rows of a list of sessions; `sensitive` adds directories, prompts and agents."""
-    return SessionInfos(sessions=[dump(_session_info(session, sensitive)) for session in sessions], message=message)
+def session_infos(
+    sessions: Iterable[tuple[SessionView, SessionSharing]], sensitive: bool, message: str | None = None
+) -> SessionInfos:
+    """Rows of a list of sessions, each with whose it is; `sensitive` adds directories, prompts and agents."""
+    rows = [dump(_session_info(session, sensitive, sharing)) for session, sharing in sessions]
+    return SessionInfos(sessions=rows, message=message)
 
 
-def session_details(session: SessionView, sensitive: bool, redactor: Redaction) -> SessionInfos:
+def session_details(
+    session: SessionView, sensitive: bool, redactor: Redaction, sharing: SessionSharing
+) -> SessionInfos:
     """One session with what its last turn has come to: its result and output, and what it waits for."""
     details = report(session, redactor).model_dump(mode="json", by_alias=True, exclude_none=True, include=_DETAILS)
-    return SessionInfos(sessions=[{**dump(_session_info(session, sensitive)), **details}])
+    return SessionInfos(sessions=[{**dump(_session_info(session, sensitive, sharing)), **details}])
 
 
-def _session_info(session: SessionView, sensitive: bool) -> SessionInfo:
+def _session_info(session: SessionView, sensitive: bool, sharing: SessionSharing) -> SessionInfo:
     options = session.options
     prompt = options.system_prompt
     hidden = {
@@ -578,5 +593,7 @@ def _session_info(session: SessionView, sensitive: bool) -> SessionInfo:
         total_cost_usd=session.usage.cost_usd,
         model=options.model,
         permission_mode=options.permission_mode,
+        owner=sharing.owner,
+        shared_with=sharing.rows,
         **(hidden if sensitive else {}),
     )
