@@ -246,7 +246,8 @@ class _Taking:
             # One at a time: several messages may have found its machine gone.
             async with lock:
                 held = self._holdings.held(session_id)
-                if held is not None and self._holdings.valid(held):
+                # With its epoch it is here already, and was perhaps not confirmed yet since this machine came back.
+                if held is not None and (await self._holdings.claim(session_id, principal)).epoch == held.epoch:
                     return Taken()
                 return await self._take(session_id, principal)
         finally:
