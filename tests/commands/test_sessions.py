@@ -145,3 +145,8 @@ async def test_a_worktree_is_seen_merged_and_discarded_from_the_shell(
     assert (refused.returncode, "1 ignored path" in refused.stderr) == (2, True)
     assert (await asyncio.to_thread(sessions, state, "discard", short, "--yes")).returncode == 0
     assert git(repo, "worktree", "list").count("\n") == 0
+
+
+def test_without_a_fleet_no_session_is_moved(environment: dict[str, str]) -> None:
+    refused = sessions(environment, "move", "0b7c9c52", "--to", "desk")
+    assert (refused.returncode, "There is no fleet" in refused.stderr) == (5, True)

@@ -428,6 +428,8 @@ async def test_tools_say_that_a_machine_can_be_named(machines: TwoMachines) -> N
         "claude_code_query",
     }
     assert "machine" not in tools["claude_get_status"]
+    assert "move" in tools["claude_manage_session"]["action"]["enum"]
+    assert {"machine", "wait"} <= tools["claude_manage_session"].keys()
 
 
 async def test_a_machine_takes_no_more_connections_than_it_may(

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -267,6 +267,140 @@ async def test_a_copied_key_is_found_and_the_machine_that_was_first_stops(
     assert turns.calls == ["pause"]
     assert not a.valid(holding)
     await copy.close()
+
+
+# -- many sessions to confirm -----------------------------------------------------------------------------------------
+
+
+class GuardedOwnership:
+    """The bucket, whose confirmations each wait until they are let through."""
+
+    def __init__(self, bucket: OwnershipBucket) -> None:
+        self._bucket = bucket
+        self.read, self.claim, self.release = bucket.read, bucket.claim, bucket.release
+        self.begun: list[str] = []
+        self.running: set[str] = set()
+        self.let_through = asyncio.Semaphore(0)
+        self.when_begun: Callable[[str], None] = lambda _: None
+
+    async def confirm(self, holding: Holding) -> Holding:
+        assert holding.session_id not in self.running, "two confirmations of one session at once"
+        self.when_begun(holding.session_id)
+        self.begun.append(holding.session_id)
+        self.running.add(holding.session_id)
+        try:
+            await self.let_through.acquire()
+            return await self._bucket.confirm(holding)
+        finally:
+            self.running.discard(holding.session_id)
+
+
+class ConfirmingMachine:
+    """A machine with two sessions whose lease has lapsed and is regained, and which is about to confirm the first."""
+
+    def __init__(self, connection: FleetConnection, bucket: OwnershipBucket) -> None:
+        self.now, self.turns, self.reports = ManualClock(), RecordedTurns(), 0
+        self.ownership = GuardedOwnership(bucket)
+        self.lease = MachineLease(connection, "a", self._report, FencingClock(self.now))
+        self.holdings = Holdings(self.lease, self.ownership, self.turns)
+        self.begun_without_lease: list[str] = []
+        self.ownership.when_begun = self._note
+
+    def _note(self, session_id: str) -> None:
+        if not self.lease.standing:
+            self.begun_without_lease.append(session_id)
+
+    def _report(self) -> bytes:
+        self.reports += 1
+        return b"{}"
+
+    def lapse(self) -> None:
+        self.now.time += 60
+        assert not self.lease.standing
+
+    async def renewed(self) -> None:
+        before = self.reports
+        self.lease.renew_now()
+        await until_true(lambda: self.reports > before and self.lease.standing)
+
+
+@asynccontextmanager
+async def confirming(connection: FleetConnection) -> AsyncIterator[tuple[ConfirmingMachine, Holding, Holding]]:
+    at = ConfirmingMachine(connection, await OwnershipBucket.opened(connection))
+    async with at.lease.kept():
+        first, second = await at.holdings.claim("s1", "alice"), await at.holdings.claim("s2", "alice")
+        at.lapse()
+        await at.renewed()
+        await until_true(lambda: at.ownership.begun == ["s1"])
+        yield at, first, second
+
+
+async def test_the_lease_is_renewed_while_sessions_are_confirmed(fleet: FleetConnection) -> None:
+    async with confirming(fleet) as (at, first, second):
+        for _ in range(3):
+            await at.renewed()
+        assert at.ownership.begun == ["s1"]
+        assert not at.holdings.valid(first)
+        assert not at.holdings.valid(second)
+        at.ownership.let_through.release()
+        await until_true(lambda: at.ownership.begun == ["s1", "s2"])
+        assert at.holdings.valid(first), "each goes on when it is confirmed, and not when all are"
+        assert not at.holdings.valid(second)
+        at.ownership.let_through.release()
+        await until_true(lambda: at.holdings.valid(second))
+        assert at.turns.calls == ["pause", "resume 1", "resume 1"]
+
+
+async def test_a_lapse_in_the_middle_makes_all_unconfirmed_again(fleet: FleetConnection) -> None:
+    async with confirming(fleet) as (at, first, second):
+        at.ownership.let_through.release()
+        await until_true(lambda: at.ownership.begun == ["s1", "s2"])
+        assert at.holdings.valid(first)
+        at.lapse()
+        await at.renewed()
+        # The answer that was on its way is from before the lapse.
+        at.ownership.let_through.release()
+        await until_true(lambda: len(at.ownership.begun) == 3)
+        assert not at.holdings.valid(first)
+        assert not at.holdings.valid(second)
+        at.ownership.let_through.release()
+        at.ownership.let_through.release()
+        await until_true(lambda: at.holdings.valid(first) and at.holdings.valid(second))
+        assert at.turns.calls == ["pause", "resume 1", "pause", "resume 1", "resume 1"]
+
+
+async def test_nothing_is_confirmed_while_the_lease_does_not_stand(fleet: FleetConnection) -> None:
+    """Another machine that reads it then could still take the session before the next renewal is stored."""
+    async with confirming(fleet) as (at, first, second):
+        at.lapse()
+        for _ in range(3):
+            at.ownership.let_through.release()
+        await until_true(lambda: at.holdings.valid(first) and at.holdings.valid(second))
+        assert at.begun_without_lease == []
+
+
+async def test_a_claim_waits_for_the_confirmation_and_goes_on_with_the_same_epoch(fleet: FleetConnection) -> None:
+    async with confirming(fleet) as (at, first, second):
+        # One that is being confirmed, and one whose turn would come later.
+        claims = [asyncio.ensure_future(at.holdings.claim(name, "alice")) for name in ("s1", "s2")]
+        await until_true(lambda: sorted(at.ownership.begun) == ["s1", "s2"])
+        assert not any(claim.done() for claim in claims)
+        at.ownership.let_through.release()
+        at.ownership.let_through.release()
+        claimed = await asyncio.gather(*claims)
+        assert [each.epoch for each in claimed] == [first.epoch, second.epoch]
+        assert at.turns.calls == ["pause", "resume 1", "resume 1"], "what was paused goes on, once"
+
+
+async def test_a_session_that_is_given_up_while_it_is_confirmed_is_free_and_not_lost(fleet: FleetConnection) -> None:
+    async with confirming(fleet) as (at, first, second):
+        await at.holdings.release(first)
+        at.ownership.let_through.release()
+        at.ownership.let_through.release()
+        await until_true(lambda: at.holdings.valid(second))
+        assert at.turns.calls == ["pause", "resume 1"]
+        assert await at.holdings.holder("s1") is None
+        assert at.holdings.held("s1") is None
 
 
 # -- a machine as a process of its own --------------------------------------------------------------------------------

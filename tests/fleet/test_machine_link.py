@@ -68,9 +68,12 @@ async def backend_machine(
     url: str,
     on_call: Callable[[sdk.Context, types.CallToolRequestParams], Awaitable[Any]],
     take: TakeSession | None = None,
+    machine_id: str = "m",
 ) -> AsyncIterator[FleetConnection]:
     connection, started = await connect(url), Started()
-    serving = asyncio.ensure_future(serve_machine(connection, "m", Backend(on_call), take=take, task_status=started))
+    serving = asyncio.ensure_future(
+        serve_machine(connection, machine_id, Backend(on_call), take=take, task_status=started)
+    )
     await started.event.wait()
     try:
         yield connection

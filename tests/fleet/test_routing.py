@@ -52,6 +52,16 @@ def test_a_request_goes_where_its_subject_is(method: str, params: dict[str, Any]
     assert (found.goal, found.key) == (goal, key)
 
 
+def test_a_session_is_moved_by_the_gateway_to_a_machine_that_must_be_named() -> None:
+    asked = tool_call("claude_manage_session", sessionId=SESSION, action="move", machine="desk", wait=True)
+    target = route("tools/call", asked, "ann")
+    assert (target.goal, target.key, target.move_to) == (Goal.SESSION, SESSION.lower(), "desk")
+    assert target.params["arguments"] == {"sessionId": SESSION, "action": "move", "wait": True}
+    for wrong in ({"action": "move"}, {"action": "pin", "machine": "desk"}):
+        with pytest.raises(InvalidArgument, match="machine"):
+            route("tools/call", tool_call("claude_manage_session", sessionId=SESSION, **wrong), "ann")
+
+
 def test_what_is_for_the_gateway_is_not_sent_on() -> None:
     arguments = {"prompt": "x", "machine": "a", "labels": ["gpu"], "workingDirectory": "/w", "messageKey": "k"}
     found = route("tools/call", tool_call("claude_create_session", **arguments), "ann")

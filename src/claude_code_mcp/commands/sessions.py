@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..client.connections import NoServer
 from ..client.live_sessions import LiveSessions
 from ..config import load_settings
 from ..errors import SessionNotFound
@@ -23,14 +24,25 @@ from ..sessions.homes import Home
 from ..sessions.session_access import SessionAccess
 from ..sessions.session_library import SessionLibrary
 from ..sessions.worktree_changes import WorktreeChanges
-from ..shared.client import ask_shared
+from ..shared.client import CallFailed, NotRunning, ask_shared
 from ..state.documents import Mark
 from ..state.shares import Shares
 from ..state.state_directory import database_in
 from ..store.catalogue import Catalogue, Entry
 from ..store.transcript_export import Detail
-from .conventions import ExitCode, add_json, agreed, camel_names, failed, positive, print_json, print_outcome
-from .verbs import add_target, at_server
+from .conventions import (
+    ExitCode,
+    Unavailable,
+    add_json,
+    agreed,
+    camel_names,
+    exit_code_of,
+    failed,
+    positive,
+    print_json,
+    print_outcome,
+)
+from .verbs import add_target, at_server, target_of
 
 _FIRST_LINES = 20
 _MOST_SESSIONS = 1_000_000
@@ -93,6 +105,11 @@ def _add_care(actions: Any) -> None:
     merge.add_argument("--message", "-m", metavar="TEXT", help="commits what is uncommitted there, with this message")
     discard = _with_session(actions, "discard", "remove its worktree and its branch", _discard)
     discard.add_argument("--yes", action="store_true", help="do not ask, whatever is lost")
+    move = _with_session(actions, "move", "have it go on at another machine of the fleet, with its tree", _move)
+    move.add_argument("--to", required=True, metavar="MACHINE", help="name or id; `fleet status` lists them")
+    move.add_argument("--wait", action="store_true", help="after the turn that is running; else it is refused then")
+    move.add_argument("--without-tree", action="store_true", help="also if its files cannot be saved: they stay behind")
+    add_target(move)
 
 
 def _add_sharing(actions: Any) -> None:
@@ -307,6 +324,38 @@ def _shared_with(session_id: str) -> list[dict[str, str]]:
     except OSError as error:
         print(f"With whom it is shared cannot be read: {error}", file=sys.stderr)
     return SessionAccess(shares, lambda _: (), lambda _: None).sharing(session_id, LOCAL).rows or []
+
+
+# -- moving -------------------------------------------------------------------------------------------------------
+
+_NO_FLEET = "There is no fleet that it could be moved in: `claude-code-mcp fleet up` makes one."
+
+
+def _move(arguments: argparse.Namespace) -> int:
+    """Asks the gateway, which the clients of a fleet share as those of one machine share its server."""
+    try:
+        client = target_of(arguments).join()
+    except NoServer:
+        if arguments.url:
+            raise
+        raise Unavailable(_NO_FLEET) from None
+    with client:
+        sessions = LiveSessions(client)
+        if not any(sessions.takes(tool, "machine") for tool in ("claude_create_session", "claude_code")):
+            raise Unavailable(_NO_FLEET)
+        more = {"wait": arguments.wait, "confirm": arguments.without_tree}
+        try:
+            found = sessions.find(arguments.session)
+            moved = sessions.manage(
+                found, "move", machine=arguments.to, **{name: True for name, value in more.items() if value}
+            )
+        except CallFailed as error:
+            return failed(str(error), exit_code_of(error.code))
+        except NotRunning as error:
+            raise Unavailable(f"{error}; the session is where it was, or goes on with its next message") from None
+    lost = moved.get("withoutTree")
+    left = f" Its files did not come along: {lost}" if lost else ""
+    return print_outcome(arguments, moved, visible(f"{moved['message']}{left}"))
 
 
 # -- worktrees ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 from nats.errors import Error as NatsError
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
-from ..errors import PermissionDenied, SessionNotFound, UpstreamUnavailable
+from ..errors import PermissionDenied, SessionBusy, SessionNotFound, UpstreamUnavailable
 from ..model.outcome import OutcomeCode
 from ..server import sdk
 from ..server.sdk import Context
@@ -44,6 +44,8 @@ class Dispatch:
         self._connection = connection
         self._fleet = fleet
         self._choose = choose
+        self._moving: dict[str, MachineIdentity] = {}
+        """Session → the machine that it is being moved to."""
         self.leaving = False
         """Whether the gateway is about to end: what is cut off from then on goes on at its machine."""
 
@@ -59,6 +61,8 @@ class Dispatch:
             return await self._follow(client, context, target)
         if target.goal is Goal.ALL:
             return await self._ask_all(client, context, target)
+        if target.move_to:
+            return await self._move(client, context, target)
         taken = Taken()
         try:
             machine = await self._machine(client, context, target)
@@ -123,7 +127,8 @@ class Dispatch:
 
     async def _taken_over(self, principal: str, session_id: str, gone: str) -> tuple[MachineIdentity, Taken]:
         """Another machine for a session, once that has taken it over. Raises MachineUnavailable if it cannot."""
-        chosen = self._choose(self._machines(), PlacementRequest(principal))
+        # A message to a session that is being moved goes on where that is to go.
+        chosen = self._moving.get(session_id) or self._choose(self._machines(), PlacementRequest(principal))
         try:
             # Before the machine is asked: it may read nothing of a session that it was not given.
             holding = await self._fleet.give(session_id, principal, chosen.id)
@@ -138,6 +143,10 @@ class Dispatch:
             refused = refusal_in(reply.data)
         except (NatsError, TimeoutError):
             refused = "It does not answer."
+        except asyncio.CancelledError:
+            if holding is not None:  # the machine may never have been asked
+                await asyncio.shield(self._fleet.take_back(holding))
+            raise
         if not refused:
             return chosen, taken_in(reply.data)
         if holding is not None:
@@ -176,6 +185,77 @@ class Dispatch:
                 + ", ".join(each.machine.name for each in silent)
             )
         return machines[0]
+
+    # -- moving a session ---------------------------------------------------------------------------------------
+
+    async def _move(self, client: GatewayClient, context: Context, target: RequestRoute) -> dict[str, Any]:
+        """Has a session go on at another machine: the one that has it gives it away, the other one takes it.
+
+        The holder changes by compare-and-swap: the machine, nobody, the other one. Whatever ends in between, the fleet
+        has everything of the session by then, and its next message goes on with it.
+        """
+        session_id, principal = target.key, client.principal
+        goal = self._goal(target.move_to, principal)
+        source: MachineIdentity | None = None
+        gone = f"No machine holds session {session_id} just now."
+        try:
+            source = await self._holder(client, context, session_id)
+        except MachineUnavailable as problem:
+            gone = problem.message  # nobody is there to give it away, and nobody to ask
+        if source is not None and source.id == goal.id:
+            return self._moved(context, session_id, f"It is on machine {goal.name} already.", goal)
+        if self._moving.setdefault(session_id, goal) is not goal:
+            raise SessionBusy(f"Session {session_id} is being moved already.", session_id=session_id)
+        try:
+            if source is not None:
+                result = await self._ask(client, context, source, target)
+                if result.get("isError") or not isinstance(result.get("structuredContent"), dict):
+                    return result
+                # The id under which it goes on, which is another one after it was cleared.
+                session_id = str(result["structuredContent"].get("sessionId"))
+                self._moving[session_id] = goal
+            taken = await self._given_to(goal, source, principal, session_id, gone)
+        finally:
+            self._moving.pop(target.key, None)
+            self._moving.pop(session_id, None)
+        return _with_losses(self._moved(context, session_id, f"It is on machine {goal.name} now.", goal), taken)
+
+    def _goal(self, wanted: str, principal: str) -> MachineIdentity:
+        """The machine that a session is to be moved to. Raises InvalidArgument for one that nobody knows,
+        MachineUnavailable for one that is gone, and what the choice of a machine raises."""
+        machines = self._machines()
+        if not any(wanted in (machine.id, machine.name) for machine in machines):
+            for machine in self._fleet.gone():
+                if wanted in (machine.id, machine.name):
+                    raise MachineUnavailable(f"Machine {machine.name} is not there now.", machine=machine.id)
+        found = find_machine(machines, wanted)
+        return self._choose([found], PlacementRequest(principal, found.id))
+
+    async def _given_to(
+        self, goal: MachineIdentity, source: MachineIdentity | None, principal: str, session_id: str, gone: str
+    ) -> Taken:
+        """Has the machine take the session; else the last one has it back, with all files where they were."""
+        try:
+            machine, taken = await self._taken_over(principal, session_id, gone)
+            if machine.id == goal.id:
+                return taken
+            problem = f"Session {session_id} is on machine {machine.name} now: another gateway was faster."
+        except (MachineUnavailable, NatsError, TimeoutError) as refused:
+            problem = str(refused)
+        if source is not None:
+            # If the other one has it after all, or this one is gone as well, that stays as it is.
+            with suppress(HeldElsewhere, PermissionDenied, NatsError, TimeoutError):
+                await self._fleet.give(session_id, principal, source.id)
+                problem += f" It stays on machine {source.name}."
+        raise MachineUnavailable(f"The session was not moved. {problem}", machine=goal.id)
+
+    def _moved(self, context: Context, session_id: str, message: str, machine: MachineIdentity) -> dict[str, Any]:
+        structured = {"sessionId": session_id, "message": message}
+        result = types.CallToolResult(
+            content=[types.TextContent(type="text", text=message)], structured_content=structured
+        ).model_dump(mode="json", by_alias=True, exclude_none=True)
+        complete = {"resultType": "complete"} if sdk.is_modern(context.protocol_version) else {}
+        return _marked({**result, **complete}, machine)
 
     # -- one machine --------------------------------------------------------------------------------------------
 

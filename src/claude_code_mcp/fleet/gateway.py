@@ -43,7 +43,17 @@ from .connection import FleetConnection
 from .dispatch import Choose, Dispatch
 from .gateway_client import GatewayClient
 from .machine_server import assigning_request, ending_request
-from .routing import ABOUT_A_MACHINE, ABOUT_ALL, BEGINNING, LABELS_SCHEMA, MACHINE_SCHEMA, FleetView, MachineIdentity
+from .routing import (
+    ABOUT_A_MACHINE,
+    ABOUT_ALL,
+    BEGINNING,
+    LABELS_SCHEMA,
+    MACHINE_SCHEMA,
+    MANAGING,
+    MOVE_SCHEMA,
+    FleetView,
+    MachineIdentity,
+)
 
 log = logging.getLogger(__name__)
 
@@ -215,6 +225,9 @@ class Gateway:
                 added["machine"] = MACHINE_SCHEMA
             if tool.name in BEGINNING:
                 added["labels"] = LABELS_SCHEMA
+            if tool.name == MANAGING:
+                action = tool.input_schema["properties"]["action"]
+                added = {"action": {**action, "enum": [*action["enum"], "move"]}, **MOVE_SCHEMA}
             tool.input_schema = {
                 **tool.input_schema,
                 "properties": {**tool.input_schema.get("properties", {}), **added},

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import ClaudeCodeError, SessionBusy, SessionNotFound
+from ..errors import ClaudeCodeError, PermissionDenied, SessionBusy, SessionNotFound
 from ..model.caller import Caller
 from ..model.events import AuditEvent, Event, TurnEnded
 from ..model.outcome import Outcome, OutcomeCode
@@ -37,12 +37,13 @@ from ..store.transcript_lines import open_regular
 from ..store.transcripts import SessionFiles, read_lines
 from .records import RecordStore, SessionDocument, UnansweredQuestion, put_beside
 from .session_copy import FleetReplica
-from .transcripts import SessionHolding, TranscriptStore
+from .transcripts import FleetUnavailable, SessionHolding, TranscriptStore
 from .trees import TreeRef, TreeRefused, TreeStore
 
 log = logging.getLogger(__name__)
 
 _MOST_NAMED = 5
+_LONGEST_COPY = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +190,9 @@ class SessionMover:
         self._unsaved: dict[str, str] = {}
         """Sessions whose turn has ended since their tree was saved, with their owners."""
         self._saving: dict[str, asyncio.Task[None]] = {}
+        self.handed_over: set[str] = set()
+        """Sessions that were given away, until it is known that another machine has them: only then are they left out
+        of this machine's lists and costs."""
 
     async def save_tree(self, session_id: str, cwd: str, caller: Caller) -> TreeRef:
         """Stores the session's tree as it is now, and names it in the session's next document; raises as
@@ -256,7 +260,11 @@ class SessionMover:
         exactly, unless it is to stay behind; LostSession if this machine does not hold it any more. Then it stays here.
         """
         session = await self._service.find(session_id, caller=caller)
+        if session.owner != caller.principal:
+            raise PermissionDenied("Only its owner can move a session.", session_id=session.id)
         deps = self._service.relocation.environment_of(caller)
+        # One that was begun before this server was started, or in a terminal, is not held by it yet.
+        await self._replica.admit(session.id, session.owner)
         holding = self._replica.holding_of(session.id)
         if holding is None:
             raise SessionBusy(f"Session {session.id} is not held by this machine.", session_id=session.id)
@@ -273,14 +281,25 @@ class SessionMover:
             self._replica.catch_up(session.id, files)
             # After the tree, which the document names; and the last thing that is written: it has everything.
             await deps.stores.recorder.save(session)
-            await self._replica.complete(session.id)
+            await self._copied(session.id)
             # Within the rest: a message that waits begins its turn only when the holding is not ours any more.
             await self._holdings.release(holding)
         await self._service.relocation.let_go(session.id)
         self._replica.forget(session.id)
         self._records.trees.pop(session.id, None)
         self._records.tree_flaws.pop(session.id, None)
+        self.handed_over.add(session.id)
         return HandedOver(session.id, session.owner, tree)
+
+    async def _copied(self, session_id: str) -> None:
+        """Waits until the fleet has everything. Not for ever: a session whose messages wait for this stays here."""
+        try:
+            async with asyncio.timeout(_LONGEST_COPY):
+                await self._replica.complete(session_id)
+        except TimeoutError:
+            raise FleetUnavailable("The fleet's stores have not taken everything in time; it stays here.") from None
+        if self._replica.behind(session_id):
+            raise FleetUnavailable("The fleet's stores do not answer; it stays here.")
 
     async def take(
         self,

@@ -4,14 +4,15 @@ A machine renews its lease every two seconds; NATS removes it six seconds after 
 from a machine only when that machine's lease is gone. The machine measures the lease itself, from the moment before it
 sent the last renewal that was acknowledged: by its clock the lease always ends before it ends at NATS. A lease that has
 lapsed stops everything at once (`Turns.pause`); when it is regained, each session is confirmed by compare-and-swap
-before it goes on (`Turns.resume`), or was taken by another machine meanwhile (`Turns.end`).
+before it goes on (`Turns.resume`), or was taken by another machine meanwhile (`Turns.end`). The lease is renewed beside
+the confirmations: however long they take, it does not lapse because of them.
 """
 
 import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -19,7 +20,7 @@ import anyio
 import nats.errors
 from nats.js.errors import APIError
 
-from ..errors import SessionBusy, UpstreamUnavailable
+from ..errors import ClaudeCodeError, SessionBusy, UpstreamUnavailable
 from . import names
 from .connection import MACHINE_SECONDS, FleetConnection
 
@@ -122,7 +123,7 @@ class MachineLease:
         self.lapsed: Callable[[], None] = lambda: None
         """Called once at each lapse, in the call that finds it. It must not block."""
         self.regained: Callable[[], Awaitable[None]] = _nothing
-        """Awaited after each renewal that ends a lapse, and again after the next renewals until it succeeds."""
+        """Awaited after renewals, beside the next ones, never twice at once; again after a failure."""
         self.lapses = 0
         """How often the lease has lapsed. What was confirmed before the latest lapse no longer counts."""
         self._connection = connection
@@ -133,6 +134,7 @@ class MachineLease:
         self._held = False
         self._leaving = False
         self._renew_now = anyio.Event()
+        self._renewed = anyio.Event()
 
     @property
     def standing(self) -> bool:
@@ -167,6 +169,7 @@ class MachineLease:
                     tasks.cancel_scope.cancel()
 
             tasks.start_soon(keep)
+            tasks.start_soon(self._settle)
             tasks.start_soon(self._watch)
             try:
                 yield
@@ -185,13 +188,25 @@ class MachineLease:
             lapsed_before = not self.standing
             try:
                 await self._renew(adopt=not self._acknowledged)
-                # A lapse is over only when every session was confirmed; what fails is tried after the next renewal.
-                await self.regained()
+                # Not awaited here: the lease would lapse again while many sessions are confirmed, or one waits long.
+                self._renewed.set()
             except LeaseLapsed as problem:
                 report = log.debug if lapsed_before else log.warning  # once for each interruption
                 report("%s", problem.message)
                 await anyio.sleep(_RETRY_SECONDS)
                 self._renew_now.set()
+
+    async def _settle(self) -> None:
+        """A lapse is over only when every session was confirmed; what fails is tried after the next renewal."""
+        while True:
+            await self._renewed.wait()
+            self._renewed = anyio.Event()  # before the call: a renewal during it may have ended another lapse
+            try:
+                await self.regained()
+            except (ClaudeCodeError, nats.errors.Error, OSError, TimeoutError) as problem:
+                log.debug("not every session was confirmed: %s", problem)
+                await anyio.sleep(_RETRY_SECONDS)
+                self.renew_now()
 
     async def _watch(self) -> None:
         """Looks when the lease would lapse. The timer of the event loop may be late after a suspension; every question
@@ -311,7 +326,7 @@ class Holdings:
         self._held: dict[str, Holding] = {}
         self._confirmed: dict[str, int] = {}
         """Session → the number of lapses when it was last confirmed."""
-        self._claiming: dict[str, anyio.Lock] = {}
+        self._locks: dict[str, anyio.Lock] = {}
         lease.lapsed = turns.pause
         lease.regained = self._confirm_all
 
@@ -328,7 +343,7 @@ class Holdings:
             self._lease.standing
             and current is not None
             and current.epoch == holding.epoch
-            and self._confirmed.get(holding.session_id) == self._lease.lapses
+            and self._is_confirmed(holding.session_id)
         )
 
     def held(self, session_id: str) -> Holding | None:
@@ -344,27 +359,43 @@ class Holdings:
 
         Raises HeldElsewhere, LeaseLapsed, and PermissionDenied if the session is another principal's.
         """
-        claiming = self._claiming.setdefault(session_id, anyio.Lock())
+        # One at a time: a second claim would take the session from the first with a newer epoch.
+        async with self._alone(session_id):
+            return await self._claim(session_id, principal)
+
+    @asynccontextmanager
+    async def _alone(self, session_id: str) -> AsyncIterator[None]:
+        """Within the block nothing else claims or confirms the session here."""
+        lock = self._locks.setdefault(session_id, anyio.Lock())
         try:
-            # One at a time: a second claim would take the session from the first with a newer epoch.
-            async with claiming:
-                return await self._claim(session_id, principal)
+            async with lock:
+                yield
         finally:
-            if not claiming.locked():
-                self._claiming.pop(session_id, None)
+            if not lock.locked():
+                self._locks.pop(session_id, None)
 
     async def _claim(self, session_id: str, principal: str) -> Holding:
         current = self._held.get(session_id)
-        if current is not None and current.principal == principal and self.valid(current):
-            return current
-        if not self._lease.standing:
-            raise LeaseLapsed("This machine is cut off from the fleet: it takes no session until it is back.")
+        if current is not None and current.principal == principal:
+            if self.valid(current):
+                return current
+            # Its turn has come before that in `_confirm_all`. Confirmed and not claimed anew: what is paused goes on.
+            with suppress(HeldElsewhere):
+                confirmed = await self._confirm(current)
+                if self.valid(confirmed):
+                    await self._turns.resume(confirmed)
+                    return confirmed
+        self._check_standing()
         lapses = self._lease.lapses
         holding = await self._ownership.claim(session_id, principal, self._lease.machine_id)
         self._held[session_id] = holding
         # Counted from before the claim: a lapse in between makes it unconfirmed, and `_confirm_all` looks again.
         self._confirmed[session_id] = lapses
         return holding
+
+    def _check_standing(self) -> None:
+        if not self._lease.standing:
+            raise LeaseLapsed("This machine is cut off from the fleet: it takes no session until it is back.")
 
     async def release(self, holding: Holding) -> None:
         """Gives a session up. From the call on nothing may be written to it here, whether or not NATS answers."""
@@ -375,23 +406,48 @@ class Holdings:
         self._confirmed.pop(holding.session_id, None)
         await self._ownership.release(current)
 
+    def _is_confirmed(self, session_id: str) -> bool:
+        return self._confirmed.get(session_id) == self._lease.lapses
+
     async def _confirm_all(self) -> None:
-        for holding in list(self._held.values()):
-            if self._confirmed.get(holding.session_id) == self._lease.lapses:
-                continue
-            lapses = self._lease.lapses
+        """Confirms what was not confirmed since the latest lapse, one after the other. Renewals go on meanwhile: after
+        another lapse it begins anew, and while the lease does not stand it leaves the rest to the next renewal."""
+        while self._lease.standing:
+            unconfirmed = [each for each in self._held.values() if not self._is_confirmed(each.session_id)]
+            if not unconfirmed:
+                return
+            for holding in unconfirmed:
+                await self._confirm_or_end(holding)
+
+    async def _confirm_or_end(self, holding: Holding) -> None:
+        session_id, confirmed = holding.session_id, None
+        async with self._alone(session_id):
+            if self._held.get(session_id) is not holding:
+                return  # released, claimed or confirmed while this waited
             try:
-                confirmed = await self._ownership.confirm(holding)
+                confirmed = await self._confirm(holding)
             except HeldElsewhere as taken:
+                if self._held.get(session_id) is not holding:
+                    return  # it was this machine that gave it up
                 log.warning("%s It was taken over while this machine was cut off.", taken.message)
-                if self._held.get(holding.session_id) is holding:
-                    del self._held[holding.session_id]
-                    self._confirmed.pop(holding.session_id, None)
-                await self._turns.end(holding)
-                continue
-            if self._held.get(holding.session_id) is not holding:
-                continue  # released or claimed again meanwhile
-            self._held[holding.session_id] = replace(holding, revision=confirmed.revision)
+                del self._held[session_id]
+                self._confirmed.pop(session_id, None)
+        # Not alone any more: the end of a session may wait for a message that waits for its claim.
+        if confirmed is None:
+            await self._turns.end(holding)
+        elif self.valid(confirmed):  # the lease may have lapsed again: then it stays paused
+            await self._turns.resume(confirmed)
+
+    async def _confirm(self, holding: Holding) -> Holding:
+        """Confirms a session that this machine holds; the caller is `_alone` with it. Raises HeldElsewhere, and
+        LeaseLapsed while the lease does not stand: what is stored then confirms nothing, for a machine that reads it
+        can take the session before the next renewal is stored."""
+        self._check_standing()
+        lapses = self._lease.lapses
+        stored = await self._ownership.confirm(holding)
+        confirmed = replace(holding, revision=stored.revision)
+        if self._held.get(holding.session_id) is holding:  # not released meanwhile
+            self._held[holding.session_id] = confirmed
+            # Counted from before it was sent: a lapse in between makes it unconfirmed.
             self._confirmed[holding.session_id] = lapses
-            if self.valid(holding):  # the lease may have lapsed again: then it stays paused
-                await self._turns.resume(self._held[holding.session_id])
+        return confirmed

@@ -214,6 +214,9 @@ class _Door:
             return await self._take(session_id, principal)
         except ClaudeCodeError as problem:
             raise _Refused(problem.message) from None
+        except OSError as problem:  # a full disk, for one: who asks must not wait for an answer that does not come
+            log.warning("session %s could not be taken: %s", session_id, problem)
+            raise _Refused(f"its files cannot be written: {problem.strerror or type(problem).__name__}") from None
 
     async def _admit(self, principal: str, groups: list[str]) -> None:
         service = self._server.service

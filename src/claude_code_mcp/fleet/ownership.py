@@ -111,13 +111,16 @@ class OwnershipBucket:
 
     async def release(self, holding: Holding) -> None:
         """Gives a session up; its epoch stays, so that the next holder has a newer one."""
-        found = await self.last(holding.session_id)
-        if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
+        for _ in range(_ATTEMPTS):
+            found = await self.last(holding.session_id)
+            if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
+                return
+            try:
+                await self._write(holding.session_id, "", found.epoch, found.principal, found)
+            except KeyWrongLastSequenceError:
+                continue  # taken by another machine, or confirmed by its own at the same time: look which
             return
-        try:
-            await self._write(holding.session_id, "", found.epoch, found.principal, found)
-        except KeyWrongLastSequenceError:
-            log.debug("session %s was taken while it was released", holding.session_id)
+        raise LeaseLapsed(f"The holder of session {holding.session_id} changes faster than it can be read.")
 
     async def _check_gone(self, found: Holding, machine_id: str) -> None:
         """Returns if the holder's lease has been gone for long enough, or it is nobody or the machine itself."""

@@ -34,12 +34,20 @@ ABOUT_A_MACHINE: Final = frozenset(
     {"claude_code_configure", "claude_mcp_servers", "claude_mcp_search", "claude_mcp_call"}
 )
 """What they do, or tell of, is a machine's own."""
+MANAGING: Final = "claude_manage_session"
+"""The tool that also moves a session, where there is another machine."""
 MACHINE_SCHEMA: Final = {"type": "string", "description": "Name or id of a machine of the fleet"}
 LABELS_SCHEMA: Final = {
     "type": "array",
     "items": {"type": "string"},
     "description": "Only on a machine that has all of these labels",
 }
+
+MOVE_SCHEMA: Final = {
+    "machine": {"type": "string", "description": "move: name or id of the machine that it goes on with"},
+    "wait": {"type": "boolean", "description": "move: after the turn that is running"},
+}
+"""What the managing tool has in a fleet alone."""
 
 _SESSION_ADDRESS = re.compile(r"claude-session:///([0-9A-Fa-f-]{36})(?=[/?]|$)")
 _ALL_SESSIONS = "claude-sessions:///"
@@ -116,6 +124,8 @@ class RequestRoute:
     placement: PlacementRequest | None = None
     continues: bool = False
     """Whether the session goes on with it, elsewhere if its machine is gone."""
+    move_to: str = ""
+    """The machine that a session is to be moved to."""
     message_key: str | None = None
     """With the same key the same machine is chosen again: a repeated call counts once."""
 
@@ -140,7 +150,8 @@ def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PL
         return RequestRoute(Goal.ANY, params)  # which refuses it
     arguments = dict(call_arguments)
     machine, labels = arguments.pop("machine", None), arguments.pop("labels", None) or []
-    takes_machine = name in BEGINNING | ABOUT_ALL | ABOUT_A_MACHINE
+    moves = name == MANAGING and arguments.get("action") == "move"
+    takes_machine = moves or name in BEGINNING | ABOUT_ALL | ABOUT_A_MACHINE
     if machine is not None and (not isinstance(machine, str) or not takes_machine):
         problem = "must be a text" if takes_machine else "unknown field"
         raise InvalidArgument(f"machine: {problem}", field="machine")
@@ -148,6 +159,13 @@ def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PL
     if labels and (name not in BEGINNING or not are_labels):
         raise InvalidArgument("labels: must be a list of texts, for a new session", field="labels")
     sent = {**params, "arguments": arguments}
+    asked_for = arguments.get("sessionId")
+    session_id = asked_for.lower() if isinstance(asked_for, str) and _SESSION_ID.fullmatch(asked_for) else None
+    # First: a move that reached its machine alone would be half of one.
+    if moves and session_id is not None:
+        if not machine:
+            raise InvalidArgument("machine: required for move", field="machine")
+        return RequestRoute(Goal.SESSION, sent, session_id, move_to=machine)
     if params.get("requestState") is not None:
         # A later round of a call that waits for an answer, wherever its session may be recorded.
         machine, state = split_id(params["requestState"])
@@ -161,9 +179,8 @@ def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PL
         return RequestRoute(Goal.NEW, sent, placement=placement, message_key=key if isinstance(key, str) else None)
     if machine is not None:
         return RequestRoute(Goal.MACHINE, sent, machine)
-    session_id = arguments.get("sessionId")
-    if isinstance(session_id, str) and _SESSION_ID.fullmatch(session_id):
-        return RequestRoute(Goal.SESSION, sent, session_id.lower(), continues=name in CONTINUING)
+    if session_id is not None:
+        return RequestRoute(Goal.SESSION, sent, session_id, continues=name in CONTINUING)
     is_list = name == "claude_code_session" and arguments.get("action") == "list"
     if name in ABOUT_ALL or is_list:
         return RequestRoute(Goal.ALL, sent)

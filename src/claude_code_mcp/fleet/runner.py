@@ -193,9 +193,12 @@ async def _serving(
             )
             service.observe(replica)
             service.observe(mover)
+            service.relocation.give_away = mover.give
             taking = _Taking(mover, holdings, settings.fleet_directory)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_find_elsewhere, KeptOwnership(connection, machine_id), holdings, replica, service)
+                tasks.start_soon(
+                    _find_elsewhere, KeptOwnership(connection, machine_id), holdings, mover, replica, service
+                )
                 await tasks.start(
                     lambda task_status: serve_machine(
                         connection, machine_id, server, take=taking.take, task_status=task_status
@@ -210,20 +213,25 @@ async def _serving(
             await replica.close(_LAST_COPIES)
 
 
-async def _find_elsewhere(keeper: KeptOwnership, holdings: Holdings, replica: FleetReplica, service: Service) -> None:
-    """Has the replica know which sessions on this machine's disk other machines have taken: looked up at the start, and
-    after each lapse of the lease, for it is only then that they can be taken. Those that were at work here are found
-    by their holdings too, and at once."""
+async def _find_elsewhere(
+    keeper: KeptOwnership, holdings: Holdings, mover: SessionMover, replica: FleetReplica, service: Service
+) -> None:
+    """Has the replica know which sessions on this machine's disk other machines have: looked up at the start, after
+    each lapse of the lease, for it is only then that they can be taken, and after they were given away. Those that were
+    at work here are found by their holdings too, and at once."""
     records, looked = service.relocation.environment_of(LOCAL_CALLER).stores.recorder.records, -1
     while True:
         lapses = holdings.lapses
-        if lapses is not None and lapses != looked:
+        mover.handed_over -= {session_id for session_id in mover.handed_over if holdings.held(session_id) is not None}
+        if lapses is not None and (lapses != looked or mover.handed_over):
             try:
-                known = sorted(await asyncio.to_thread(records.summaries))
+                known = sorted(mover.handed_over if lapses == looked else await asyncio.to_thread(records.summaries))
                 for at in range(0, len(known), MOST_ASKED):
                     found = await keeper.ask("elsewhere", sessions=known[at : at + MOST_ASKED])
                     # What was claimed here while the keeper was asked is ours.
-                    replica.note_elsewhere(each for each in found if holdings.held(each) is None)
+                    elsewhere = [each for each in found if holdings.held(each) is None]
+                    replica.note_elsewhere(elsewhere)
+                    mover.handed_over.difference_update(elsewhere)
                 looked = lapses
             except (ClaudeCodeError, OSError) as problem:
                 log.debug("which sessions other machines have is not known yet: %s", problem)
@@ -246,7 +254,8 @@ class _Taking:
             # One at a time: several messages may have found its machine gone.
             async with lock:
                 held = self._holdings.held(session_id)
-                if held is not None and self._holdings.valid(held):
+                # With its epoch it is here already, and was perhaps not confirmed yet since this machine came back.
+                if held is not None and (await self._holdings.claim(session_id, principal)).epoch == held.epoch:
                     return Taken()
                 return await self._take(session_id, principal)
         finally:

@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -569,6 +569,9 @@ def _entry(session: Session) -> Entry:
 
 class SessionRelocation:
     """The sessions of this machine, for whoever brings one here or takes one away."""
+
+    give_away: Callable[..., Awaitable[object]] | None = None
+    """`SessionMover.give` of `fleet/handover.py`; None on a machine that belongs to no fleet."""
 
     def __init__(self, sessions: Sessions, environments: ClientEnvironments) -> None:
         self._sessions = sessions

@@ -12,7 +12,7 @@ from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.service import Service
 from claude_code_mcp.state.documents import Mark
 from claude_code_mcp.testing import Sandbox
-from claude_code_mcp.testing.script import script, tool
+from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
 from tests.sessions.support import end_of, options, parked
 
@@ -98,6 +98,29 @@ async def test_a_session_is_looked_after(start_caller: StartCaller) -> None:
     assert (code, "confirm" in message) == ("PERMISSION_DENIED", True)
     await caller.ok(manage, sessionId=newer, action="delete", confirm=True)
     assert newer not in [row["sessionId"] for row in (await caller.ok("claude_list_sessions"))["sessions"]]
+
+
+async def test_a_session_is_given_away_after_its_turn_and_in_a_fleet_alone(
+    start_caller: StartCaller, tmp_path: Path
+) -> None:
+    caller: ToolCaller = await start_caller(toolsets=CARE)
+    manage, session_id = "claude_manage_session", await a_session(caller)
+    code, message = await caller.refused(manage, sessionId=session_id, action="move")
+    assert (code, "there is no fleet" in message) == ("INVALID_ARGUMENT", True)
+    given: list[tuple[str, bool, bool]] = []
+
+    async def give_away(name: str, _: Caller, /, *, without_tree: bool) -> None:
+        given.append((name, caller.service.session(name).busy, without_tree))
+
+    caller.service.relocation.give_away = give_away
+    slow = script("Slow", text("at last", until=str(tmp_path / "go")))
+    await caller.ok("claude_send_message", sessionId=session_id, message=slow)
+    moving = asyncio.ensure_future(caller.ok(manage, sessionId=session_id, action="move", wait=True, confirm=True))
+    await caller.ok("claude_get_status", sessionId=session_id)  # answered after the move was asked for
+    assert given == []
+    (tmp_path / "go").touch()
+    await moving
+    assert given == [(session_id, False, True)]
 
 
 async def costs_are_told_in_groups(caller: ToolCaller, session_id: str) -> None:

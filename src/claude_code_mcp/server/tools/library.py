@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import mcp_types as types
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
 from ...errors import InvalidArgument, PermissionDenied
@@ -121,7 +121,8 @@ READ_SESSION: Tool[Any] = Tool(
 
 class ManageSession(Arguments):
     session_id: SessionId
-    action: Action
+    # Only a gateway offers to move a session, and takes it from there: alone the action would do half of it.
+    action: Annotated[Action | Literal["move"], WithJsonSchema({"type": "string", "enum": [*get_args(Action)]})]
     text: str | None = Field(
         None,
         description="rename, fork: title; tag; model; mode; merge: commit message for what is uncommitted; rewind: "
@@ -134,6 +135,8 @@ class ManageSession(Arguments):
     confirm: bool | None = Field(
         None, description="delete, discard, rewind: the person has agreed; else they are asked"
     )
+    wait: SkipJsonSchema[bool | None] = None
+    """move: after the turn that is running."""
 
 
 class Managed(ToolOutput):
@@ -170,11 +173,26 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
             return await _share(call, arguments)
         case "model" | "mode":
             return await _reconfigure(call, arguments)
+        case "move":
+            return await _give_away(call, arguments)
         case action if action not in MARKS:
             return await _work(call, arguments)
     mark, on = MARKS[arguments.action]
     await service.stored.mark(session_id, mark, on, caller=caller)
     return Managed(session_id=session_id, message=f"It is {'' if on else 'no longer '}{mark}.")
+
+
+async def _give_away(call: Call, arguments: ManageSession) -> Reply:
+    """The first half of a move, asked for by a gateway, which then has another machine take the session."""
+    give_away = call.service.relocation.give_away
+    if give_away is None:
+        raise InvalidArgument("action: there is no fleet here that a session could be moved in.", field="action")
+    async with call.service.stored.audited_change(arguments.session_id, call.caller, "move") as (session_id, _):
+        session = await call.service.find(session_id, caller=call.caller)
+        if arguments.wait:
+            await session.wait(None, for_questions=False)
+        await give_away(session_id, call.caller, without_tree=bool(arguments.confirm))
+    return Managed(session_id=session_id, message="No machine has it now.")
 
 
 async def _share(call: Call, arguments: ManageSession) -> Reply:
