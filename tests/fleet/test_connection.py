@@ -1,11 +1,14 @@
 """The stores of a fleet, on a real NATS server."""
 
+import asyncio
+
 import pytest
 from nats.js.errors import APIError
 
 from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import FleetConnection, FleetUnreachable, connect, create_stores
 from tests.support.ports import free_port
+from tests.support.waiting import HANG_SECONDS
 
 
 async def test_a_second_machine_finds_the_stores_as_they_are(fleet: FleetConnection) -> None:
@@ -37,6 +40,39 @@ async def test_no_machine_can_wipe_the_leases_of_the_others(fleet: FleetConnecti
 async def test_a_server_that_is_not_there_is_not_waited_for() -> None:
     with pytest.raises(FleetUnreachable, match="cannot be reached"):
         await connect(f"nats://127.0.0.1:{free_port()}")
+
+
+@pytest.mark.parametrize("words", ["Authorization Violation", "Slow Consumer", "maximum connections exceeded"])
+async def test_an_error_of_an_open_connection_only_interrupts_it(words: str) -> None:
+    """A server says such a thing right before it closes a connection, whenever it likes: a real one not on demand."""
+    connections = 0
+    back = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        told = connections > 1
+        writer.write(b'INFO {"server_id": "x", "version": "2.10.0", "max_payload": 1048576, "headers": true}\r\n')
+        async for line in reader:
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+            elif line.startswith(b"SUB") and not told:
+                writer.write(f"-ERR '{words}'\r\n".encode())
+                break
+        writer.close()
+
+    async def hear(_: object) -> None: ...
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        connection = await connect(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        connection.when_reconnected.append(back.set)
+        await connection.client.subscribe("a", cb=hear)
+        async with asyncio.timeout(HANG_SECONDS):
+            await back.wait()
+        assert connections == 2
+        assert connection.client.is_connected
+        assert not connection.refused.is_set()
+        await connection.abandon()
 
 
 @pytest.mark.parametrize("text", ["", "a.b", "*", ">", "a b", "a" * 65])

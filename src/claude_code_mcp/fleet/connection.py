@@ -52,6 +52,23 @@ class _KnownNoise(logging.Filter):
 _KNOWN_NOISE = _KnownNoise()
 
 
+class _LastingClient(Client):
+    """A client that every error of an open connection interrupts, and none ends.
+
+    nats-py closes itself for good when the server says why it is about to close the connection: that the key was taken
+    back, that there are too many connections, that it reads too slowly. Nobody is told, and nothing is tried again.
+    """
+
+    async def _process_err(self, err_msg: str) -> None:
+        if "permissions violation" in err_msg.lower():  # of one message: the connection stays
+            await super()._process_err(err_msg)
+            return
+        problem = nats.errors.Error(f"nats: {err_msg}")
+        await self._error_cb(problem)
+        # The next attempt shows whether the key is still taken; the server refuses it then in so many words.
+        await self._process_op_err(problem)
+
+
 def require_tls(url: str, credentials: Mapping[str, Any]) -> None:
     """Raises PlainText unless every address is `tls://` with its own context, or is on loopback."""
     for address in url.split(","):
@@ -152,7 +169,7 @@ async def connect(url: str, **credentials: Any) -> FleetConnection:
     for attempt in range(len(servers) * _REFUSALS):  # each takes another one of them
         if attempt:
             await anyio.sleep(_RETRY_SECONDS)
-        client = Client()
+        client = _LastingClient()
         try:
             await client.connect(
                 servers,
