@@ -100,14 +100,18 @@ class SessionActions:
     async def _send(self, text: str) -> None:
         conversation = self._pump.conversation
         assert conversation is not None
-        # Before the await: afterwards the turn that the message has joined may be over.
+        # Before the await: afterwards the turn that the message has joined may be over, or interrupted, and what was
+        # interrupted gives back only what is known here.
         joins = conversation.busy
+        if joins:
+            self._joined = [*self._joined, text][-_MOST_JOINED:]
         if await self.ask(lambda sessions: sessions.send(conversation.session_id, text)) is None:
             # What could not be sent must not be lost: the input was emptied when it was sent.
+            if joins and text in self._joined:
+                self._joined.remove(text)
             self._on_screen.put_back(text)
         elif joins:
             conversation.sent(text)
-            self._joined = [*self._joined, text][-_MOST_JOINED:]
 
     async def _create(self, request: NewSessionRequest) -> None:
         made = await self.ask(lambda sessions: sessions.create(request.prompt, **request.options))
