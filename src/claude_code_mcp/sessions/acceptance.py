@@ -23,7 +23,18 @@ from weakref import WeakValueDictionary
 
 from ..errors import ClaudeCodeError, InvalidArgument, SessionBusy, UpstreamUnavailable
 from ..model.caller import LOCAL
-from ..model.events import Event, QuestionOpened, QuestionSettled, Spent, StateChanged, TurnEnded, TurnStarted
+from ..model.events import (
+    AuditEvent,
+    AuditKind,
+    BudgetWarned,
+    Event,
+    QuestionOpened,
+    QuestionSettled,
+    Spent,
+    StateChanged,
+    TurnEnded,
+    TurnStarted,
+)
 from ..model.options import Image
 from ..model.outcome import BUSY, Outcome, OutcomeCode, State
 from ..model.tool_names import PREFIX
@@ -152,7 +163,7 @@ class MessageAcceptance:
             # If it is busy after all, its message was accepted, and the reservation is for that turn.
             reserved = reserving.exception() is None
             if reserved and not session.busy and limits.spending.release(session.id):
-                await asyncio.shield(asyncio.to_thread(limits.spending.write, principal, 0.0, session.id))
+                await asyncio.shield(asyncio.to_thread(limits.spending.write_reservation, principal, session.id))
             raise
 
     def learn_secrets(self, session: Session) -> None:
@@ -422,7 +433,7 @@ class Bookkeeper:
                 changes_record = event.state is State.CANCELLED
                 # In memory at once, so that the next message can have it; other servers learn of it a moment later.
                 if event.state not in BUSY and self._limits.spending.release(session_id):
-                    self._start_task(asyncio.to_thread(self._limits.spending.write, owner, 0.0, session_id))
+                    self._start_task(asyncio.to_thread(self._limits.spending.write_reservation, owner, session_id))
             case TurnStarted():
                 changes_record = True
             case TurnEnded():
@@ -445,7 +456,19 @@ class Bookkeeper:
         programs with a name is written down in any case, for the operator's bill."""
         if usd > 0 and (owner != LOCAL or self._limits.counts(owner)):
             self._limits.spending.note(owner, usd, session_id)
-            self._start_task(asyncio.to_thread(self._limits.spending.write, owner, usd, session_id))
+            writing = self._start_task(self._write_cost(session_id, owner, usd))
+            session = self.sessions.known(session_id)
+            if session is not None:
+                # Who reports the turn waits for this: the warning belongs into the report of the turn that made it due.
+                session.deps.stores.recorder.saved_with(session_id, writing)
+
+    async def _write_cost(self, session_id: str, owner: str, usd: float) -> None:
+        """Writes a cost, and says which budgets warn because of it. In the audit trail also if the session is gone."""
+        for warning in await asyncio.to_thread(self._limits.write_cost, owner, usd, session_id):
+            self._observers.act(AuditEvent(AuditKind.BUDGET_WARNED, owner, session_id, warning.fields))
+            session = self.sessions.known(session_id)
+            if session is not None:
+                session.log.append(BudgetWarned(warning.line, size=len(warning.line)))
 
     def on_moved(self, old: str, new: str) -> None:
         """A session goes on under another id. This is on disk when it returns, before anybody learns the new id."""
@@ -455,7 +478,7 @@ class Bookkeeper:
         spending = self._limits.spending
         if (owner := spending.moved(old, new)) is not None:
             for session_id in (old, new):
-                self._start_task(asyncio.to_thread(spending.write, owner, 0.0, session_id))
+                self._start_task(asyncio.to_thread(spending.write_reservation, owner, session_id))
         session = self.sessions.known(new)
         records = (session.deps.stores if session is not None else self.stores).recorder.records
         try:

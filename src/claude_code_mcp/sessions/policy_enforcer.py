@@ -22,7 +22,8 @@ from ..policy.harmless import git_variables
 from ..policy.policy import MODE_LADDER, GroupBudget, Policy
 from ..policy.rules import Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home
-from ..state.spending import Budget, Spending
+from ..state.budgets import Budget, BudgetWarning
+from ..state.spending import Spending
 
 BY = "policy"
 """The channel through which rules answer."""
@@ -89,6 +90,11 @@ class PrincipalLimits:
         """The same with that of its day."""
         daily = self._policy.profile(principal).limits.daily_usd
         return [*([] if daily is None else [Budget(daily, "day")]), *self.budgets(principal)]
+
+    def write_cost(self, principal: str, usd: float, session_id: str) -> list[BudgetWarning]:
+        """Writes a cost that was noted; returns the warnings of the principal's budgets that are due with it, each of
+        which no other call and no other server returns. Blocks on the disk; OSError if it cannot be written."""
+        return self.spending.write(principal, usd, session_id, self.all_budgets(principal))
 
     def spendable(self, principal: str, session_id: str) -> float | None:
         """Dollars that a process of the session may spend: what is reserved for it; None if nothing is limited."""

@@ -22,8 +22,8 @@ from typing import Protocol
 from ..errors import InvalidArgument, LimitReached, PermissionDenied, SessionNotFound
 from ..model.caller import Caller, is_reserved
 from ..model.events import AuditEvent, AuditKind, Event
+from ..state.budgets import Budget
 from ..state.shares import GROUP, Access, Share, Shares
-from ..state.spending import Budget
 from .dependencies import ClientEnvironments
 from .policy_enforcer import PolicyEnforcer
 
@@ -305,6 +305,10 @@ class CallerPolicy:
         return [
             (budget, limits.spending.spent(self._principal, budget)) for budget in limits.all_budgets(self._principal)
         ]
+
+    def shares_budget(self, group: str) -> bool:
+        """Whether what this caller spends counts towards the budget of a group."""
+        return any(budget.group == group for budget in self._service_enforcer.limits.budgets(self._principal))
 
     def directories(self) -> list[str]:
         """Where this caller's sessions may work, or do by default if they may work anywhere. Blocks on the disk."""

@@ -14,7 +14,7 @@ from ..model.text import csv_of, iso
 from ..questions.presentation import as_offered, without_secrets
 from ..server.tools.base import Arguments, Images, Name, Text, dump, name_as_written
 from ..server.tools.context import AnswerTexts, ModeAfterPlan, answer_from
-from ..server.tools.library import MARKS, cost_report
+from ..server.tools.library import MARKS, budget_rows, cost_report
 from ..server.tools.sessions import CreateSession, session_options
 from ..server.tools.status import interruption, status_of
 from ..service import PendingTurn, Service
@@ -471,12 +471,7 @@ class OverviewRoutes:
 
     async def budgets(self, _: Request, user: WebUser) -> Response:
         """What limits the person's spending, alone and with their groups, and how much of that is spent."""
-        found = await asyncio.to_thread(self._service.policy_for(user.caller).budgets)
-        rows = [
-            {"period": budget.period, "group": budget.group, "limitUsd": budget.limit, "spentUsd": round(spent, 6)}
-            for budget, spent in found
-        ]
-        return answer({"budgets": rows})
+        return answer({"budgets": await budget_rows(self._service, user.caller)})
 
     async def servers(self, request: Request, _: WebUser) -> Response:
         """The servers; with `waitFor`, once that one is connected, or after half a minute as they are then."""
