@@ -276,6 +276,7 @@ class Service:
     ) -> PendingTurn:
         with self._observers.auditing_refusals(caller.principal, "create"):
             timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
+            self._enforcer.limits.new_sessions.take(caller.principal)
             deps = self._environments.of(caller)
             # Left in the reverse order: reservation and record are undone before the worktree is taken back.
             async with (
@@ -395,6 +396,7 @@ class Service:
         with self._observers.auditing_refusals(caller.principal, "fork", session_id):
             self.access.refuse_borrowed(self.current_id(session_id), caller.principal)
             timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
+            self._enforcer.limits.new_sessions.take(caller.principal)
             deps = self._environments.of(caller)
             source = await self._owned(session_id, caller.principal, deps)
             source.refuse_if_cancelled()

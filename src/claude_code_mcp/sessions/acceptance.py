@@ -38,6 +38,7 @@ from ..model.events import (
 from ..model.options import Image
 from ..model.outcome import BUSY, Outcome, OutcomeCode, State
 from ..model.tool_names import PREFIX
+from ..model.usage import Usage
 from ..questions.broker import Broker
 from ..redaction import Redactor
 from ..state.message_keys import LONGEST_KEY, KeyName, KeyState, MessageKeys, TakenKey
@@ -122,7 +123,8 @@ class MessageAcceptance:
         """Yields the session to send to, which is another object if the same one was loaded twice at once.
 
         PermissionDenied for a prompt that the policy refuses. LimitReached if the principal's daily budget is spent or
-        too many of its sessions are at work; meanwhile this one counts as being at work.
+        too many of its sessions are at work; meanwhile this one counts as being at work. RateLimited if its sessions
+        have used too many tokens a moment ago.
         """
         limits = self._deps.enforcer.limits
         # Before anything is reserved or kept for it.
@@ -438,10 +440,10 @@ class Bookkeeper:
                 changes_record = True
             case TurnEnded():
                 changes_record = True
-                self._count(session_id, owner, event.outcome.usage.cost_usd)
+                self._count(session_id, owner, event.outcome.usage)
             case Spent():
                 changes_record = True
-                self._count(session_id, owner, event.usage.cost_usd)
+                self._count(session_id, owner, event.usage)
             case QuestionOpened():
                 self._neighbours.question_opened(session_id, event.question, event.at)
             case QuestionSettled():
@@ -451,9 +453,11 @@ class Bookkeeper:
             session.deps.stores.recorder.changed(session)
         self._observers.event(session_id, owner, event)
 
-    def _count(self, session_id: str, owner: str, usd: float) -> None:
+    def _count(self, session_id: str, owner: str, usage: Usage) -> None:
         """Counts a cost towards the owner's budgets: in memory at once, on disk in the background. That of people and
         programs with a name is written down in any case, for the operator's bill."""
+        self._limits.use_tokens(owner, usage)
+        usd = usage.cost_usd
         if usd > 0 and (owner != LOCAL or self._limits.counts(owner)):
             self._limits.spending.note(owner, usd, session_id)
             writing = self._start_task(self._write_cost(session_id, owner, usd))
