@@ -69,6 +69,19 @@ async def test_a_client_is_known_by_the_document_at_its_id(
         assert identity.principal == "ann"
 
 
+async def test_an_address_asks_for_so_many_tokens_and_is_then_told_when_to_come_back(
+    start_service: StartService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("claude_code_mcp.web.authorization.authorization_server._MOST_EXCHANGES", 4)
+    _, _, app = served(await start_service())
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=ORIGIN) as http:
+        form = {"grant_type": "refresh_token", "client_id": "x", "refresh_token": "made-up"}
+        answers = [await http.post(path, data=form) for path in ("/token", "/revoke", "/token", "/token", "/token")]
+        assert [answer.status_code for answer in answers] == [401, 401, 401, 401, 429]
+        assert 0 < int(answers[-1].headers["retry-after"]) <= 61
+        assert (await http.get("/.well-known/oauth-authorization-server")).status_code == 200
+
+
 async def test_who_is_removed_while_they_are_being_let_in_is_not(
     start_service: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
