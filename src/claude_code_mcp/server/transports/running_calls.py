@@ -275,11 +275,19 @@ class FailureLimit:
         self._failed: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """Since when an address fails, and how often."""
 
+    def is_over(self, address: str) -> bool:
+        """Whether an address has failed too often."""
+        return self._wait(address) > 0
+
+    def _wait(self, address: str) -> float:
+        """Seconds until an address that has failed too often may try again; 0 or less for others."""
+        since, count = self._failed.get(_network_of(address), (0.0, 0))
+        return since + _WINDOW - self._clock() if count >= self._most else 0.0
+
     def check(self, address: str) -> None:
         """RateLimited for an address that has failed too often."""
-        since, count = self._failed.get(_network_of(address), (0.0, 0))
-        left = since + _WINDOW - self._clock()
-        if count >= self._most and left > 0:
+        left = self._wait(address)
+        if left > 0:
             raise RateLimited("Too many tokens or sign-ins have failed; wait a minute.", int(left) + 1)
 
     def failed(self, address: str) -> None:
