@@ -539,10 +539,12 @@ class Service:
     ) -> Session:
         """Answers a question on behalf of a principal, through the channel `by` of a `client`. `person` says that the
         channel vouches for a person who was shown it: not by what a tool was called with. QuestionClosed tells who was
-        faster; PermissionDenied for an allowance that takes a person, and for a changed input or a mode that the policy
-        refuses, which leaves the question open."""
+        faster; PermissionDenied for an allowance that takes a person or, beyond what was asked, the owner, and for a
+        changed input or a mode that the policy refuses, which leaves the question open."""
         session = self.session(session_id, principal=principal, wanted=Access.ANSWER)
         client = self.answers_as(session_id, principal, client)
+        with self._observers.auditing_refusals(principal, "respond", session_id):
+            self.access.check_answer(session.id, principal, answer)
         # Nothing is awaited from this look to the answer: the question stays the one that was judged.
         question = next((question for question in session.questions if question.id == question_id), None)
         if question is not None and answer.allow and not person:
