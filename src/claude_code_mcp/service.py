@@ -276,6 +276,7 @@ class Service:
     ) -> PendingTurn:
         with self._observers.auditing_refusals(caller.principal, "create"):
             timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
+            self._enforcer.limits.new_sessions.take(caller.principal)
             deps = self._environments.of(caller)
             # Left in the reverse order: reservation and record are undone before the worktree is taken back.
             async with (
@@ -395,6 +396,7 @@ class Service:
         with self._observers.auditing_refusals(caller.principal, "fork", session_id):
             self.access.refuse_borrowed(self.current_id(session_id), caller.principal)
             timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
+            self._enforcer.limits.new_sessions.take(caller.principal)
             deps = self._environments.of(caller)
             source = await self._owned(session_id, caller.principal, deps)
             source.refuse_if_cancelled()
@@ -537,10 +539,12 @@ class Service:
     ) -> Session:
         """Answers a question on behalf of a principal, through the channel `by` of a `client`. `person` says that the
         channel vouches for a person who was shown it: not by what a tool was called with. QuestionClosed tells who was
-        faster; PermissionDenied for an allowance that takes a person, and for a changed input or a mode that the policy
-        refuses, which leaves the question open."""
+        faster; PermissionDenied for an allowance that takes a person or, beyond what was asked, the owner, and for a
+        changed input or a mode that the policy refuses, which leaves the question open."""
         session = self.session(session_id, principal=principal, wanted=Access.ANSWER)
         client = self.answers_as(session_id, principal, client)
+        with self._observers.auditing_refusals(principal, "respond", session_id):
+            self.access.check_answer(session.id, principal, answer)
         # Nothing is awaited from this look to the answer: the question stays the one that was judged.
         question = next((question for question in session.questions if question.id == question_id), None)
         if question is not None and answer.allow and not person:

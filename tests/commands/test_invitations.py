@@ -1,7 +1,9 @@
 """`people` on a state of its own, without a server: what is printed, and what is refused."""
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -19,6 +21,7 @@ def people(tmp_path: Path) -> "People":
 class People:
     def __init__(self, root: Path) -> None:
         self._root = root
+        self.state = root / "state"
         self._environment = {
             "HOME": str(root),
             "PATH": os.environ["PATH"],
@@ -48,12 +51,17 @@ def test_people_are_invited_listed_and_removed(people: People) -> None:
     again = json.loads(people("link", "alice", "--json", **AT).stdout)
     assert again["url"] not in invited.stdout
     assert people("remove", "alice").returncode == 2, "nobody is there who could say yes"
-    assert people("remove", "alice", "--yes").returncode == 0
+    with contextlib.closing(sqlite3.connect(people.state / "state.sqlite3")) as db, db:
+        db.execute("INSERT INTO shares VALUES ('a-session', 'alice', 'watch', 'bob', 0.0)")
+    removed = people("remove", "alice", "--yes")
+    assert removed.returncode == 0
+    assert removed.stdout.strip() == "alice is removed. 1 session of others no longer shared with them."
     listed = json.loads(people("list", "--json").stdout)
     assert listed["people"] == []
     assert [(name["name"], name["issuer"]) for name in listed["names"]] == [("alice", "invited")]
     assert people("list").stdout.splitlines()[1].split()[::2] == ["alice", "invited"]
-    assert people("forget", "alice").returncode == 0
+    forgotten = json.loads(people("forget", "alice", "--json").stdout)
+    assert forgotten == {"name": "alice", "free": True, "sharesEnded": 0}
     assert json.loads(people("list", "--json").stdout) == {"people": [], "names": []}
     assert "Nobody is invited" in people("list").stdout
 

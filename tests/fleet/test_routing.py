@@ -145,7 +145,9 @@ def test_costs_of_many_machines_have_one_total() -> None:
         ),
         (B, {"by": "day", "lines": [{"name": "d1", "usd": 0.2}], "total": {"usd": 0.2, "sessions": 2}, "leftOut": 3}),
     ]
+    answers[1][1]["budgets"] = [{"period": "day", "limitUsd": 5.0, "spentUsd": 4.0}]
     merged = merged_results.merged_costs(answers)
+    assert merged["budgets"] == [{"period": "day", "limitUsd": 5.0, "spentUsd": 4.0, "machine": "b.example.org"}]
     assert merged["total"] == {"usd": 0.3, "sessions": 3, "name": "total"}
     assert [line["machine"] for line in merged["lines"]] == ["a.example.org", "b.example.org"]
     assert merged["leftOut"] == 3

@@ -97,6 +97,44 @@ def test_sessions_by_place_and_state() -> None:
     assert figure(metrics, "session_memory_bytes", session="one") is None
 
 
+def test_costs_tokens_and_turns_by_caller_and_model_without_any_session() -> None:
+    metrics = Metrics(list)
+    two = Usage({"claude-y-2": ModelUsage(1, 1, cost_usd=0.1), **USAGE.models})
+    for owner, usage in (("alice", USAGE), ("alice", two), ("bob", Usage())):
+        metrics.event("some-session", owner, TurnEnded(1, Outcome(OutcomeCode.COMPLETED, usage=usage)))
+    assert figure(metrics, "cost_usd_total", caller="alice", model="claude-x-1") == 1.0
+    assert figure(metrics, "cost_usd_total", caller="alice", model="claude-y-2") == 0.1
+    assert figure(metrics, "tokens_total", caller="alice", model="claude-x-1", kind="output") == 10
+    assert figure(metrics, "turns_total", caller="alice", model="claude-x-1") == 2, "the model that cost the most"
+    assert figure(metrics, "turns_total", caller="bob", model="none") == 1
+    assert "some-session" not in metrics.render().decode()
+
+
+def test_of_more_callers_than_have_a_label_the_rest_is_one() -> None:
+    metrics = Metrics(list)
+    for name in ("two words", "x" * 200, *(f"person-{number}" for number in range(150))):
+        metrics.event("s", name, Spent(USAGE))
+    assert metrics.render().decode().count("claude_code_mcp_cost_usd_total{") == 101
+    assert figure(metrics, "cost_usd_total", caller="person-0") == 0.5
+    assert figure(metrics, "cost_usd_total", caller="other") == 26.0
+
+
+def test_a_caller_who_looks_is_named_nobody_else() -> None:
+    metrics = Metrics(list)
+    for name, count in (("alice", 1), ("bob", 2), ("carol", 3)):
+        for _ in range(count):
+            metrics.event("s", name, TurnEnded(1, Outcome(OutcomeCode.COMPLETED, usage=USAGE)))
+    shown = metrics.render("bob").decode()
+    costs = [line for line in shown.splitlines() if line.startswith("claude_code_mcp_cost_usd_total{")]
+    assert sorted(costs) == [
+        'claude_code_mcp_cost_usd_total{caller="bob",model="claude-x-1"} 1.0',
+        'claude_code_mcp_cost_usd_total{caller="other",model="claude-x-1"} 2.0',
+    ]
+    assert "alice" not in shown
+    assert "carol" not in shown
+    assert figure(metrics, "cost_usd_total", caller="carol") == 1.5, "the operator is still told"
+
+
 async def test_the_delay_of_the_event_loop_is_measured() -> None:
     metrics = Metrics(list)
     with stopped_clock() as clock:

@@ -2,18 +2,10 @@
 
 import pytest
 
-from claude_code_mcp.errors import RateLimited
-from claude_code_mcp.server.transports.running_calls import RequestLimit
+from claude_code_mcp.errors import LimitReached, RateLimited
+from claude_code_mcp.server.server import refusal
 from claude_code_mcp.testing import ScriptedModelThread
 from tests.web.conftest import running_console
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
 
 POLICY = """
 default = "few"
@@ -23,27 +15,6 @@ limits = { requests_per_minute = 5 }
 [principals]
 bob = "local"
 """
-
-
-def test_a_caller_has_so_many_a_minute_and_one_more_after_each_part_of_it() -> None:
-    clock, most = Clock(), {"alice": 4, "carol": 1}
-    limit = RequestLimit(most.get, clock)
-    for _ in range(4):
-        limit.take("alice")
-    with pytest.raises(RateLimited) as refused:
-        limit.take("alice")
-    assert refused.value.retry_after == 15
-    limit.take("carol")
-    limit.take("dave")
-    clock.now += 15
-    limit.take("alice")
-    with pytest.raises(RateLimited):
-        limit.take("alice")
-    clock.now += 3600
-    for _ in range(4):
-        limit.take("alice")
-    with pytest.raises(RateLimited):
-        limit.take("alice")
 
 
 def test_whoever_asks_too_often_is_told_when_to_come_back(
@@ -60,3 +31,11 @@ def test_whoever_asks_too_often_is_told_when_to_come_back(
         assert 0 < int(asked[-1].headers["retry-after"]) <= 12
         for _ in range(8):
             assert bob.get("/api/me", Authorization=f"Bearer {console.tokens['bob']}").status == 200
+
+
+def test_a_tool_that_is_refused_for_a_while_says_for_how_long() -> None:
+    (said, other) = (
+        refusal(error).structured_content for error in (RateLimited("Too much.", 7), LimitReached("Too many."))
+    )
+    assert said == {"error": {"code": "RATE_LIMITED", "message": "Too much.", "retryAfter": 7}}
+    assert other == {"error": {"code": "LIMIT_REACHED", "message": "Too many."}}

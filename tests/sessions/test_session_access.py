@@ -12,6 +12,7 @@ from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session_access import SessionAccess
 from claude_code_mcp.state import shares as shares_module
+from claude_code_mcp.state.known_people import InvitedPeople, PersonNames, Removal
 from claude_code_mcp.state.shares import Access, Shares
 from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox
@@ -88,6 +89,30 @@ async def test_a_session_is_shared_with_so_many_and_no_more(tmp_path: Path, monk
         await access.share(SESSION, "ann", name, Access.WATCH)
     with pytest.raises(LimitReached):
         await access.share(SESSION, "ann", "dave", Access.WATCH)
+
+
+@pytest.mark.parametrize("how", ["forgotten", "removed"])
+async def test_what_is_shared_with_somebody_is_not_for_whoever_has_their_name_next(tmp_path: Path, how: str) -> None:
+    database = database_in(tmp_path)
+    names, invited = PersonNames(database), InvitedPeople(database)
+    if how == "removed":
+        invited.invite("bob")
+    else:
+        assert names.take("bob", "https://issuer.example.org", "1")
+    here, taken_back = access_in(tmp_path, Policy()), list[str]()
+    here.on_taken_back(taken_back.append)
+    for session, grantee in ((SESSION, "bob"), (OTHER, "bob"), (SESSION, "cyd"), (SESSION, "group:bob")):
+        await here.share(session, "ann", grantee, Access.ANSWER)
+    await here.share(OTHER, "bob", "eve", Access.WATCH)
+    taken_back.clear()
+    ended = await asyncio.to_thread(names.forget if how == "forgotten" else invited.remove, "bob")
+    assert ended == Removal(2)
+    await here.refresh()
+    assert sorted(taken_back) == [SESSION, OTHER], "what they have open ends"
+    assert here.shared_with("bob") == []
+    assert here.owner_for(SESSION, "cyd", Access.ANSWER) == "ann"
+    assert [share.grantee for share in here.of(SESSION)] == ["cyd", "group:bob"]
+    assert [share.grantee for share in here.of(OTHER)] == ["eve"], "what goes by the name stays as it is"
 
 
 # -- what is open ends ------------------------------------------------------------------------------------------------

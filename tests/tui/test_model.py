@@ -15,6 +15,7 @@ from claude_code_mcp.tui.blocks import LONGEST, MOST_BLOCKS, ChunkedText, ShownC
 from claude_code_mcp.tui.drawn_blocks import DrawnBlock, Palette
 from claude_code_mcp.tui.input_box import commands, files, word_before
 from claude_code_mcp.tui.question_panel import PartAnswers
+from claude_code_mcp.tui.screens import budget_lines
 from claude_code_mcp.tui.session_list import arranged, asking_elsewhere, row_of, top_line
 
 from .recorded import BILLING, CHOICES, DOCS, EVENTS, NOW, SESSIONS, SHOP, listed, message
@@ -54,6 +55,17 @@ def test_thinking_that_was_streamed_and_the_text_behind_it_are_two_blocks() -> N
     conversation = ShownConversation(SHOP)
     conversation.fold(page(fragment("hm", "thinking"), fragment("So")))
     assert [kind for kind, _ in shown(conversation)] == ["thinking", "text"]
+
+
+def test_a_budget_that_is_nearly_used_up_is_noted_and_among_the_costs() -> None:
+    low = "The budget of $100 for this month is used to 80 % ($80.00)."
+    conversation = ShownConversation(SHOP)
+    conversation.fold(page(said("u1", "Done."), {"type": "budget", "warning": low}))
+    assert shown(conversation) == [("text", "Done."), ("note", low)]
+    month = {"period": "month", "group": None, "limitUsd": 100.0, "spentUsd": 80.0, "warning": low}
+    day = {"period": "day", "group": "leads", "limitUsd": 20.0, "spentUsd": 1.25}
+    assert budget_lines({"budgets": [day, month]}) == ["", "$1.25 of $20 for this day of the group leads", low]
+    assert budget_lines({}) == []
 
 
 def test_what_history_and_feed_both_tell_is_there_once_and_in_order() -> None:

@@ -268,6 +268,10 @@ export class ConversationView implements Watcher {
         if (this.unwritten) void this.readHistory();
         this.around.announce(data["code"] === "completed" ? "Claude has finished." : `The turn has ended: ${String(data["code"])}.`);
         break;
+      case "budget":
+        if (!this.shown.cutEnd) this.last?.warned(String(data["warning"]));
+        this.around.announce(String(data["warning"]));
+        break;
       case "moved":
         this.id = String(data["newSessionId"]);
         history.replaceState(null, "", `#/sessions/${this.id}`);

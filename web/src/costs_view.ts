@@ -16,6 +16,15 @@ interface Line {
 interface Report {
   lines: Line[];
   total: Partial<Line>;
+  budgets?: Budget[] | null;
+}
+
+interface Budget {
+  period: "day" | "month";
+  group?: string | null;
+  limitUsd: number;
+  spentUsd: number;
+  warning?: string | null;
 }
 
 const WAYS = ["day", "project", "model", "session"] as const;
@@ -31,7 +40,8 @@ export function costsView(): HTMLElement {
     const days = Number(span.value);
     if (days) query.set("since", new Date(Date.now() - days * 86_400_000).toISOString().slice(0, 10));
     try {
-      replace(body, table(await get<Report>(`/api/costs?${query}`), by.value));
+      const report = await get<Report>(`/api/costs?${query}`);
+      replace(body, budgets(report.budgets ?? []), table(report, by.value));
     } catch (error) {
       replace(body, h("p", { class: "problem" }, messageOf(error)));
     }
@@ -58,6 +68,19 @@ function table(report: Report, by: string): HTMLElement {
     h("tbody", null, ...rows),
     h("tfoot", null, h("tr", null, h("th", { scope: "row" }, "together"), h("td", { class: "money" }, `$${(report.total.usd ?? 0).toFixed(4)}`),
       h("td", { class: "tokens" }, tokens(report.total)), h("td", null)))));
+}
+
+/** What may be spent, what of it is spent, and a word of warning where that is most of it. */
+function budgets(rows: readonly Budget[]): HTMLElement | null {
+  if (!rows.length) return null;
+  return h("ul", { class: "budgets", aria: { label: "Budgets" } }, ...rows.map((row) => {
+    const whose = row.group ? `group ${row.group}, ` : "";
+    const words = `$${row.spentUsd.toFixed(2)} of $${row.limitUsd.toFixed(2)} (${whose}this ${row.period})`;
+    const bar = h("span", { class: "bar" });
+    bar.style.width = `${Math.min(100, Math.max(1, (100 * row.spentUsd) / row.limitUsd))}%`;
+    return h("li", { class: row.warning ? "low" : "" }, words, h("span", { class: "bars", aria: { hidden: true } }, bar),
+      row.warning && h("p", { class: "problem", role: "alert" }, row.warning));
+  }));
 }
 
 function tokens(line: Partial<Line>): string {

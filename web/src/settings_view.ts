@@ -31,7 +31,8 @@ interface SignIn {
   current: boolean;
 }
 
-const EVENT_WORDS: Record<string, string> = { question: "Claude asks something", ended: "a turn ends", stalled: "a session goes silent" };
+const EVENT_WORDS: Record<string, string> = { question: "Claude asks something", ended: "a turn ends", stalled: "a session goes silent",
+  budget: "a budget is nearly used up" };
 
 export function settingsView(me: Me, signedOut: () => void): HTMLElement {
   const problem = h("p", { class: "problem", role: "alert", hidden: true });

@@ -37,6 +37,7 @@ export class TurnView {
   private readonly title = h("h2", { class: "spoken" });
   private readonly items = h("div", { class: "items" });
   private readonly end = h("p", { class: "ending" });
+  private readonly warning = h("p", { class: "note budget-warning", hidden: true });
   private readonly copy = button("Copy answer", () => void this.copyAnswer(), { class: "quiet copy-answer", hidden: true });
   private readonly leftOut = h("p", { class: "note", hidden: true }, "Earlier steps of this turn are left out here.");
   private views = new Map<string, { view: ItemView; item: Item; parent: string | null }>();
@@ -55,7 +56,7 @@ export class TurnView {
   constructor(public turn: Turn, private live: boolean, private readonly directory: string, private readonly acts: ItemActs,
     prompts: PromptActs, private pictures: readonly string[] = []) {
     this.prompt = new PromptView(prompts);
-    this.element = h("article", { class: "turn" }, this.title, this.prompt.element, this.leftOut, this.items, h("div", { class: "turn-foot" }, this.end, this.copy));
+    this.element = h("article", { class: "turn" }, this.title, this.prompt.element, this.leftOut, this.items, h("div", { class: "turn-foot" }, this.end, this.copy), this.warning);
     this.update(turn);
   }
 
@@ -257,6 +258,12 @@ export class TurnView {
     this.end.textContent = parts.filter(Boolean).join(" · ");
     this.drawCopy();
     this.end.classList.toggle("bad", !["completed", "interrupted"].includes(ending.code));
+  }
+
+  /** Of a budget little is left, and it was this turn that made it so. */
+  warned(text: string): void {
+    this.warning.textContent = [this.warning.textContent, text].filter(Boolean).join(" ");
+    this.warning.hidden = false;
   }
 }
 

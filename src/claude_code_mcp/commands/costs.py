@@ -4,18 +4,21 @@ import argparse
 import asyncio
 import http.client
 import os
+import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config import load_settings
-from ..errors import InvalidArgument, PermissionDenied
+from ..errors import InvalidArgument, PermissionDenied, StateUnavailable
 from ..model.caller import LOCAL
 from ..model.text import clip_line, count_of, csv_of, visible
 from ..shared.client import ask_shared
+from ..state.budgets import BudgetWarning
 from ..state.spending import Spending
 from ..state.state_directory import database_in
 from ..store.cost_table import CostLine, Costs
@@ -23,6 +26,7 @@ from .conventions import Unavailable, add_config_file, add_json, camel_names, po
 from .sessions import library, print_unread
 
 _WIDEST = 40
+_LONGEST_WARNING = 300
 _BAR = 32
 _DAY = 86_400
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -65,8 +69,9 @@ def _run_months(arguments: argparse.Namespace) -> int:
         | {"usd": round(line.usd, 6)}
         for line in lines
     ]
+    warnings = spending.warnings()
     if arguments.json:
-        print_json({"by": arguments.by, "lines": rows})
+        print_json({"by": arguments.by, "lines": rows, "budgetWarnings": [warning.fields for warning in warnings]})
     elif arguments.csv:
         print(csv_of(rows), end="")
     else:
@@ -76,7 +81,23 @@ def _run_months(arguments: argparse.Namespace) -> int:
         left_out = len(rows) - arguments.limit
         if not rows or left_out > 0:
             print(f"… and {left_out} more" if rows else "No costs are recorded.")
+        _print_warnings(warnings)
     return 0
+
+
+def _warnings(config: Path | None) -> list[BudgetWarning]:
+    """Said on stderr if they cannot be read: what transcripts tell of costs does not depend on them."""
+    try:
+        return Spending(database_in(load_settings(file=config).state_dir)).warnings()
+    except (OSError, StateUnavailable) as error:
+        print(f"Warnings of budgets cannot be read: {error}", file=sys.stderr)
+        return []
+
+
+def _print_warnings(warnings: Sequence[BudgetWarning]) -> None:
+    """The budgets of which most is spent by now, of everybody whom this state has served."""
+    for warning in warnings:
+        print(visible(clip_line(f"Warning: {warning.line}", _LONGEST_WARNING)))
 
 
 def _run_costs(arguments: argparse.Namespace) -> int:
@@ -91,12 +112,15 @@ def _run_costs(arguments: argparse.Namespace) -> int:
         sessions.costs(arguments.by, principal=LOCAL, since=since, project=arguments.project, most=most)
     )
     print_unread(sessions)
+    warnings = _warnings(arguments.config)
     if arguments.json:
         lines = [camel_names(asdict(line)) for line in costs.lines]
-        print_json({"by": costs.by, "lines": lines, "total": camel_names(asdict(costs.total))})
+        report = {"by": costs.by, "lines": lines, "total": camel_names(asdict(costs.total))}
+        print_json({**report, "budgetWarnings": [warning.fields for warning in warnings]})
         return 0
     print(csv_of([camel_names(asdict(line)) for line in costs.lines]) if arguments.csv else _chart(costs), end="")
     print("" if arguments.csv else "\n", end="")
+    _print_warnings(() if arguments.csv else warnings)
     return 0
 
 

@@ -15,10 +15,18 @@ from typing import Any
 from ..config import Settings, load_settings
 from ..errors import InvalidArgument
 from ..model.caller import is_reserved
-from ..model.text import iso, visible
+from ..model.text import count_of, iso, visible
 from ..observers.audit_chain import FILES_KEPT, verify
 from ..private_files import private_directory
-from ..state.known_people import INVITE_SECONDS, InvitedPeople, ListedPerson, PersonName, PersonNames, announce_change
+from ..state.known_people import (
+    INVITE_SECONDS,
+    InvitedPeople,
+    ListedPerson,
+    PersonName,
+    PersonNames,
+    Removal,
+    announce_change,
+)
 from ..state.state_directory import database_in
 from .conventions import (
     ExitCode,
@@ -68,8 +76,8 @@ def _add_people(commands: Any) -> None:
     forget = below.add_parser(
         "forget",
         help="release a name",
-        description="Whoever comes by the name next has it, with the sessions and files that go by it. A server that "
-        "runs takes it into account when it is restarted.",
+        description="Whoever comes by the name next has it, with the sessions and files that go by it. What others "
+        "have shared with it ends. A server that runs takes it into account when it is restarted.",
     )
     forget.add_argument("name")
     runs = ((invite, _invite), (link, _link), (listed, _list), (remove, _remove), (forget, _forget))
@@ -180,20 +188,26 @@ def _remove(arguments: argparse.Namespace) -> int:
     settings, people = _opened(arguments)
     if not arguments.yes and not agreed(f"Remove {arguments.name}? Everything of theirs that runs ends at once."):
         return int(ExitCode.FAILED)
-    if not people.remove(arguments.name):
+    removed = people.remove(arguments.name)
+    if removed is None:
         raise NotFound(f"There is nobody called {arguments.name}.")
     # After the removal was committed: a server that looks now must not find them.
     announce_change(settings.state_dir)
-    return print_outcome(arguments, {"removed": arguments.name}, f"{arguments.name} is removed.")
+    fields = {"removed": arguments.name, "sharesEnded": removed.shares}
+    return print_outcome(arguments, fields, f"{arguments.name} is removed.{_shares_ended(removed)}")
 
 
 def _forget(arguments: argparse.Namespace) -> int:
     settings, _ = _opened(arguments)
-    if not PersonNames(database_in(settings.state_dir)).forget(arguments.name):
+    forgotten = PersonNames(database_in(settings.state_dir)).forget(arguments.name)
+    if forgotten is None:
         raise NotFound(f"Nobody has the name {visible(arguments.name)}.")
-    return print_outcome(
-        arguments, {"name": arguments.name, "free": True}, f"The name {visible(arguments.name)} is free."
-    )
+    fields = {"name": arguments.name, "free": True, "sharesEnded": forgotten.shares}
+    return print_outcome(arguments, fields, f"The name {visible(arguments.name)} is free.{_shares_ended(forgotten)}")
+
+
+def _shares_ended(removal: Removal) -> str:
+    return f" {count_of(removal.shares, 'session')} of others no longer shared with them." if removal.shares else ""
 
 
 # -- the audit trail ---------------------------------------------------------------------------------------------------

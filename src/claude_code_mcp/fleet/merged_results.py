@@ -137,6 +137,10 @@ def merged_costs(answers: Answers) -> dict[str, Any]:
     if "usd" in total:
         total["usd"] = round(total["usd"], 6)
     merged["total"] = total
+    # Each machine counts what was spent on it alone.
+    budgets = [{**row, "machine": machine.name} for machine, answer in answers for row in answer.get("budgets") or []]
+    if budgets:
+        merged["budgets"] = budgets
     left_out = sum(answer.get("leftOut") or 0 for _, answer in answers)
     if left_out:
         merged["leftOut"] = left_out

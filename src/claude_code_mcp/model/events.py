@@ -206,6 +206,14 @@ class Spent(Event):
 
 
 @dataclass(slots=True)
+class BudgetWarned(Event):
+    """With the cost of the last turn, little is left of a budget that the session spends from; said once in a month or
+    day, by the one session whose cost made it so."""
+
+    line: str
+
+
+@dataclass(slots=True)
 class Retrying(Event):
     """The API refused or failed and the CLI will try again."""
 
@@ -271,6 +279,8 @@ class AuditKind(StrEnum):
     SESSION_SHARED = "session_shared"
     """By its owner, with a person or a group; the details say with whom and for what."""
     SESSION_UNSHARED = "session_unshared"
+    BUDGET_WARNED = "budget_warned"
+    """80 % of the budget of a person or a group is spent: said once in its month or day. `who` spent the last of it."""
     HUB_STEERED = "hub_steered"
     """A shared MCP server was reconnected, enabled or disabled, or a sign-in to it was begun."""
     HUB_CALLED = "hub_called"

@@ -100,6 +100,11 @@ class Question:
         parts = [part for part in raw if isinstance(part, Mapping)] if isinstance(raw, list) else []
         return tuple(_choice(part, of_form=self.form is not None) for part in parts)
 
+    def for_once(self) -> "Question":
+        """As somebody sees it who may decide about this call, and not about those that follow."""
+        modes = tuple(mode for mode in self.modes if mode == _ASKS_EACH_TIME)
+        return replace(self, suggestions=(), session_rules=(), modes=modes)
+
     def brief(self) -> "Question":
         """What a log keeps of it: which question it was, without the tool's input."""
         return replace(self, tool_input={}, suggestions=(), session_rules=(), reason=None, change=None)
@@ -144,6 +149,10 @@ def _option(raw: Any) -> tuple[str, str]:
 GivenAnswers: TypeAlias = Mapping[str, str | Sequence[str]] | Sequence[str | Sequence[str]]
 
 
+_ASKS_EACH_TIME = "default"
+"""The permission mode in which nothing is allowed beforehand."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A decision. `message` is the reason of a denial or the feedback on a plan.
@@ -160,6 +169,11 @@ class Answer:
     interrupt: bool = False
     mode: str | None = None
     """With the approval of a plan: the permission mode to go on in."""
+
+    @property
+    def goes_beyond_once(self) -> bool:
+        """Whether it allows something of what follows, and not only what was asked."""
+        return self.allow and (self.scope is Scope.SESSION or self.mode not in (None, _ASKS_EACH_TIME))
 
 
 class Closure(StrEnum):

@@ -1,19 +1,24 @@
 """Metrics for Prometheus: sessions, turns, questions, tokens and costs, memory and the delay of the event loop.
 
+Labels are bounded: of callers and models so many have their name, and the others are `other` together. What a caller
+who is not the operator is shown names nobody but themselves.
+
 Imports prometheus_client, so only servers with metrics switched on import this module.
 """
 
 import asyncio
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from ..model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled, Spent, TurnEnded, TurnStarted
 from ..model.outcome import State
@@ -25,6 +30,10 @@ _WAIT_SECONDS = (0.01, 0.1, 1, 5, 15, 30, 60, 120, 300, 600)
 _LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _LAG_INTERVAL = 0.5
 _MOST_MODELS = 50
+_MOST_CALLERS = 100
+_OTHER = "other"
+_NO_MODEL = "none"
+"""Of a turn that ended before a model was asked."""
 
 
 class MeasuredSession(Protocol):
@@ -50,7 +59,10 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         self._started: dict[str, float] = {}
         self._models: set[str] = set()
-        self._turns = Counter(f"{_PREFIX}_turns", "Turns by how they ended", ["outcome"], registry=registry)
+        self._callers: set[str] = set()
+        self._turns = Counter(
+            f"{_PREFIX}_turns", "Turns by how they ended", ["outcome", "caller", "model"], registry=registry
+        )
         self._turn_seconds = Histogram(
             f"{_PREFIX}_turn_seconds", "How long turns took", ["outcome"], buckets=_TURN_SECONDS, registry=registry
         )
@@ -70,16 +82,25 @@ class Metrics:
             buckets=_WAIT_SECONDS,
             registry=registry,
         )
-        self._tokens = Counter(f"{_PREFIX}_tokens", "Tokens by model", ["model", "kind"], registry=registry)
-        self._cost = Counter(f"{_PREFIX}_cost_usd", "Dollars by model", ["model"], registry=registry)
+        self._tokens = Counter(
+            f"{_PREFIX}_tokens", "Tokens by model and caller", ["model", "kind", "caller"], registry=registry
+        )
+        self._cost = Counter(
+            f"{_PREFIX}_cost_usd", "Dollars by model and caller", ["model", "caller"], registry=registry
+        )
         self._lag = Histogram(
             f"{_PREFIX}_event_loop_lag_seconds", "Delay of the event loop", buckets=_LAG_SECONDS, registry=registry
         )
         registry.register(_CurrentSessions(sessions))
 
-    def render(self) -> bytes:
-        """All metrics in Prometheus' text format. Blocks for a moment: it looks at processes."""
-        return generate_latest(self._registry)
+    def render(self, viewer: str | None = None) -> bytes:
+        """All metrics in Prometheus' text format; for a `viewer` who is a caller, those of all other callers together.
+        Blocks for a moment: it looks at processes."""
+        if viewer is None:
+            return generate_latest(self._registry)
+        # It only ever asks for what is to be written.
+        shown: Any = _SeenBy(self._registry, viewer)
+        return generate_latest(shown)
 
     async def watch_the_loop(self) -> None:
         """Measures how late the event loop is. Never returns."""
@@ -101,11 +122,13 @@ class Metrics:
                 self._started[session_id] = time.monotonic()
             case TurnEnded(outcome=outcome):
                 took = time.monotonic() - self._started.pop(session_id, time.monotonic())
-                self._turns.labels(str(outcome.code)).inc()
+                model = max(outcome.usage.models.items(), key=lambda used: used[1].cost_usd, default=(None, None))[0]
+                shown = _NO_MODEL if model is None else self._model_label(model)
+                self._turns.labels(str(outcome.code), self._caller_label(owner), shown).inc()
                 self._turn_seconds.labels(str(outcome.code)).observe(took)
-                self._count_usage(outcome.usage)
+                self._count_usage(outcome.usage, owner)
             case Spent(usage=usage):
-                self._count_usage(usage)
+                self._count_usage(usage, owner)
             case QuestionOpened(question=question):
                 self._opened.labels(str(question.kind)).inc()
             case QuestionSettled(question=question, resolution=resolution):
@@ -115,22 +138,53 @@ class Metrics:
                 waited = max(0.0, resolution.at - question.opened_at)
                 self._waits.labels(str(question.kind), resolution.by).observe(waited)
 
-    def _count_usage(self, usage: Usage) -> None:
+    def _count_usage(self, usage: Usage, owner: str) -> None:
+        caller = self._caller_label(owner)
         for name, used in usage.models.items():
             model = self._model_label(name)
-            self._cost.labels(model).inc(used.cost_usd)
-            self._tokens.labels(model, "input").inc(used.input_tokens)
-            self._tokens.labels(model, "output").inc(used.output_tokens)
-            self._tokens.labels(model, "cache_read").inc(used.cache_read_tokens)
-            self._tokens.labels(model, "cache_creation").inc(used.cache_creation_tokens)
+            self._cost.labels(model, caller).inc(used.cost_usd)
+            self._tokens.labels(model, "input", caller).inc(used.input_tokens)
+            self._tokens.labels(model, "output", caller).inc(used.output_tokens)
+            self._tokens.labels(model, "cache_read", caller).inc(used.cache_read_tokens)
+            self._tokens.labels(model, "cache_creation", caller).inc(used.cache_creation_tokens)
+
+    def _caller_label(self, caller: str) -> str:
+        """Everybody whom an issuer knows may come, so the names are bounded too: those who come first have one."""
+        fits = re.fullmatch(r"[!-~]{1,128}", caller) is not None
+        if not fits or (caller not in self._callers and len(self._callers) >= _MOST_CALLERS):
+            return _OTHER
+        self._callers.add(caller)
+        return caller
 
     def _model_label(self, model: str) -> str:
         """Callers choose models, so labels are bounded in form and number; every other model is `other`."""
         fits = re.fullmatch(r"claude[A-Za-z0-9.:@\[\]-]{0,60}", model) is not None
         if not fits or (model not in self._models and len(self._models) >= _MOST_MODELS):
-            return "other"
+            return _OTHER
         self._models.add(model)
         return model
+
+
+class _SeenBy:
+    """The metrics of a registry as one caller may see them: what is said of others is added up."""
+
+    def __init__(self, registry: CollectorRegistry, viewer: str) -> None:
+        self._registry = registry
+        self._viewer = viewer
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            if any("caller" in sample.labels for sample in metric.samples):
+                metric.samples = [*self._merged(metric.samples)]
+            yield metric
+
+    def _merged(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        sums: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
+        for sample in samples:
+            caller = self._viewer if sample.labels["caller"] == self._viewer else _OTHER
+            sums[sample.name, tuple({**sample.labels, "caller": caller}.items())] += sample.value
+        for (name, labels), value in sums.items():
+            yield Sample(name, dict(labels), value)
 
 
 class _CurrentSessions(Collector):

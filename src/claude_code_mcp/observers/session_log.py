@@ -53,7 +53,9 @@ class SessionLog:
     without prompts and answers."""
 
     EVENTS = (ProcessChanged, TurnEnded)
-    ACTS = frozenset({*_BEGINNINGS, AuditKind.CANCELLED, AuditKind.REFUSED, AuditKind.AUTH_FAILED})
+    ACTS = frozenset(
+        {*_BEGINNINGS, AuditKind.CANCELLED, AuditKind.REFUSED, AuditKind.AUTH_FAILED, AuditKind.BUDGET_WARNED}
+    )
     """What it wants to hear of."""
 
     def act(self, act: AuditEvent) -> None:
@@ -79,6 +81,8 @@ class SessionLog:
                 f" (session {act.session_id})" if act.session_id else "",
                 clip_line(str(details.get("reason", "")), _LONGEST_REASON),
             )
+        elif act.kind is AuditKind.BUDGET_WARNED:
+            log.warning("%s", act.details.get("warning"))
         elif act.kind is AuditKind.AUTH_FAILED:
             log.info("refused a request without a valid token")
 

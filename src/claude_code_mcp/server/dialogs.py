@@ -24,7 +24,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from .. import json_text
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, PermissionDenied
 from ..model.caller import LOCAL
 from ..model.question import Answer, Choice, Closure, Question, QuestionKind, Resolution, Scope
 from ..model.text import Page, page_of, visible
@@ -337,8 +337,12 @@ class Dialogs:
     def _form(
         self, question: Question, offsets: Mapping[str, int], *, arrays: bool = True
     ) -> tuple[str, dict[str, Any]]:
-        shown = without_secrets(question, self._service.redaction)
-        return form_of(shown, arrays=arrays, offset=offsets.get(question.id, 0))
+        return form_of(self._as_shown(question), arrays=arrays, offset=offsets.get(question.id, 0))
+
+    def _as_shown(self, question: Question) -> Question:
+        """A question without secrets, and with what the person at this client may decide."""
+        asked = self._service.access.as_asked_of(question, self._principal)
+        return without_secrets(asked, self._service.redaction)
 
     # -- returning and taking answers -------------------------------------------------------------------------
 
@@ -409,7 +413,7 @@ class Dialogs:
         question = next((question for question in pending if question.id == question_id), None)
         if question is None or not self.may_answer(session_id):  # it may have been taken back meanwhile
             return False
-        shown = without_secrets(question, self._service.redaction)
+        shown = self._as_shown(question)
         following = next_offset(shown, offsets.get(question_id, 0))
         if following is not None and wants_next_page(action, content):
             offsets[question_id] = following
@@ -419,10 +423,12 @@ class Dialogs:
             if answer is None:
                 self._dismiss(question_id)
             else:
+                # Not only by what the form offers: a client can send anything.
+                self._service.access.check_answer(session_id, self._principal, answer)
                 reply = as_offered(question, shown, answer)
                 client = self._service.answers_as(session_id, self._principal, self.client)
                 self._service.broker.answer(session_id, question_id, reply, self.name, client)
-        except InvalidArgument as error:
+        except (InvalidArgument, PermissionDenied) as error:
             log.info("the answer to %s does not fit: %s", question_id, error.message)
             self._dismiss(question_id)
         return True

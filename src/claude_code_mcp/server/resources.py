@@ -247,7 +247,8 @@ class SessionResources:
             return await self._events(session, query)
         if address.view == "questions":
             parts = ResultParts(self._service.redaction)
-            inputs = [dump(entry) for entry in pending_inputs(session.questions, parts, _number(query))]
+            asked = [self._service.access.as_asked_of(each, caller.principal) for each in session.questions]
+            inputs = [dump(entry) for entry in pending_inputs(asked, parts, _number(query))]
             return {"sessionId": session.id, "pendingInputs": inputs, "truncated": parts.truncated or []}
         return self._status(session, address, caller)
 

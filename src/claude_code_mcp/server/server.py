@@ -29,6 +29,7 @@ from ..model.text import cut, one_line, visible
 from ..model.tool_names import PREFIX
 from ..questions.presentation import form_without_secrets
 from ..service import Service
+from ..sessions.minute_limit import MinuteLimit
 from ..shared.hello import PERSON
 from . import sdk
 from .changes import Subscriptions
@@ -182,10 +183,8 @@ class McpServer:
 
     def join_calls(self, running: "RunningCalls") -> None:
         """Has the transport's account of running calls keep to the policy, and end them when a share is taken back."""
-        from .transports.running_calls import RequestLimit  # noqa: PLC0415 - on stdio there is nothing to limit
-
         service, access = self.service, self.service.access
-        running.requests = RequestLimit(lambda name: service.policy_for(Caller(name)).requests_per_minute)
+        running.requests = MinuteLimit(lambda name: service.policy_for(Caller(name)).requests_per_minute)
         running.noting_borrowed = access.noting_borrowed
         access.on_taken_back(lambda session: running.end_borrowed(session, partial(access.is_shared, session)))
         # Those have no request any more that could be cancelled.
@@ -502,7 +501,9 @@ def refusal(error: ClaudeCodeError, clean: Callable[[str], str] = str) -> types.
     `clean` removes secrets from the message.
     """
     message = cut(clean(error.message), _MAX_MESSAGE)
-    problem = {"code": error.code, "message": message}
+    problem: dict[str, Any] = {"code": error.code, "message": message}
+    if "retry_after" in error.data:  # seconds, as the header Retry-After has them where the whole request is refused
+        problem["retryAfter"] = error.data["retry_after"]
     return types.CallToolResult(
         is_error=True,
         content=[types.TextContent(type="text", text=f"Error [{error.code}]: {message}")],

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from ..model.events import (
+    BudgetWarned,
     Event,
     Gap,
     Message,
@@ -170,6 +171,8 @@ def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911 - one lin
             return {"type": closure, "inputId": event.question.id, "decision": decision, **whose}
         case Retrying():
             return {"type": "retrying", "attempt": event.attempt, "status": event.status}
+        case BudgetWarned():
+            return {"type": "budget", "warning": event.line}
         case Stalled():
             return {"type": "stalled", "seconds": event.seconds}
         case ProcessChanged():

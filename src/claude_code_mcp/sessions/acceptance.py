@@ -23,10 +23,22 @@ from weakref import WeakValueDictionary
 
 from ..errors import ClaudeCodeError, InvalidArgument, SessionBusy, UpstreamUnavailable
 from ..model.caller import LOCAL
-from ..model.events import Event, QuestionOpened, QuestionSettled, Spent, StateChanged, TurnEnded, TurnStarted
+from ..model.events import (
+    AuditEvent,
+    AuditKind,
+    BudgetWarned,
+    Event,
+    QuestionOpened,
+    QuestionSettled,
+    Spent,
+    StateChanged,
+    TurnEnded,
+    TurnStarted,
+)
 from ..model.options import Image
 from ..model.outcome import BUSY, Outcome, OutcomeCode, State
 from ..model.tool_names import PREFIX
+from ..model.usage import Usage
 from ..questions.broker import Broker
 from ..redaction import Redactor
 from ..state.message_keys import LONGEST_KEY, KeyName, KeyState, MessageKeys, TakenKey
@@ -111,7 +123,8 @@ class MessageAcceptance:
         """Yields the session to send to, which is another object if the same one was loaded twice at once.
 
         PermissionDenied for a prompt that the policy refuses. LimitReached if the principal's daily budget is spent or
-        too many of its sessions are at work; meanwhile this one counts as being at work.
+        too many of its sessions are at work; meanwhile this one counts as being at work. RateLimited if its sessions
+        have used too many tokens a moment ago.
         """
         limits = self._deps.enforcer.limits
         # Before anything is reserved or kept for it.
@@ -152,7 +165,7 @@ class MessageAcceptance:
             # If it is busy after all, its message was accepted, and the reservation is for that turn.
             reserved = reserving.exception() is None
             if reserved and not session.busy and limits.spending.release(session.id):
-                await asyncio.shield(asyncio.to_thread(limits.spending.write, principal, 0.0, session.id))
+                await asyncio.shield(asyncio.to_thread(limits.spending.write_reservation, principal, session.id))
             raise
 
     def learn_secrets(self, session: Session) -> None:
@@ -422,15 +435,15 @@ class Bookkeeper:
                 changes_record = event.state is State.CANCELLED
                 # In memory at once, so that the next message can have it; other servers learn of it a moment later.
                 if event.state not in BUSY and self._limits.spending.release(session_id):
-                    self._start_task(asyncio.to_thread(self._limits.spending.write, owner, 0.0, session_id))
+                    self._start_task(asyncio.to_thread(self._limits.spending.write_reservation, owner, session_id))
             case TurnStarted():
                 changes_record = True
             case TurnEnded():
                 changes_record = True
-                self._count(session_id, owner, event.outcome.usage.cost_usd)
+                self._count(session_id, owner, event.outcome.usage)
             case Spent():
                 changes_record = True
-                self._count(session_id, owner, event.usage.cost_usd)
+                self._count(session_id, owner, event.usage)
             case QuestionOpened():
                 self._neighbours.question_opened(session_id, event.question, event.at)
             case QuestionSettled():
@@ -440,12 +453,26 @@ class Bookkeeper:
             session.deps.stores.recorder.changed(session)
         self._observers.event(session_id, owner, event)
 
-    def _count(self, session_id: str, owner: str, usd: float) -> None:
+    def _count(self, session_id: str, owner: str, usage: Usage) -> None:
         """Counts a cost towards the owner's budgets: in memory at once, on disk in the background. That of people and
         programs with a name is written down in any case, for the operator's bill."""
+        self._limits.use_tokens(owner, usage)
+        usd = usage.cost_usd
         if usd > 0 and (owner != LOCAL or self._limits.counts(owner)):
             self._limits.spending.note(owner, usd, session_id)
-            self._start_task(asyncio.to_thread(self._limits.spending.write, owner, usd, session_id))
+            writing = self._start_task(self._write_cost(session_id, owner, usd))
+            session = self.sessions.known(session_id)
+            if session is not None:
+                # Who reports the turn waits for this: the warning belongs into the report of the turn that made it due.
+                session.deps.stores.recorder.saved_with(session_id, writing)
+
+    async def _write_cost(self, session_id: str, owner: str, usd: float) -> None:
+        """Writes a cost, and says which budgets warn because of it. In the audit trail also if the session is gone."""
+        for warning in await asyncio.to_thread(self._limits.write_cost, owner, usd, session_id):
+            self._observers.act(AuditEvent(AuditKind.BUDGET_WARNED, owner, session_id, warning.fields))
+            session = self.sessions.known(session_id)
+            if session is not None:
+                session.log.append(BudgetWarned(warning.line, size=len(warning.line)))
 
     def on_moved(self, old: str, new: str) -> None:
         """A session goes on under another id. This is on disk when it returns, before anybody learns the new id."""
@@ -455,7 +482,7 @@ class Bookkeeper:
         spending = self._limits.spending
         if (owner := spending.moved(old, new)) is not None:
             for session_id in (old, new):
-                self._start_task(asyncio.to_thread(spending.write, owner, 0.0, session_id))
+                self._start_task(asyncio.to_thread(spending.write_reservation, owner, session_id))
         session = self.sessions.known(new)
         records = (session.deps.stores if session is not None else self.stores).recorder.records
         try:

@@ -133,6 +133,8 @@ class RecordWriter:
         """The number of the last write of each session that no sync has followed yet."""
         self._writes = itertools.count(1)
         self._durable_soon: set[str] = set()
+        self._beside: dict[str, set[asyncio.Task[None]]] = {}
+        """What else of a session is being written."""
         self._failures: dict[str, str] = {}
         """Why the last write of a session's record failed."""
 
@@ -142,6 +144,18 @@ class RecordWriter:
         self._unwritten.setdefault(session.id, asyncio.Event())
         if session.id not in self._writing:
             self._writing[session.id] = self._start_task(self._write_changes(session.id))
+
+    def saved_with(self, session_id: str, task: "asyncio.Task[None]") -> None:
+        """From now on `saved` waits for this task too, however it ends."""
+        tasks = self._beside.setdefault(session_id, set())
+        tasks.add(task)
+
+        def done(ended: "asyncio.Task[None]") -> None:
+            tasks.discard(ended)
+            if not tasks and self._beside.get(session_id) is tasks:
+                del self._beside[session_id]
+
+        task.add_done_callback(done)
 
     async def _write_changes(self, session_id: str) -> None:
         try:
@@ -217,6 +231,8 @@ class RecordWriter:
         changes nothing."""
         if (unwritten := self._unwritten.get(session_id)) is not None:
             await unwritten.wait()
+        if (beside := self._beside.get(session_id)) is not None:
+            await asyncio.wait([*beside])
         return session_id not in self._failures
 
     async def save(self, session: Recorded) -> None:

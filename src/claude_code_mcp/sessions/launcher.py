@@ -3,8 +3,8 @@
 `Launcher` checks the options as far as that is possible without a process, spawns the process, initialises it and
 checks what only a running Claude Code can tell. Beside it: at which point of which conversation a process begins.
 
-Options that are taken and have no effect become notices. Nothing is refused for that: versions of Claude Code and
-models differ, and a session runs without the option too.
+Options that are taken and have no effect become notices, and so do budgets that are nearly used up. Nothing is refused
+for that: versions of Claude Code and models differ, and a session runs without the option too.
 """
 
 import asyncio
@@ -28,11 +28,13 @@ from ..claude.process import ClaudeProcess, ProcessListener
 from ..claude.user_config import own_registrations, process_with
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.caller import LOCAL
+from ..model.events import BudgetWarned, TurnStarted
 from ..model.options import SessionOptions, Thinking, Worktree
 from ..model.tool_names import unknown_tools
 from ..processes.environment import build_environment
 from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path
 from ..processes.supervision import ChildOptions
+from ..store.event_log import EventReader
 from ..store.transcripts import Transcripts
 from .homes import Home
 
@@ -46,6 +48,8 @@ _LISTED_WITHIN = 2.0
 """Seconds in which a server must be listed, where a session may go on without it."""
 _STATUS_INTERVAL = 0.1
 _MOST_DEBUG_FILES = 1000
+_MOST_BUDGETS = 10
+"""Warnings of budgets that a report has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,10 +430,22 @@ class NoticedSession(Protocol):
     def model(self) -> str | None:
         """The model that answered last, by its full name."""
 
+    @property
+    def events(self) -> EventReader: ...
+
 
 def notices_of(session: NoticedSession) -> list[str]:
-    """Everything that there is to say of the options of a session now."""
-    return [*session.notices, *_on_thinking(session.options.thinking, session.model or session.options.model or "")]
+    """Everything that there is to say of the options of a session now, and of the budgets that its last turn has nearly
+    used up."""
+    thinking = _on_thinking(session.options.thinking, session.model or session.options.model or "")
+    return [*session.notices, *thinking, *_on_budgets(session.events)]
+
+
+def _on_budgets(events: EventReader) -> list[str]:
+    """The warnings since the last turn began: with the next one they have been said."""
+    began = max((event.seq for event in events.latest(TurnStarted, 1)), default=0)
+    warned = events.latest(BudgetWarned, _MOST_BUDGETS)
+    return [event.line for event in warned if isinstance(event, BudgetWarned) and event.seq > began]
 
 
 def option_notices(requested: SessionOptions | None, began_with: SessionOptions | None = None) -> tuple[str, ...]:

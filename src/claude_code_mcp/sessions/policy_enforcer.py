@@ -17,12 +17,15 @@ from ..errors import ClaudeCodeError, LimitReached, PermissionDenied
 from ..model.options import SessionOptions
 from ..model.question import Answer, QuestionKind, kind_of
 from ..model.tool_names import plain_name
+from ..model.usage import Usage
 from ..policy.admission import Admission, within
 from ..policy.harmless import git_variables
 from ..policy.policy import MODE_LADDER, GroupBudget, Policy
 from ..policy.rules import Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home
-from ..state.spending import Budget, Spending
+from ..state.budgets import Budget, BudgetWarning
+from ..state.spending import Spending
+from .minute_limit import MinuteLimit
 
 BY = "policy"
 """The channel through which rules answer."""
@@ -40,6 +43,15 @@ class PrincipalLimits:
     def __init__(self, policy: Policy, spending: Spending) -> None:
         self.spending = spending
         self._policy = policy
+        self.new_sessions = MinuteLimit(
+            lambda principal: policy.profile(principal).limits.sessions_per_minute,
+            sentence="You may begin {most} sessions a minute",
+        )
+        """Of each principal, taken from when a session is made."""
+        self._tokens = MinuteLimit(
+            lambda principal: policy.profile(principal).limits.tokens_per_minute,
+            sentence="Your sessions may use {most} tokens a minute",
+        )
         self._admitting: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """By principal, the sessions that are being sent messages and are not busy yet, with how many messages."""
 
@@ -50,10 +62,12 @@ class PrincipalLimits:
 
     @contextmanager
     def room(self, session_id: str, principal: str, working: Sequence[str]) -> Iterator[None]:
-        """Counts a session as working while it is sent a message; LimitReached if the principal has too many that work.
+        """Counts a session as working while it is sent a message; LimitReached if the principal has too many that work,
+        RateLimited if its sessions have used too many tokens a moment ago.
 
         `working` are the principal's busy sessions. Two messages that are sent at the same time count each other.
         """
+        self._tokens.check(principal)
         limit, admitting = self._policy.profile(principal).limits.sessions, self._admitting[principal]
         taken = {*admitting, *working}
         if limit is not None and session_id not in taken and len(taken) >= limit:
@@ -66,6 +80,12 @@ class PrincipalLimits:
             admitting[session_id] -= 1
             if not admitting[session_id]:
                 del admitting[session_id]
+
+    def use_tokens(self, principal: str, usage: Usage) -> None:
+        """Counts the tokens of a turn towards the minute. Those read from the cache do not count, as they do not for
+        the limits of the API: a long conversation reads all of itself with every step."""
+        total = usage.total
+        self._tokens.use(principal, total.input_tokens + total.cache_creation_tokens + total.output_tokens)
 
     def requests_per_minute(self, principal: str) -> int | None:
         """How many requests a principal may send over HTTP; None for any number."""
@@ -89,6 +109,11 @@ class PrincipalLimits:
         """The same with that of its day."""
         daily = self._policy.profile(principal).limits.daily_usd
         return [*([] if daily is None else [Budget(daily, "day")]), *self.budgets(principal)]
+
+    def write_cost(self, principal: str, usd: float, session_id: str) -> list[BudgetWarning]:
+        """Writes a cost that was noted; returns the warnings of the principal's budgets that are due with it, each of
+        which no other call and no other server returns. Blocks on the disk; OSError if it cannot be written."""
+        return self.spending.write(principal, usd, session_id, self.all_budgets(principal))
 
     def spendable(self, principal: str, session_id: str) -> float | None:
         """Dollars that a process of the session may spend: what is reserved for it; None if nothing is limited."""

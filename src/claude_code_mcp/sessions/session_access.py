@@ -3,7 +3,8 @@
 A session is its owner's alone. The owner may share it with a person or a group, to be watched, or to be answered and
 written to as well, and takes that back at any time. Whoever a session is shared with acts in the place of its owner:
 it runs in the owner's home, by the owner's profile and on the owner's budget. What they answer and write bears their
-name. What changes a session for good, or hands it on, is the owner's: cancelling, deleting, renaming, copying, sharing.
+name. What changes a session for good, or hands it on, is the owner's: cancelling, deleting, renaming, copying, sharing,
+and allowing something for all that follows: they allow what is asked, once.
 
 For everybody else a session that is not shared with them does not exist.
 
@@ -14,7 +15,7 @@ is logged and does not keep the others from being told.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,8 +23,9 @@ from typing import Protocol
 from ..errors import InvalidArgument, LimitReached, PermissionDenied, SessionNotFound
 from ..model.caller import Caller, is_reserved
 from ..model.events import AuditEvent, AuditKind, Event
+from ..model.question import Answer, Question, Scope
+from ..state.budgets import Budget
 from ..state.shares import GROUP, Access, Share, Shares
-from ..state.spending import Budget
 from .dependencies import ClientEnvironments
 from .policy_enforcer import PolicyEnforcer
 
@@ -44,6 +46,10 @@ class SessionSharing:
     owner: str | None
     """None: the principal's own."""
     shares: tuple[Share, ...]
+
+    def asked(self, questions: Sequence[Question]) -> list[Question]:
+        """Open questions as the principal may answer them, see `SessionAccess.as_asked_of`."""
+        return [question if self.owner is None else question.for_once() for question in questions]
 
     @property
     def rows(self) -> list[dict[str, str]] | None:
@@ -96,6 +102,25 @@ class SessionAccess:
             return True
         share = self._shares.found(session_id, self._names_of(principal))
         return share is not None and share.owner == owner and share.access.covers(wanted)
+
+    def _lender(self, session_id: str, principal: str) -> str | None:
+        """Whose session it is that is shared with a principal; None if it is their own, or not shared with them."""
+        share = self._shares.found(session_id, self._names_of(principal))
+        return share.owner if share is not None and share.owner != principal else None
+
+    def as_asked_of(self, question: Question, principal: str) -> Question:
+        """A question as a principal may answer it: about the session of somebody else, what was asked and no more."""
+        return question.for_once() if self._lender(question.session_id, principal) is not None else question
+
+    def check_answer(self, session_id: str, principal: str, answer: Answer) -> None:
+        """PermissionDenied for an answer about the session of somebody else that allows more than what was asked."""
+        owner = self._lender(session_id, principal) if answer.goes_beyond_once else None
+        if owner is not None:
+            field = "scope" if answer.scope is Scope.SESSION else "permission_mode"
+            raise PermissionDenied(
+                f"Only {owner}, whose session it is, can allow this for the whole session; you can allow it once.",
+                field=field,
+            )
 
     def is_shared(self, session_id: str, principal: str) -> bool:
         """Whether a session of somebody else is shared with a principal."""
@@ -305,6 +330,10 @@ class CallerPolicy:
         return [
             (budget, limits.spending.spent(self._principal, budget)) for budget in limits.all_budgets(self._principal)
         ]
+
+    def shares_budget(self, group: str) -> bool:
+        """Whether what this caller spends counts towards the budget of a group."""
+        return any(budget.group == group for budget in self._service_enforcer.limits.budgets(self._principal))
 
     def directories(self) -> list[str]:
         """Where this caller's sessions may work, or do by default if they may work anywhere. Blocks on the disk."""

@@ -45,6 +45,10 @@ class Documents:
         row = self._database.row(query, self._kind, key)
         return None if row is None else json.loads(row[0])
 
+    def keys(self) -> list[str]:
+        """Under which there are documents. OSError if that cannot be read."""
+        return [key for (key,) in self._database.rows("SELECT key FROM documents WHERE kind = ?", self._kind)]
+
     def write(self, key: str, document: JsonObject) -> None:
         """Replaces the document. OSError if that cannot be done; then the old one is untouched."""
         self.update(key, lambda _: document)

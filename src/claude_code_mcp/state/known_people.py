@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgument
 from ..private_files import private_directory, replace_file
 from .database import Database, drop_oldest
+from .shares import announce_ended_shares, end_shares_with
 from .sign_ins import hash_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,14 @@ class PersonName:
     issuer: str
     subject: str
     since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Somebody was removed, or their name was given free."""
+
+    shares: int
+    """How many sessions of others are no longer shared with them."""
 
 
 class PersonNames:
@@ -69,16 +78,24 @@ class PersonNames:
         query = "SELECT name, issuer, subject, since FROM person_names ORDER BY name"
         return [PersonName(*row) for row in self._database.rows(query)]
 
-    def forget(self, name: str) -> bool:
-        """Gives a name free; whether somebody had it. A server that runs goes on knowing who has come by it.
-        InvalidArgument for somebody who is invited: they would go on to use it."""
+    def forget(self, name: str) -> Removal | None:
+        """Gives a name free, and ends what others share with it: whoever has it next is somebody else. None if nobody
+        had it. A server that runs goes on knowing who has come by it. InvalidArgument for somebody who is invited: they
+        would go on to use it."""
 
-        def change(db: "sqlite3.Connection") -> int:
+        def change(db: "sqlite3.Connection") -> Removal | None:
             if db.execute("SELECT 1 FROM people WHERE name = ?", (name,)).fetchone() is not None:
                 raise InvalidArgument(f"{name} is invited; `people remove {name}` removes them first.")
-            return db.execute("DELETE FROM person_names WHERE name = ?", (name,)).rowcount
+            found = db.execute("DELETE FROM person_names WHERE name = ?", (name,)).rowcount
+            return Removal(end_shares_with(db, name)) if found else None
 
-        return self._database.write(change, durable=True) > 0
+        return _announced(self._database, self._database.write(change, durable=True))
+
+
+def _announced(database: Database, removal: Removal | None) -> Removal | None:
+    if removal is not None and removal.shares:
+        announce_ended_shares(database)
+    return removal
 
 
 # -- invited people ----------------------------------------------------------------------------------------------------
@@ -174,10 +191,11 @@ class InvitedPeople:
         db.execute("INSERT INTO invites VALUES (?, ?, ?)", (hash_of(secret), subject, now + lasts))
         return secret
 
-    def remove(self, name: str) -> bool:
-        """Removes a person with their passkeys, links, tokens and sign-ins; whether there was one."""
+    def remove(self, name: str) -> Removal | None:
+        """Removes a person with their passkeys, links, tokens and sign-ins, and ends what others share with them:
+        whoever is invited under the same name is somebody else. None if there was nobody."""
 
-        def change(db: "sqlite3.Connection") -> int:
+        def change(db: "sqlite3.Connection") -> Removal | None:
             removed = db.execute("DELETE FROM people WHERE name = ?", (name,)).rowcount
             if removed:
                 # Those of a caller with a token of this name rest on something else, and stay.
@@ -186,9 +204,9 @@ class InvitedPeople:
                         f"DELETE FROM {table} WHERE principal = ? AND credential LIKE 'person:%'",  # noqa: S608
                         (name,),
                     )
-            return removed
+            return Removal(end_shares_with(db, name)) if removed else None
 
-        return self._database.write(change, durable=True) > 0
+        return _announced(self._database, self._database.write(change, durable=True))
 
     def everybody(self) -> list[ListedPerson]:
         """All people, by name."""

@@ -1,7 +1,8 @@
 """Which sessions are shared, with whom, and for what.
 
 A share is given by the owner of a session to a principal, or to a group by `group:NAME`. Nothing is shared unless there
-is a row. What is in memory follows the database: this server's own changes at once, those of others with `refresh`.
+is a row. It is meant for the person who has the name: when the operator removes them or gives their name free, it ends.
+What is in memory follows the database: this server's own changes at once, those of others with `refresh`.
 """
 
 import logging
@@ -128,6 +129,10 @@ class Shares:
     def _changed(self) -> None:
         """Has this server and the others look again, after the change is in the database."""
         self.refresh()
+        self.announce_change()
+
+    def announce_change(self) -> None:
+        """Has the other servers look again. That they cannot be told is logged."""
         try:
             self.changes_file().touch(FILE)
         except OSError as error:
@@ -150,6 +155,20 @@ class Shares:
         """The shares of all sessions that are for somebody who goes by these names, the newest first."""
         found = [share for shares in self._by_session.values() for name, share in shares.items() if name in names]
         return sorted(found, key=lambda share: share.at, reverse=True)
+
+
+def end_shares_with(db: "sqlite3.Connection", name: str) -> int:
+    """Ends everything that is shared with a person whose name may be somebody else's next, within the transaction that
+    makes it so; returns how much that was. `announce_ended_shares` tells servers that run."""
+    ended = db.execute("DELETE FROM shares WHERE grantee = ?", (name,)).rowcount
+    if ended:
+        _note_change(db)
+    return ended
+
+
+def announce_ended_shares(database: Database) -> None:
+    """To be called after the change was committed: a server that is woken must find it."""
+    Shares(database).announce_change()
 
 
 def _note_change(db: "sqlite3.Connection") -> None:

@@ -15,8 +15,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from .budgets import Budget, BudgetWarning, forget_warnings, spent_of, warn_once, warnings_on
 from .database import Database
 from .session_holders import ServerLife
 
@@ -25,16 +26,6 @@ if TYPE_CHECKING:
 
 _DAYS_KEPT, _DAYS_KEPT_BY_CALLER = 31, 400
 _DAY_SECONDS = 86_400.0
-Period = Literal["day", "month"]
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What may be spent within a day or a month (UTC), by a caller or, with a group, by all who are in it."""
-
-    limit: float
-    period: Period = "month"
-    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +94,10 @@ class Spending:
                 left = max(0.0, self._reserved[session_id][1] - usd)
                 self._reserved[session_id] = who, left
 
-    def write(self, who: str, usd: float, session_id: str = "") -> None:
-        """Writes an amount that was noted, with what is left of the reservation. OSError if that cannot be done; then
-        the amount counts in this server alone."""
+    def write(self, who: str, usd: float, session_id: str = "", budgets: Sequence[Budget] = ()) -> list[BudgetWarning]:
+        """Writes an amount that was noted, with what is left of the reservation; returns the warnings of `budgets` that
+        are due with it and that no server has had before. OSError if that cannot be done; then the amount counts in
+        this server alone."""
         with self._writing:
             with self._lock:
                 day = self._begin_day()
@@ -114,15 +106,19 @@ class Spending:
                 for_groups = self._reserved_groups.get(session_id, ())
             self._life.begin()
 
-            def change(db: "sqlite3.Connection") -> None:
+            def change(db: "sqlite3.Connection") -> list[BudgetWarning]:
                 _add(db, day, who, session_id, usd)
                 _add_to_groups(db, day, groups, who, usd)
                 if remaining is None:
                     db.execute("DELETE FROM reservations WHERE session_id = ?", (session_id,))
                 else:
                     _reserve(db, session_id, who, self._life.id, remaining, for_groups)
+                # In this transaction: of two servers that write at once, the second finds the warning of the first.
+                now = self._clock()
+                due = (warn_once(db, budget, who, day, now) for budget in budgets)
+                return [warning for warning in due if warning is not None]
 
-            self._database.write(change)
+            warnings = self._database.write(change)
             with self._lock:
                 for group in groups:
                     self._noted_groups[group] -= usd
@@ -130,6 +126,16 @@ class Spending:
                 self._noted[who] -= usd
                 if day == self._day:  # otherwise it was written for yesterday
                     self._written[who] += usd
+            return warnings
+
+    def write_reservation(self, who: str, session_id: str) -> None:
+        """Makes known to others what is left of a session's reservation, or that it has none. Raises OSError."""
+        self.write(who, 0.0, session_id)
+
+    def warnings(self) -> list[BudgetWarning]:
+        """The warnings of this day and month, of all servers and callers. OSError if they cannot be read."""
+        day = _day_of(self._clock())
+        return self._database.read(lambda db: warnings_on(db, day))
 
     def _take_groups(self, session_id: str, usd: float) -> Collection[str]:
         """The groups that an amount of a session was noted for, which is written now; the caller holds the lock."""
@@ -179,7 +185,7 @@ class Spending:
                 elsewhere = self._reserved_elsewhere(db, who)
                 left = limit - written - noted - mine - elsewhere
                 for budget in budgets:
-                    spent = _spent_of(db, budget, who, day)
+                    spent = spent_of(db, budget, who, day)
                     if budget.group is None:
                         left = min(left, budget.limit - spent - noted - mine - elsewhere)
                     else:
@@ -204,7 +210,7 @@ class Spending:
         with self._lock:
             day = self._begin_day()
             noted = self._noted[who] if budget.group is None else self._noted_groups[budget.group]
-        return noted + self._database.read(lambda db: _spent_of(db, budget, who, day))
+        return noted + self._database.read(lambda db: spent_of(db, budget, who, day))
 
     def _reserved_for(self, group: str, session_id: str) -> float:
         """What this server's sessions have reserved that counts for a group, without one; the caller holds the lock."""
@@ -228,14 +234,15 @@ class Spending:
             return None if found is None else found[1]
 
     def release(self, session_id: str) -> bool:
-        """Gives back what is left of a reservation, in memory; `write` makes it known to others. False without one."""
+        """Gives back what is left of a reservation, in memory; `write_reservation` makes it known to others. False
+        without one."""
         with self._lock:
             self._reserved_groups.pop(session_id, None)
             return self._reserved.pop(session_id, None) is not None
 
     def moved(self, old: str, new: str) -> str | None:
-        """A session goes on under another id, in memory; `write` for both ids makes it known to others. Returns who has
-        the reservation; None without one."""
+        """A session goes on under another id, in memory; `write_reservation` for both makes it known to others. Returns
+        who has the reservation; None without one."""
         with self._lock:
             found = self._reserved.pop(old, None)
             if found is None:
@@ -292,7 +299,8 @@ class Spending:
             )
             statement = "DELETE FROM spending WHERE (day < ? AND session_id != '') OR day < ?"
             removed = db.execute(statement, (oldest, kept)).rowcount
-            return removed + db.execute("DELETE FROM group_spending WHERE day < ?", (kept,)).rowcount
+            removed += db.execute("DELETE FROM group_spending WHERE day < ?", (kept,)).rowcount
+            return removed + forget_warnings(db, now - _DAYS_KEPT_BY_CALLER * _DAY_SECONDS)
 
         return self._database.write(change)
 
@@ -334,17 +342,6 @@ def _add_to_groups(db: "sqlite3.Connection", day: str, groups: Collection[str], 
                 " ON CONFLICT (day, group_name, principal) DO UPDATE SET usd = usd + excluded.usd",
                 (day, group, who, usd),
             )
-
-
-def _spent_of(db: "sqlite3.Connection", budget: Budget, who: str, day: str) -> float:
-    """What is in the database of what counts against a budget."""
-    table, column, name = ("spending", "principal", who)
-    if budget.group is not None:
-        table, column, name = ("group_spending", "group_name", budget.group)
-    first = day if budget.period == "day" else f"{day[:7]}-01"
-    query = f"SELECT total(usd) FROM {table} WHERE {column} = ? AND day >= ? AND day <= ?"  # noqa: S608 - our own names
-    (spent,) = db.execute(query, (name, first, day)).fetchone()
-    return float(spent)
 
 
 def _reserve(

@@ -210,6 +210,8 @@ class ShownConversation:
                 self._end_stream()
                 if event["code"] not in ("ok", "completed", "success"):
                     self._note(f"The turn ended: {event['code']}. {event['result']}".strip())
+            case "budget":
+                self._note(event["warning"])
             case "gap":
                 self._note("Some of what happened here is no longer kept.")
             case "expired" | "withdrawn":

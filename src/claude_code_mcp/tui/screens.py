@@ -66,6 +66,7 @@ class CostsScreen(View):
         yield Static("Costs", id="title", markup=False)
         with VerticalScroll():
             yield Static(id="table", markup=False)
+            yield Static(id="budgets", markup=False)
         yield KeyLine()
 
     def on_mount(self) -> None:
@@ -85,6 +86,17 @@ class CostsScreen(View):
             self.query_one("#title", Static).update(Text(title))
             palette = Palette(dark=self.app.current_theme.dark)
             self.query_one("#table", Static).update(DrawnAtAnyWidth(cost_table(report), palette))
+            self.query_one("#budgets", Static).update(Text("\n".join(budget_lines(report))))
+
+
+def budget_lines(report: dict[str, Any]) -> list[str]:
+    """What is spent of each budget, with its warning where that is most of it."""
+    lines = []
+    for row in report.get("budgets") or []:
+        whose = f" of the group {row['group']}" if row.get("group") else ""
+        plain = f"${row['spentUsd']:,.2f} of ${row['limitUsd']:g} for this {row['period']}{whose}"
+        lines.append(visible(clip_line(row.get("warning") or plain, 200)))
+    return ["", *lines] if lines else []
 
 
 def cost_table(report: dict[str, Any]) -> Table:

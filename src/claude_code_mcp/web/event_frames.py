@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from .. import json_text
 from ..client.question_view import question_lines
 from ..model.events import (
+    BudgetWarned,
     Event,
     Gap,
     Message,
@@ -180,6 +181,8 @@ class FrameEncoder:
 
     def _health(self, event: Event) -> Iterator[tuple[str, dict[str, Any]]]:
         match event:
+            case BudgetWarned():
+                yield "budget", {"warning": self._redactor.text(event.line)}
             case Retrying():
                 fields = {"attempt": event.attempt, "of": event.of, "delayMs": event.delay_ms, "status": event.status}
                 yield "retrying", {**fields, "detail": self._redactor.text(event.detail)}

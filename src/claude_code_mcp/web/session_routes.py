@@ -14,7 +14,7 @@ from ..model.text import csv_of, iso
 from ..questions.presentation import as_offered, without_secrets
 from ..server.tools.base import Arguments, Images, Name, Text, dump, name_as_written
 from ..server.tools.context import AnswerTexts, ModeAfterPlan, answer_from
-from ..server.tools.library import MARKS, cost_report
+from ..server.tools.library import MARKS, budget_rows, cost_report
 from ..server.tools.sessions import CreateSession, session_options
 from ..server.tools.status import interruption, status_of
 from ..service import PendingTurn, Service
@@ -138,7 +138,8 @@ class SessionRoutes:
         known = session_in_memory(self._service, user.principal, session.id)
         row = {**listed_row(entry, session, None, redactor), "inMemory": known is session}
         row["sharedBy"] = session.owner if session.owner != user.principal else None
-        questions = [question_row(question, redactor) for question in session.questions]
+        asked = (self._service.access.as_asked_of(question, user.principal) for question in session.questions)
+        questions = [question_row(question, redactor) for question in asked]
         return answer({"session": row, "questions": questions, **redactor.data(details)})
 
     async def turns(self, request: Request, user: WebUser) -> Response:
@@ -386,12 +387,15 @@ class QuestionRoutes:
     async def list(self, _: Request, user: WebUser) -> Response:
         sessions = self._service.sessions(principal=user.principal)
         questions = [question for session in sessions for question in session.questions]
-        rows = [question_row(question, self._service.redaction) for question in questions]
+        rows = [self._row(question, user) for question in questions]
         return answer({"questions": sorted(rows, key=lambda row: str(row["openedAt"]))})
 
     async def show(self, request: Request, user: WebUser) -> Response:
         question = self._question(request, user)
-        return answer({"question": question_row(question, self._service.redaction)})
+        return answer({"question": self._row(question, user)})
+
+    def _row(self, question: Question, user: WebUser) -> dict[str, Any]:
+        return question_row(self._service.access.as_asked_of(question, user.principal), self._service.redaction)
 
     async def answer(self, request: Request, user: WebUser) -> Response:
         arguments = await arguments_of(request, QuestionAnswer)
@@ -471,12 +475,7 @@ class OverviewRoutes:
 
     async def budgets(self, _: Request, user: WebUser) -> Response:
         """What limits the person's spending, alone and with their groups, and how much of that is spent."""
-        found = await asyncio.to_thread(self._service.policy_for(user.caller).budgets)
-        rows = [
-            {"period": budget.period, "group": budget.group, "limitUsd": budget.limit, "spentUsd": round(spent, 6)}
-            for budget, spent in found
-        ]
-        return answer({"budgets": rows})
+        return answer({"budgets": await budget_rows(self._service, user.caller)})
 
     async def servers(self, request: Request, _: WebUser) -> Response:
         """The servers; with `waitFor`, once that one is connected, or after half a minute as they are then."""

@@ -1,5 +1,6 @@
 """Which access tokens count, whatever somebody makes of one, and who they let in."""
 
+import asyncio
 import base64
 import json
 import time
@@ -11,10 +12,11 @@ import pytest
 from starlette.responses import Response
 
 from claude_code_mcp.config import Settings, load_settings
-from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
+from claude_code_mcp.errors import InvalidArgument, RateLimited, UpstreamUnavailable
 from claude_code_mcp.server.transports import access_tokens
-from claude_code_mcp.server.transports.access_tokens import AccessTokens, check_oauth_settings
+from claude_code_mcp.server.transports.access_tokens import AccessTokens, Grant, check_oauth_settings
 from claude_code_mcp.server.transports.callers import Callers
+from tests.support.clock import settled
 
 from .issuer import EC_KEY, OTHER_KEY, PUBLIC_PEM, RSA_KEY, Issuer, issuing, published, sign
 
@@ -253,7 +255,7 @@ async def test_what_is_not_active_is_asked_about_once_for_a_while_and_pushes_out
     assert issuer.asked.count("/introspect") == 9
 
 
-async def test_an_address_that_makes_tokens_up_has_the_issuer_asked_so_often_and_no_more(issuer: Issuer) -> None:
+async def test_an_address_that_makes_tokens_up_is_refused_and_a_good_token_from_it_is_taken(issuer: Issuer) -> None:
     callers = Callers(settings(issuer))
 
     async def admit(*_: Any) -> None:
@@ -283,8 +285,53 @@ async def test_an_address_that_makes_tokens_up_has_the_issuer_asked_so_often_and
     status, wait = await ask("192.0.2.1", "made-up-60")
     assert status == 429
     assert 0 < int(wait) <= 61
-    assert issuer.asked.count("/introspect") == 60
     assert (await ask("192.0.2.2", "opaque"))[0] == 200, "others are not held up"
+    assert (await ask("192.0.2.1", "opaque"))[0] == 200, "nor are those who have the same address"
+    assert (await ask("192.0.2.1", "made-up-60"))[0] == 429
+    asked = issuer.asked.count("/introspect")
+    assert (await ask("192.0.2.1", "made-up-60"))[0] == 429
+    assert issuer.asked.count("/introspect") == asked, "what the issuer has said counts for a while"
+
+
+class SlowIssuer:
+    """Says after a while that the tokens in `good` are, and remembers about how many it was asked at once."""
+
+    issuer = "https://slow.example.org"
+    look_every = 1e9
+
+    def __init__(self, *good: str) -> None:
+        self.good = good
+        self.at_once = self.most_at_once = 0
+        self.answers = asyncio.Event()
+
+    def must_ask(self, token: str) -> bool:
+        return not token.startswith("signed")
+
+    async def check(self, token: str) -> Grant | None:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await self.answers.wait()
+        self.at_once -= 1
+        return Grant("ann", "1", 2_000_000_000, (), frozenset(), 0.0) if token in self.good else None
+
+
+async def test_of_an_address_that_makes_tokens_up_the_issuer_is_asked_about_them_one_at_a_time(issuer: Issuer) -> None:
+    callers, slow = Callers(settings(issuer)), SlowIssuer("new", "signed-good")
+    slow.answers.set()
+    for _ in range(60):
+        assert await callers._check("made-up", slow) is None
+    slow.answers.clear()
+    flood = [asyncio.ensure_future(callers._check(f"made-up-{number}", slow)) for number in range(20)]
+    fresh = asyncio.ensure_future(callers._check("new", slow))
+    signed = asyncio.ensure_future(callers._check("signed-good", slow))
+    await settled()
+    assert slow.at_once == 2, "one that the issuer is asked about, and one that needs nobody"
+    slow.answers.set()
+    assert await signed is not None
+    assert await fresh is not None, "it got its turn"
+    outcomes = await asyncio.gather(*flood, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {RateLimited}
+    assert slow.most_at_once == 2
 
 
 # -- kinds of tokens --------------------------------------------------------------------------------------------------

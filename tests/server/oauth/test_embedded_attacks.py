@@ -126,7 +126,7 @@ async def test_a_request_without_pkce_or_for_another_resource_is_refused(
 
 async def test_nobody_is_led_on_to_another_site_without_their_doing(served: Embedded, ann: Device) -> None:
     """Anybody can register an address: a link to this server must not be one to wherever somebody likes."""
-    for redirect in ("https://evil.example.org/landing", "evil-program://landing"):
+    for redirect in ("https://evil.example.org/landing", "org.example.evil-program://landing"):
         client = await PlainClient.registered(served, redirect)
         for changed in ({"resource": "https://other.example.org/mcp"}, {"response_type": "token"}):
             answer = await ann.http.get(client.address(**changed))
@@ -156,6 +156,7 @@ async def test_a_request_that_names_something_twice_is_refused(served: Embedded,
         "https://example.org/callback#fragment",
         "blob:https://example.org/1",
         "intent://x#Intent;end",
+        "some-program://callback",
         "OWN/sign-in",
     ],
 )
@@ -169,7 +170,16 @@ async def test_a_client_cannot_register_an_address_that_browsers_act_on(served: 
 def test_programs_have_schemes_of_their_own() -> None:
     assert redirect_origin("cursor://anysphere.cursor-mcp/oauth/callback") == "cursor:"
     assert redirect_origin("https://claude.ai/api/mcp/auth_callback") == "https://claude.ai"
+    assert redirect_origin("com.example.app:/oauth2redirect") == "com.example.app:"
+    assert redirect_origin("Com.Example.App://callback?x=1") == "com.example.app:"
     for wrong in (
+        "program://callback",
+        "ms-settings:privacy",
+        "x-apple.systempreferences:com.apple.preference",
+        "com.://callback",
+        "com..example://callback",
+        "com.example-://callback",
+        "c.example://callback",
         "https://",
         "http://example.org/",
         "no address",

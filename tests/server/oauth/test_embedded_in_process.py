@@ -17,9 +17,10 @@ from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.service import Service
 from claude_code_mcp.state.known_people import InvitedPeople, PersonNames
+from claude_code_mcp.state.oauth_grants import OAuthGrants
 from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.web.authorization.authorization_server import AuthorizationServer
-from claude_code_mcp.web.authorization.clients import ClientDocuments
+from claude_code_mcp.web.authorization.clients import ClientDocuments, KnownClient
 from claude_code_mcp.web.authorization.provider import grant_of
 from tests.conftest import StartService
 
@@ -67,6 +68,38 @@ async def test_a_client_is_known_by_the_document_at_its_id(
         identity = await callers.by_token(tokens["access_token"])
         assert identity is not None
         assert identity.principal == "ann"
+
+
+async def test_an_address_asks_for_so_many_tokens_and_is_then_told_when_to_come_back(
+    start_service: StartService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("claude_code_mcp.web.authorization.authorization_server._MOST_EXCHANGES", 4)
+    _, _, app = served(await start_service())
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=ORIGIN) as http:
+        form = {"grant_type": "refresh_token", "client_id": "x", "refresh_token": "made-up"}
+        answers = [await http.post(path, data=form) for path in ("/token", "/revoke", "/token", "/token", "/token")]
+        assert [answer.status_code for answer in answers] == [401, 401, 401, 401, 429]
+        assert 0 < int(answers[-1].headers["retry-after"]) <= 61
+        assert (await http.get("/.well-known/oauth-authorization-server")).status_code == 200
+
+
+async def test_a_client_that_was_let_in_by_an_older_rule_registers_again(start_service: StartService) -> None:
+    service = await start_service()
+    _, _, app = served(service)
+    grants = OAuthGrants(database_in(service.settings.state_dir))
+    for client_id, address in (("old", "some-program://callback"), ("good", "com.example.app:/callback")):
+        client = KnownClient.model_validate({"client_id": client_id, "redirect_uris": [address]})
+        grants.register(client_id, client.model_dump_json(exclude_none=True))
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=ORIGIN) as http:
+        for client_id, address, status in (
+            ("old", "some-program://callback", 400),
+            ("good", "com.example.app:/callback", 302),
+        ):
+            asked = {"response_type": "code", "client_id": client_id, "redirect_uri": address, "state": "s"}
+            query = urlencode({**asked, "code_challenge": CHALLENGE, "code_challenge_method": "S256"})
+            answer = await http.get(f"/authorize?{query}")
+            assert answer.status_code == status, answer.text
+            assert not answer.headers.get("location", "").startswith("some-program")
 
 
 async def test_who_is_removed_while_they_are_being_let_in_is_not(

@@ -1,5 +1,6 @@
 """Sessions as things: `claude_read_session`, `claude_manage_session` and `claude_session_costs`."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, get_args
@@ -361,12 +362,15 @@ class CostReport(ToolOutput):
     lines: list[dict[str, Any]] | None = None
     total: dict[str, Any] | None = None
     left_out: int | None = None
+    budgets: SkipJsonSchema[list[dict[str, Any]] | None] = None
+    """What limits the caller's spending, and what of it is spent."""
     error: ErrorInfo | None = None
 
     def text(self) -> str:
         rows = [f"{line['name']}  ${line['usd']:.4f}  {line.get('title') or ''}".rstrip() for line in self.lines or []]
         whole = f"total  ${self.total['usd']:.4f} in {self.total['sessions']} sessions" if self.total else ""
-        return "\n".join((*rows, whole))
+        warnings = [row["warning"] for row in self.budgets or [] if "warning" in row]
+        return "\n".join((*rows, whole, *warnings))
 
 
 async def session_costs(call: Call, arguments: CostArguments) -> Reply:
@@ -382,13 +386,34 @@ async def session_costs(call: Call, arguments: CostArguments) -> Reply:
 async def cost_report(service: Service, caller: Caller, by: Grouping = "day", **wanted: Any) -> CostReport:
     """What the caller's sessions have cost; `wanted` are the filters of `StoredSessions.costs`."""
     costs = await service.stored.costs(by, caller=caller, most=_MOST_LINES, **wanted)
+    error = await not_read(service, caller)
+    try:
+        budgets = await budget_rows(service, caller)
+    except OSError as reason:  # not the same as that nothing is limited
+        budgets, error = [], ErrorInfo(code="UNREADABLE", message=f"What is spent of budgets cannot be read: {reason}.")
     return CostReport(
         by=by,
         lines=[cost_fields(line) for line in costs.lines],
         total=cost_fields(costs.total),
         left_out=costs.left_out or None,
-        error=await not_read(service, caller),
+        budgets=budgets or None,
+        error=error,
     )
+
+
+async def budget_rows(service: Service, caller: Caller) -> list[dict[str, Any]]:
+    """What limits a caller's spending, alone and with their groups, how much of each is spent, and a warning where that
+    is most of it. OSError if it cannot be read."""
+    return [
+        {
+            "period": budget.period,
+            "group": budget.group,
+            "limitUsd": budget.limit,
+            "spentUsd": round(spent, 6),
+            **({"warning": budget.line(caller.principal, spent)} if budget.is_low(spent) else {}),
+        }
+        for budget, spent in await asyncio.to_thread(service.policy_for(caller).budgets)
+    ]
 
 
 async def not_read(service: Service, caller: Caller) -> ErrorInfo | None:

@@ -262,7 +262,7 @@ def _part_report(call: Call, session: Session, part: str, offset: int) -> Sessio
     if part != PENDING:
         return SessionReport(**identity, part=read_part(session, part, offset, redactor))
     parts = ResultParts(redactor)
-    inputs = pending_inputs(session.questions, parts, offset)
+    inputs = pending_inputs(call.sharing(session).asked(session.questions), parts, offset)
     return SessionReport(**identity, pending_inputs=inputs, truncated=parts.truncated)
 
 

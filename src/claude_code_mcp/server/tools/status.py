@@ -173,7 +173,7 @@ def report(
         status=SESSION_TOOL_STATUS[own.state] if own is not None else status_of(session),
         result=parts.text("result", outcome.result, _MAX_RESULT) if outcome and outcome.result else None,
         recent_output=output,
-        pending_inputs=pending_inputs(session.questions, parts),
+        pending_inputs=pending_inputs(sharing.asked(session.questions) if sharing else session.questions, parts),
         tool_use_events=[ToolUseEvent(tool_name=tool.name, status=tool.status) for tool in tools[-_MAX_TOOLS:]],
         cost_usd=round(session.usage.cost_usd, 6),
         tokens={"input": usage.all_input_tokens, "output": usage.output_tokens},

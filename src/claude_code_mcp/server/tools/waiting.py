@@ -16,6 +16,7 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from ... import json_text
 from ...model.events import (
+    BudgetWarned,
     Event,
     Gap,
     Output,
@@ -218,6 +219,8 @@ def _available(events: Subscription) -> Iterator[Event]:
 def _progress_line(event: Event) -> str | None:
     match event:
         case Output():
+            return event.line
+        case BudgetWarned():
             return event.line
         case Retrying():
             return f"The API answered {event.status or 'with an error'}; attempt {event.attempt} follows."

@@ -102,6 +102,9 @@ class TokenIssuer(Protocol):
     def look_every(self) -> float:
         """Seconds after which something new may be known of a token that has not expired."""
 
+    def must_ask(self, token: str) -> bool:
+        """Whether somebody else has to be asked about this token, of whom nobody has heard that it is good."""
+
     async def check(self, token: str) -> Grant | None:
         """What the token grants; None if it is not good. UpstreamUnavailable while that cannot be said."""
 
@@ -129,6 +132,11 @@ class AccessTokens:
     def look_every(self) -> float:
         """Seconds after which something new may be known of a token that has not expired."""
         return _INTROSPECTED_FOR if self._introspection is not None else float("inf")
+
+    def must_ask(self, token: str) -> bool:
+        """Whether the issuer has to be asked about this token, and has not said before that it is good. A signature is
+        looked at here."""
+        return self._introspection is not None and not self._introspection.has_known(token)
 
     async def check(self, token: str) -> Grant | None:
         """What the token grants; None if it is not good, with the reason in the log. UpstreamUnavailable while that
@@ -416,9 +424,13 @@ class _Introspection:
         """Tokens that are not active, and until when that counts. Apart: strangers could push out what is."""
         self._asking = asyncio.Semaphore(_MOST_ASKED_AT_ONCE)
 
+    def has_known(self, token: str) -> bool:
+        """Whether the issuer has said that this token is active, and not the contrary since."""
+        return _digest(token) in self._known
+
     async def ask(self, token: str) -> Mapping[str, Any]:
         """What the issuer says of an active token. _NotGood for others, UpstreamUnavailable without an answer."""
-        digest = hashlib.sha256(token.encode()).digest()
+        digest = _digest(token)
         until, claims = self._known.get(digest, (0.0, {}))
         if time.monotonic() < until:
             return claims
@@ -440,6 +452,10 @@ class _Introspection:
         if not isinstance(answer, dict) or answer.get("active") is not True:
             raise _NotGood("the issuer says that it is not active")
         return answer
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 def _keep(kept: OrderedDict[bytes, Any], digest: bytes, value: Any) -> None:

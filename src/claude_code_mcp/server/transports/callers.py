@@ -53,7 +53,7 @@ _GRACE = 10.0
 """Seconds for which what runs goes on while the file cannot be used."""
 _CHANGED_MEANWHILE = object()
 _MOST_UNKNOWN_TOKENS = 60
-"""Tokens of one address within a minute that are nobody's, before the issuer is asked about no more of them."""
+"""Tokens of one address within a minute that are nobody's, before the next of them are refused as too many."""
 _PROXY = "proxy"
 _MIN_LENGTH = 24
 _MIN_DISTINCT = 10
@@ -117,15 +117,17 @@ class Callers:
         self.proxied: People | None = None
         """Those whom a trusted proxy has let in."""
         self._unknown_tokens = FailureLimit(_MOST_UNKNOWN_TOKENS)
+        self._doubted = asyncio.Lock()
+        """Held while the issuer is asked about a token of an address with too many that are nobody's."""
         self._ending: asyncio.TimerHandle | None = None
 
     # -- who asks -------------------------------------------------------------------------------------------------
 
     async def by_token(self, token: str, *, with_scopes: bool = True) -> Identity | None:
         """Whose token this is; None if nobody's, or if it lacks a scope of the settings, unless whoever asks looks at
-        its scopes. UpstreamUnavailable while that cannot be said, RateLimited for an address with too many tokens that
-        are nobody's. The request that is being answered belongs to that caller from then on, and ends when the token
-        counts no more."""
+        its scopes. UpstreamUnavailable while that cannot be said, RateLimited for one that is nobody's, from an address
+        with too many of them. The request that is being answered belongs to that caller from then on, and ends when the
+        token counts no more."""
         await self._read.wait()
         # Nothing is awaited from here to `claim`: whoever is removed later is found among those who run.
         found, access = self._find(token), None
@@ -184,12 +186,8 @@ class Callers:
         self, token: str, people: People, tokens: TokenIssuer
     ) -> tuple[Identity | None, AccessUntil | None]:
         """Whose access token this is, and until when; nobody's if it is not good, or if its name cannot be let in."""
-        address = caller_address()
-        # Each such token may be a question to the issuer, and whoever has none can make up as many as they like.
-        self._unknown_tokens.check(address)
-        grant = await tokens.check(token)
+        grant = await self._check(token, tokens)
         if grant is None:
-            self._unknown_tokens.failed(address)
             return None, None
         found = await people.let_in(grant, grant.expires_at)
 
@@ -198,6 +196,24 @@ class Callers:
             return now.counts_until if now is not None else None
 
         return found, AccessUntil(grant.counts_until, tokens.look_every, still_good)
+
+    async def _check(self, token: str, tokens: TokenIssuer) -> Grant | None:
+        """What an access token grants. RateLimited for one that is nobody's, from an address that has sent too many of
+        them. One that is good is taken from there too: others may have the same address."""
+        address = caller_address()
+        flooding = self._unknown_tokens.is_over(address)
+        if flooding and tokens.must_ask(token):
+            # Whoever has no token can make up as many as they like, and each is a question to the issuer: those of all
+            # such addresses stand in one line, in which a good one gets its turn.
+            async with self._doubted:
+                grant = await tokens.check(token)
+        else:
+            grant = await tokens.check(token)
+        if grant is None and flooding:
+            self._unknown_tokens.check(address)
+        if grant is None:
+            self._unknown_tokens.failed(address)
+        return grant
 
     async def by_sign_in(
         self, id_token: str, client_id: str, nonce: str, lasts: float, scopes: Collection[str] = ()

@@ -409,7 +409,7 @@ def http_app(
     settings: Settings,
     address: Address,
     callers: Callers,
-    metrics: Callable[[], bytes] | None = None,
+    metrics: Callable[[str | None], bytes] | None = None,
     more: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """The ASGI application; `metrics` renders what `/metrics` shows, `more` are routes that check their callers
@@ -547,30 +547,35 @@ async def _no_registration(_: Request) -> Response:
 
 
 def metrics_route(
-    render: Callable[[], bytes],
+    render: Callable[[str | None], bytes],
     settings: Settings,
     callers: Callers,
     security: TransportSecuritySettings,
     refused: Callable[[], None],
 ) -> Route:
     """The route of `/metrics`. It takes its own token if there is one, else that of any caller, and needs none where
-    callers need none."""
+    callers need none. `render` is told which caller it is that looks; None for the operator."""
     own = settings.metrics_token.get_secret_value().encode() if settings.metrics_token is not None else None
     origin_check = TransportSecurityMiddleware(security)
 
-    async def is_allowed(token: str) -> bool:
+    async def viewer(token: str) -> tuple[bool, str | None]:
+        """Whether somebody with this token may look, and which caller that is."""
         if own is not None:
-            return hmac.compare_digest(token.encode("utf-8", "surrogatepass"), own)
-        return not callers.required or await callers.by_token(token) is not None
+            return hmac.compare_digest(token.encode("utf-8", "surrogatepass"), own), None
+        if not callers.required:
+            return True, None
+        found = await callers.by_token(token)
+        return found is not None, found.principal if found is not None else None
 
     async def metrics(request: Request) -> Response:
         rejection = await origin_check.validate_request(request)
         if rejection is not None:
             return rejection
-        if not await is_allowed(_bearer(request)):
+        allowed, caller = await viewer(_bearer(request))
+        if not allowed:
             refused()
             return PlainTextResponse("Unauthorized", 401, {"WWW-Authenticate": "Bearer"})
-        return Response(render(), media_type=_METRICS_TYPE)
+        return Response(render(caller), media_type=_METRICS_TYPE)
 
     return Route("/metrics", metrics)
 

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
@@ -27,6 +26,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...errors import RateLimited, UpstreamUnavailable
+from ...sessions.minute_limit import MinuteLimit
 from ...state.sign_ins import Identity
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,6 @@ _LAST_WORD = 1.0
 """Seconds that a client may take to read the end of a stream."""
 _WINDOW = 60.0
 _MOST_ADDRESSES = 2000
-_MOST_CALLERS = 10_000
 
 _current_call: ContextVar["RunningCall | None"] = ContextVar("running_call", default=None)
 
@@ -78,33 +77,6 @@ def caller_address() -> str:
     return call.address if call is not None else ""
 
 
-class RequestLimit:
-    """So many requests of each caller within a minute, with all of them at once if need be: a caller who has used them
-    up has one more whenever the part of a minute is over that one is."""
-
-    def __init__(self, per_minute_of: Callable[[str], int | None], clock: Callable[[], float] = time.monotonic) -> None:
-        """`per_minute_of` says how many a caller has by now; None for any number."""
-        self._per_minute_of = per_minute_of
-        self._clock = clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Of callers who are limited: when they have last asked, and how many requests they had left then."""
-
-    def take(self, caller: str) -> None:
-        """Counts a request; RateLimited if the caller has none left."""
-        most = self._per_minute_of(caller)
-        if most is None:
-            return
-        now = self._clock()
-        asked, left = self._left.pop(caller, (now, float(most)))
-        left = min(float(most), left + (now - asked) * most / _WINDOW)
-        self._left[caller] = now, max(0.0, left - 1.0) if left >= 1.0 else left
-        while len(self._left) > _MOST_CALLERS:
-            self._left.popitem(last=False)
-        if left < 1.0:
-            wait = math.ceil((1.0 - left) * _WINDOW / most)
-            raise RateLimited(f"You may send {most} requests a minute; wait {wait} s.", wait)
-
-
 class RunningCalls:
     """The calls and requests of one server."""
 
@@ -112,7 +84,7 @@ class RunningCalls:
         self._running: set[RunningCall] = set()
         self._one_over = asyncio.Event()
         self._standing_changed = asyncio.Event()
-        self.requests = RequestLimit(lambda _: None)
+        self.requests = MinuteLimit(lambda _: None)
         self.noting_borrowed: NotingBorrowed = lambda _: contextlib.nullcontext()
         """A context in which its argument is called with each session of somebody else that is used."""
 
@@ -303,11 +275,19 @@ class FailureLimit:
         self._failed: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """Since when an address fails, and how often."""
 
+    def is_over(self, address: str) -> bool:
+        """Whether an address has failed too often."""
+        return self._wait(address) > 0
+
+    def _wait(self, address: str) -> float:
+        """Seconds until an address that has failed too often may try again; 0 or less for others."""
+        since, count = self._failed.get(_network_of(address), (0.0, 0))
+        return since + _WINDOW - self._clock() if count >= self._most else 0.0
+
     def check(self, address: str) -> None:
         """RateLimited for an address that has failed too often."""
-        since, count = self._failed.get(_network_of(address), (0.0, 0))
-        left = since + _WINDOW - self._clock()
-        if count >= self._most and left > 0:
+        left = self._wait(address)
+        if left > 0:
             raise RateLimited("Too many tokens or sign-ins have failed; wait a minute.", int(left) + 1)
 
     def failed(self, address: str) -> None:

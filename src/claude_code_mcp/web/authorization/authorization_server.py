@@ -53,10 +53,10 @@ log = logging.getLogger(__name__)
 _SIGN_IN, _INVITE, _PASSKEY = "/sign-in", "/invite", "/invite/passkey"
 _SIGNED_IN_FOR = 12 * 3600.0
 _LARGEST_FORM = 64 << 10
-_MOST_FAILURES, _MOST_REGISTRATIONS, _MOST_DOCUMENTS = 60, 60, 60
-"""Failed sign-ins, clients that register, and documents of clients that are read, of one address within a minute. There
-is nothing that could be guessed: it is for the work that they make. Whole offices, and the people of a hosted client,
-come from one address."""
+_MOST_FAILURES, _MOST_REGISTRATIONS, _MOST_DOCUMENTS, _MOST_EXCHANGES = 60, 60, 60, 600
+"""Failed sign-ins, clients that register, documents of clients that are read, and tokens that are asked for or given
+back, of one address within a minute. There is nothing that could be guessed: it is for the work that they make. Whole
+offices, and the people of a hosted client, come from one address: a client asks for a token every ten minutes."""
 _NO_STORE = {"Cache-Control": "no-store"}
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -99,7 +99,7 @@ class AuthorizationServer:
         self._documents = documents = documents or ClientDocuments(origin)
         self._provider = Provider(self._grants, documents, self._requests, origin, self.resource, self._end_stolen)
         self._failures, self._registrations = FailureLimit(_MOST_FAILURES), FailureLimit(_MOST_REGISTRATIONS)
-        self._readings = FailureLimit(_MOST_DOCUMENTS)
+        self._readings, self._exchanges = FailureLimit(_MOST_DOCUMENTS), FailureLimit(_MOST_EXCHANGES)
         tokens = OwnAccessTokens(self._grants, origin, self.resource)
         callers.take_own_tokens(tokens, service.admit, service.assign, self._returning)
         self._people.serve_at(origin)
@@ -287,7 +287,14 @@ class AuthorizationServer:
         response.headers["location"] = location
         return response
 
+    def _count_exchange(self, request: Request) -> None:
+        """RateLimited for an address that asks for too many tokens. Before the form is read, and counted before
+        anything is awaited: many at the same moment are many."""
+        self._exchanges.check(_address(request))
+        self._exchanges.failed(_address(request))
+
     async def _give_tokens(self, request: Request, handler: TokenHandler) -> Response:
+        self._count_exchange(request)
         form = await request.form()
         if _has_repeated(form.multi_items()):
             return _refusal("invalid_request", "something is named twice")
@@ -322,6 +329,7 @@ class AuthorizationServer:
 
     async def _revoke(self, request: Request, authenticator: ClientAuthenticator) -> Response:
         """RFC 7009. The SDK's own handler wants a secret, which clients do not have here."""
+        self._count_exchange(request)
         self._count_reading(request, (await request.form()).get("client_id"))
         try:
             client = await authenticator.authenticate_request(request)

@@ -3,8 +3,9 @@
 A client says about itself whatever it likes, by registering (RFC 7591) or in a document at the https address that is
 its id (Client ID Metadata Documents). Its name is shown to people as text and decides nothing. What counts is where a
 browser is sent with a code: to an address that the client has named before, letter by letter, with https, on the
-person's own machine, or to a program of theirs by a scheme of its own. On loopback the port may be another one, since
-programs take whichever is free (RFC 8252, 7.3). Clients have no secrets: whoever registers could have any.
+person's own machine, or to a program of theirs by a scheme that is a domain of its makers, or one of a few known ones.
+On loopback the port may be another one, since programs take whichever is free (RFC 8252, 7.3). Clients have no secrets:
+whoever registers could have any.
 
 A document is read from a public address only, which is looked up once and connected to as it is; no redirection is
 followed, and an answer is bounded in size and time.
@@ -32,13 +33,11 @@ _MOST_ADDRESSES = 10
 _LONGEST_ADDRESS = 1000
 _LONGEST_NAME = 80
 _LOOPBACK = frozenset({"127.0.0.1", "[::1]", "localhost"})
-_OF_BROWSERS = frozenset(
-    {"about", "blob", "chrome", "chrome-extension", "data", "devtools", "edge", "file", "filesystem", "ftp", "intent"}
-    | {"jar", "javascript", "mailto", "moz-extension", "opera", "resource", "sms", "tel", "vbscript", "view-source"}
-    | {"ws", "wss"}
-)
-"""Schemes that browsers and phones act on themselves; a scheme of a program is none of these."""
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{1,40}")
+_OF_EDITORS = frozenset({"claude", "cursor", "vscode", "vscode-insiders", "windsurf", "zed"})
+"""Schemes of MCP clients that people have, though they are no names of a domain."""
+_OF_DOMAIN = re.compile(r"(?:[a-z]{2,24}|xn--[a-z0-9-]{1,40})(?:\.[a-z0-9](?:[a-z0-9-]{0,40}[a-z0-9])?){1,8}")
+"""A domain of the program's makers in reverse order, such as `com.example.app` (RFC 8252, 7.1 and 8.4). Nothing that a
+browser, a phone or a desktop acts on itself is called so: their own schemes have no dot, or begin with no domain."""
 _NETLOC = re.compile(r"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
 
 _LARGEST_DOCUMENT = 16 << 10
@@ -95,9 +94,17 @@ def redirect_origin(address: str) -> str:
         if scheme == "http" and host.lower() not in _LOOPBACK:
             raise ValueError("it is not encrypted, and not on the person's own machine")
         return f"{scheme}://{parts.netloc}"
-    if _SCHEME.fullmatch(scheme) is None or scheme in _OF_BROWSERS:
-        raise ValueError("it is not an address of a client")
+    if scheme not in _OF_EDITORS and _OF_DOMAIN.fullmatch(scheme) is None:
+        raise ValueError("it must be https, http on the person's own machine, or have a scheme such as com.example.app")
     return f"{scheme}:"
+
+
+def has_good_addresses(client: KnownClient) -> bool:
+    """Whether browsers may be sent to every address that a client has named."""
+    try:
+        return all(redirect_origin(str(address)) for address in client.redirect_uris or ())
+    except ValueError:
+        return False
 
 
 def client_from(metadata: Mapping[str, Any], client_id: str, own_origin: str) -> KnownClient:

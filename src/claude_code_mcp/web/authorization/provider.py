@@ -28,7 +28,7 @@ from ...server.transports.access_tokens import Grant
 from ...server.transports.callers import SCOPE
 from ...state.known_people import Person
 from ...state.oauth_grants import ACCESS_SECONDS, NewTokens, OAuthGrants, Reused, StoredToken
-from .clients import ClientDocuments, KnownClient, client_from, redirect_origin
+from .clients import ClientDocuments, KnownClient, client_from, has_good_addresses, redirect_origin
 from .passkeys import SealedRequests
 
 CONSENT = "/authorize/consent"
@@ -59,6 +59,10 @@ class OwnAccessTokens:
         """The streams of whoever is removed are cut at once; those with a token that was given back are not all those
         of whoever gave it back."""
         return _LOOKED_AT
+
+    def must_ask(self, token: str) -> bool:
+        """They are in the database of this server."""
+        return False
 
     async def check(self, token: str) -> Grant | None:
         """What the token grants; None if it is not good. UpstreamUnavailable while that cannot be said."""
@@ -100,7 +104,9 @@ class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
         if self._documents.is_document(client_id):
             return await self._documents.read(client_id)
         stored = await asyncio.to_thread(self._grants.client, client_id)
-        return None if stored is None else KnownClient.model_validate_json(stored)
+        client = None if stored is None else KnownClient.model_validate_json(stored)
+        # One that was let in by a rule of before is not known any more: it registers again, and is told.
+        return client if client is not None and has_good_addresses(client) else None
 
     async def register_client(self, client_info: OAuthClientInformationFull) -> None:
         try:

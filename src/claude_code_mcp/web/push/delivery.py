@@ -26,8 +26,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...errors import ClaudeCodeError, InvalidArgument
-from ...model.caller import LOCAL
-from ...model.events import AuditEvent, AuditKind, Event, QuestionOpened, Stalled, TurnEnded
+from ...model.caller import LOCAL, Caller
+from ...model.events import AuditEvent, AuditKind, BudgetWarned, Event, QuestionOpened, Stalled, TurnEnded
 from ...model.text import iso, one_line, visible
 from ...server.tools.base import Arguments
 from ...service import Service
@@ -180,14 +180,31 @@ class Push:
             return
         session = next((known for known in self._service.sessions(principal=owner) if known.id == session_id), None)
         title = session.first_prompt if session is not None else None
-        self._unread.setdefault(owner, deque(maxlen=_MOST_UNREAD)).append(_Unread(session_id, event, title or ""))
+        self._put(owner, _Unread(session_id, event, title or ""))
+
+    def _put(self, owner: str, unread: _Unread) -> None:
+        self._unread.setdefault(owner, deque(maxlen=_MOST_UNREAD)).append(unread)
         # One reader of each principal at a time: the news of one session arrive in their order, and nobody's wait for
         # what another principal has chosen to become readable.
         if owner not in self._reading or self._reading[owner].done():
             self._reading[owner] = self._service.start_task(self._read(owner))
 
     def act(self, act: AuditEvent) -> None:
-        """Acts of callers are no news."""
+        """A budget that is nearly used up is news; what callers do is not."""
+        if act.kind is AuditKind.BUDGET_WARNED and not self._stopped.is_set():
+            warned = BudgetWarned(str(act.details["warning"]), at=time.time())
+            self._service.start_task(self._announce_budget(act.who, act.details.get("group"), warned))
+
+    async def _announce_budget(self, who: str, group: str | None, warned: BudgetWarned) -> None:
+        """Tells whose budget it is; of a group's, everybody in it of whom this server knows that they are."""
+        principals = {who}
+        if group is not None:
+            known = await self._once_readable(self.preferences.principals, warned.at + _LONGEST_KEPT)
+            principals.update(
+                name for name in known or () if self._service.policy_for(Caller(name)).shares_budget(group)
+            )
+        for principal in sorted(principals) if not self._stopped.is_set() else ():
+            self._put(principal, _Unread("", warned, "Budget"))
 
     async def _read(self, principal: str) -> None:
         unread = self._unread[principal]

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ...errors import InvalidArgument, LimitReached, UpstreamUnavailable
-from ...model.events import Event, QuestionOpened, Stalled, TurnEnded
+from ...model.events import BudgetWarned, Event, QuestionOpened, Stalled, TurnEnded
 from ...model.outcome import OutcomeCode
 from ...model.question import QuestionKind
 from ...model.text import clip_line, iso
@@ -26,8 +26,10 @@ from ...state.documents import Documents, JsonObject
 _MOST_RECEIVERS = 20
 _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 
-News = Literal["question", "ended", "stalled"]
-ALL_NEWS: tuple[News, ...] = ("question", "ended", "stalled")
+News = Literal["question", "ended", "stalled", "budget"]
+ALL_NEWS: tuple[News, ...] = ("question", "ended", "stalled", "budget")
+_FIRST_NEWS = ("question", "ended", "stalled")
+"""Those that there were before it was written down from which people had chosen."""
 Kind = Literal["webpush", "webhook", "ntfy"]
 
 
@@ -99,6 +101,8 @@ class Preferences(BaseModel):
 
     principal: str
     events: tuple[News, ...] = ALL_NEWS
+    chosen_from: tuple[str, ...] = ALL_NEWS
+    """The kinds that there were when `events` was chosen: a kind that is newer nobody has refused."""
     quiet_hours: QuietHours | None = None
     receivers: tuple[Receiver, ...] = ()
 
@@ -125,6 +129,10 @@ class PreferenceStore:
             return _preferences(principal, self._documents.read(principal))
         except ValueError:
             raise _damaged() from None
+
+    def principals(self) -> list[str]:
+        """Everybody who has chosen something. OSError if that cannot be read."""
+        return self._documents.keys()
 
     def update(self, principal: str, change: Callable[[Preferences], Preferences]) -> Preferences:
         """Changes what a principal has chosen; on disk when this returns. OSError if that cannot be done; what cannot
@@ -169,7 +177,13 @@ class PreferenceStore:
 
 
 def _preferences(principal: str, document: JsonObject | None) -> Preferences:
-    return Preferences(principal=principal) if document is None else Preferences.model_validate(document)
+    if document is None:
+        return Preferences(principal=principal)
+    known = document.get("chosen_from", _FIRST_NEWS)
+    if "events" in document:
+        newer = [kind for kind in ALL_NEWS if kind not in known and kind not in document["events"]]
+        document = {**document, "events": [*document["events"], *newer]}
+    return Preferences.model_validate({**document, "chosen_from": ALL_NEWS})
 
 
 def _damaged() -> UpstreamUnavailable:
@@ -192,6 +206,7 @@ _VERBS = {
     QuestionKind.USER_QUESTION: "",
 }
 _HOUR = 3600.0
+_DAY = 24 * _HOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +225,15 @@ class Notice:
     @property
     def tag(self) -> str:
         """An id that is the same for notices of which the newest replaces the others."""
-        return hashlib.sha256(f"{self.session_id} {self.kind}".encode()).hexdigest()[:32]
+        # Of two budgets that are low at once, neither replaces the other.
+        subject = self.body if self.kind == "budget" else self.kind
+        return hashlib.sha256(f"{self.session_id} {subject}".encode()).hexdigest()[:32]
 
     @property
     def path(self) -> str:
         """Where it can be answered, in the page; which asks for the sign-in first."""
+        if self.kind == "budget":
+            return "#/costs"
         if not self.session_id:
             return "#/"
         question = f"/questions/{self.question_id}" if self.question_id else ""
@@ -252,6 +271,8 @@ def notice_of(session_id: str, event: Event, title: Callable[[], str], redactor:
             return notice("ended", body, event.at + _HOUR)
         case Stalled(seconds=seconds):
             return notice("stalled", f"Nothing was heard of it for {seconds:.0f} seconds.", event.at + _HOUR)
+        case BudgetWarned(line=line):
+            return notice("budget", line, event.at + _DAY)
     return None
 
 

@@ -165,7 +165,13 @@ def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
 _SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix that the specification has for secrets
 _CONTACT = "https://pypi.org/project/claude-code-mcp/"
 _URGENT = frozenset({"question", "stalled"})
-_TAGS = {"question": ["question"], "ended": ["checkered_flag"], "stalled": ["hourglass"], "test": ["wave"]}
+_TAGS = {
+    "question": ["question"],
+    "ended": ["checkered_flag"],
+    "stalled": ["hourglass"],
+    "budget": ["moneybag"],
+    "test": ["wave"],
+}
 
 
 class PushRequest(NamedTuple):

@@ -1,0 +1,70 @@
+"""Of a budget that is nearly used up everybody hears whom it concerns, once: in the report of the turn, in the audit
+trail and the log, in the events that terminals and the console follow, and in `costs`."""
+
+import asyncio
+import json
+import logging
+
+import pytest
+
+from claude_code_mcp.model.events import AuditEvent, AuditKind, BudgetWarned, Event
+from claude_code_mcp.observers.session_log import SessionLog
+from claude_code_mcp.policy.policy import OPEN_PROFILE, Limits, Policy
+from claude_code_mcp.testing.script import script
+from tests.support import warm_commands
+
+from .conftest import StartCaller, ToolCaller
+
+LOW = "The budget of $100 for this month is used to 80 % ($80."
+
+
+class Acts:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.seen: list[AuditEvent] = []
+
+    def act(self, act: AuditEvent) -> None:
+        self.seen.append(act)
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        """Not of interest here."""
+
+
+async def test_the_turn_that_makes_a_budget_low_says_so_and_no_other(
+    start_caller: StartCaller, environment: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    policy = Policy(OPEN_PROFILE.model_copy(update={"limits": Limits(monthly_usd=100)}))
+    caller: ToolCaller = await start_caller(policy=policy, toolsets="sessions,code,care")
+    caller.service.observe(SessionLog(), SessionLog.EVENTS, SessionLog.ACTS)
+    acts = Acts()
+    caller.service.observe(acts, events=())
+    spending = caller.service._enforcer.limits.spending
+    spending.note("local", 80.0)
+    await asyncio.to_thread(spending.write, "local", 80.0)  # as if it had been spent before there were warnings
+    first = await caller.ok("claude_code", prompt=script("a", "x"))
+    line = first["notice"]
+    assert line.startswith(LOW)
+    session = caller.session(first)
+    status = await caller.ok("claude_get_status", sessionId=session.id)
+    assert status["notice"] == line
+    assert [event.line for event in session.events.latest(BudgetWarned, 9) if isinstance(event, BudgetWarned)] == [line]
+    second = await caller.ok("claude_code_reply", sessionId=session.id, prompt=script("b", "y"))
+    assert "notice" not in second, "it was said"
+    assert [record.getMessage() for record in caplog.records if record.name.endswith("session_log")] == [line]
+    (act,) = [act for act in acts.seen if act.kind is AuditKind.BUDGET_WARNED]
+    assert (act.who, act.session_id, act.details["limitUsd"]) == ("local", session.id, 100)
+    costs = await caller.ok("claude_session_costs")
+    (budget,) = costs["budgets"]
+    assert (budget["limitUsd"], budget["warning"][: len(LOW)]) == (100, LOW)
+
+    environment = {**environment, "CLAUDE_CODE_MCP_STATE_DIR": str(caller.service.settings.state_dir)}
+    printed = await asyncio.to_thread(warm_commands.run, ["costs"], environment, caller.sandbox.project)
+    assert printed.stdout.splitlines()[-1].startswith(f"Warning: {LOW}")
+    for by in ("day", "caller"):
+        listed = await asyncio.to_thread(
+            warm_commands.run, ["costs", "--by", by, "--json"], environment, caller.sandbox.project
+        )
+        (row,) = json.loads(listed.stdout)["budgetWarnings"]
+        assert (row["caller"], row["limitUsd"], row["warning"][: len(LOW)]) == ("local", 100, LOW)
