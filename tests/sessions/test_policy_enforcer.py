@@ -82,6 +82,7 @@ async def test_rules_answer_with_nobody_asked_and_bind_whoever_answers(
     assert (sandbox.project / "kept").exists(), "an answer cannot turn a call into a denied one"
 
 
+@pytest.mark.soak  # in tests/policy; that denials hold: the test above and below
 async def test_what_the_policy_denies_a_caller_cannot_allow_beforehand_nor_hide(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -120,6 +121,7 @@ async def test_denials_hold_where_permissions_are_bypassed(start_service: StartS
     assert (sandbox.project / "ran").exists()
 
 
+@pytest.mark.soak  # tests/scenarios/attacks/test_directories.py
 async def test_git_takes_no_directory_for_a_repository_that_only_looks_like_one(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -159,6 +161,7 @@ async def test_only_the_tools_of_the_list_are_there(
     assert not (sandbox.project / "made").exists()
 
 
+@pytest.mark.soak  # a plan does not either: tests/scenarios/security/test_ceilings.py
 async def test_allowing_for_the_session_does_not_lift_the_mode_above_its_ceiling(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -222,6 +225,7 @@ async def test_each_caller_has_so_many_sessions_at_work(start_service: StartServ
     await service.create(work, given, caller=Caller("alice"))
 
 
+@pytest.mark.soak  # tests/scenarios/attacks/test_budgets.py, tests/state/test_spending.py
 async def test_the_budget_of_a_day_outlives_the_server(start_service: StartService, sandbox: Sandbox) -> None:
     profile = Profile(limits=Limits(daily_usd=0.000001))
     service = await start(start_service, profile)
