@@ -109,10 +109,9 @@ MIDDLES = ["nothing", "an answer", "a question", "a command"]
 ENDS = ["end of input", "SIGTERM", "SIGINT"]
 USUAL = [
     ("nothing", "SIGINT"),
-    ("an answer", "SIGTERM"),
     ("a command", "end of input"),
 ]
-"""Every end; all combinations of them with what may be at work are for `make soak`."""
+"""Two ends, the third is that of keeping; all combinations of them with what may be at work are for `make soak`."""
 RARE = [(what, how) for what in MIDDLES for how in ENDS if (what, how) not in USUAL]
 
 

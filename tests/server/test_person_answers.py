@@ -1,4 +1,4 @@
-"""Where only a person may answer: an agent's calls allow nothing, on every wire; forms that were shown do."""
+"""Where only a person may answer: an agent's calls allow nothing; forms that were shown do."""
 
 from collections.abc import Iterator
 from pathlib import Path

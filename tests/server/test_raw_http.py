@@ -161,6 +161,7 @@ def test_hanging_up_interrupts_the_turn_where_no_setting_says_otherwise(
         assert again["structuredContent"]["result"] == "y", "the session stays usable"
 
 
+@pytest.mark.soak  # on stdio: test_disconnect.py
 def test_hanging_up_leaves_alone_what_was_started_to_run_in_the_background(
     server_environment: dict[str, str], place: Sandbox
 ) -> None:

@@ -73,6 +73,7 @@ async def test_a_hundred_messages_by_default(caller: ToolCaller) -> None:
     assert bundle["truncated"]["total"] > 120
 
 
+@pytest.mark.soak  # by its count: the next test
 async def test_a_bundle_is_not_larger_than_a_client_can_take(
     caller: ToolCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
