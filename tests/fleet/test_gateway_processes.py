@@ -100,6 +100,7 @@ async def test_a_gateway_on_stdio(machines: TwoMachines, mode: str) -> None:
         assert len(person.asked) == 1
 
 
+@pytest.mark.soak  # at another gateway: the next test
 @pytest.mark.parametrize("transport", ["http", pytest.param("stdio", marks=pytest.mark.soak)])
 async def test_a_question_is_asked_although_no_call_waits(machines: TwoMachines, transport: str) -> None:
     person = Person()
