@@ -93,6 +93,7 @@ async def test_in_2026_every_waiting_call_returns_the_question_and_a_late_answer
     assert "already answered by elicitation (two)" in ended.data["notice"]
 
 
+@pytest.mark.soak  # tests/server/test_dialogs.py
 async def test_to_dismiss_a_question_in_one_client_leaves_it_to_the_others(
     server: Server, make_place: MakePlace
 ) -> None:

@@ -42,6 +42,7 @@ def test_a_client_that_speaks_both_eras_finds_the_new_one(
         assert {tool["name"] for tool in client.tools()} >= SIX
 
 
+@pytest.mark.soak  # the form: below; the queue: tests/server/test_answering.py
 def test_a_session_is_run_through_the_queue_and_a_refusal_is_a_result_with_a_code(
     start_client: StartClient, sandbox: Sandbox
 ) -> None:

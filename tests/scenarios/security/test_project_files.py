@@ -63,7 +63,7 @@ def planted(sandbox: Sandbox) -> tuple[Path, Sequence[str]]:
 @pytest.mark.parametrize(
     ("profile", "runs"),
     [
-        (OPEN_PROFILE, True),
+        pytest.param(OPEN_PROFILE, True, marks=pytest.mark.soak),
         (REMOTE_PROFILE, False),
         pytest.param(NO_SHELL, False, marks=pytest.mark.soak),  # both: tests/policy/test_admission.py
         pytest.param(TRUSTING_NO_SHELL, True, marks=pytest.mark.soak),
@@ -130,6 +130,7 @@ async def test_a_session_without_a_shell_cannot_write_a_program_into_effect(
     assert not ran.exists()
 
 
+@pytest.mark.soak  # tests/policy/test_rules.py
 async def test_a_file_that_names_programs_is_asked_about_where_some_commands_are_denied(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -145,6 +146,7 @@ async def test_a_file_that_names_programs_is_asked_about_where_some_commands_are
     assert not path.exists()
 
 
+@pytest.mark.soak  # which tools run commands: tests/policy
 async def test_a_denied_command_is_denied_to_every_tool_that_runs_commands(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
