@@ -26,7 +26,13 @@ for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "CLAU
     del os.environ[name]
 
 # No example fails for the time that it takes.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+settings.register_profile(
+    "patient",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=None,
+    max_examples=int(os.environ.get("EXAMPLES", "40")),  # `make soak` tries ten times as many
+)
 settings.load_profile("patient")
 
 

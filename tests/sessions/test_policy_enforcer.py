@@ -210,6 +210,7 @@ async def test_a_session_on_disk_outside_the_roots_cannot_be_taken_up(
         await bound.fork(session.id, "go on")
 
 
+@pytest.mark.soak  # how they are counted: below
 async def test_each_caller_has_so_many_sessions_at_work(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start(start_service, Profile(limits=Limits(sessions=1)))
     work = script("work", tool("Bash", command=ENDLESS))
@@ -282,6 +283,7 @@ async def test_where_it_is_never_allowed_bypassing_cannot_be_switched_on(start_s
     assert not service.policy_for(Caller("local")).bypass_on
 
 
+@pytest.mark.soak  # tests/observers/test_audit.py; by a server: tests/scenarios/security/test_attacks.py
 async def test_acts_are_told_with_who_and_which_session(start_service: StartService, sandbox: Sandbox) -> None:
     acts = Acts()
     service = await start(start_service, Profile(), observers=[acts])
@@ -344,6 +346,7 @@ async def test_a_session_counts_until_the_last_of_its_messages_is_accepted(start
         assert "another" in service._enforcer.limits._admitting["local"]
 
 
+@pytest.mark.soak  # tests/scenarios/attacks/test_budgets.py
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
