@@ -75,6 +75,7 @@ def test_a_second_connection_of_the_same_caller_allows_no_more(
     assert client.respond(waiting, "deny", waitSeconds=30).status == "completed"
 
 
+@pytest.mark.soak  # test_dialogs.py
 def test_a_person_allows_it_in_a_form(asked: Connection, touched: Path) -> None:
     working = asked.start("claude_create_session", prompt=TOUCH, waitSeconds=30)
     asked.dialog().accept(decision="Allow once")

@@ -75,6 +75,7 @@ def client(server: HttpServer) -> Iterator[ByHand]:
     connected.close()
 
 
+@pytest.mark.soak  # test_dialogs.py
 def test_a_form_comes_on_the_stream_of_the_call_that_waits(client: ByHand, place: Sandbox) -> None:
     """The question opens while nobody reads anything, which must not be taken for having shown it."""
     prompt = script("go", tool("Write", file_path=str(place.project / "by-hand"), content="x"), "done")

@@ -73,6 +73,7 @@ async def test_the_list_has_pages_and_finds_what_was_said_and_a_status_survives_
     assert found["sessionId"] == made[1]
 
 
+@pytest.mark.soak  # tests/commands/test_sessions.py
 async def test_a_session_is_looked_after(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(toolsets=CARE)
     session_id = await a_session(caller)
