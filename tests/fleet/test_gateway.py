@@ -154,7 +154,6 @@ async def test_a_session_runs_where_it_was_wished_for_and_is_found_there(machine
         assert costs["total"]["sessions"] == 2
 
 
-@pytest.mark.soak  # test_gateway_processes.py
 @IN_2026
 async def test_a_question_reaches_the_person_and_the_answer_its_machine(machines: TwoMachines, mode: str) -> None:
     person = Person()

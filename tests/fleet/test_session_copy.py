@@ -43,6 +43,7 @@ async def stored(at: Machine, session_id: str) -> list[dict[str, Any]]:
     return await at.transcripts.load(session_id) or []
 
 
+@pytest.mark.soak  # it goes on elsewhere: test_moving.py, test_story.py
 async def test_what_the_cli_writes_is_in_the_fleet_when_its_turn_has_ended(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:

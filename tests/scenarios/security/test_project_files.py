@@ -97,6 +97,7 @@ async def test_a_prompt_cannot_name_a_command_of_a_project_that_is_not_trusted(
     assert not list(marks.iterdir())
 
 
+@pytest.mark.soak  # tests/policy/test_rules.py
 @pytest.mark.parametrize("sources", [pytest.param(("user",), marks=pytest.mark.soak), ("user", "project", "local")])
 async def test_a_session_without_a_shell_cannot_write_a_program_into_effect(
     start_service: StartService, sandbox: Sandbox, sources: tuple[str, ...]
