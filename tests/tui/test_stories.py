@@ -11,6 +11,7 @@ from tests.shared.support import SharedPlace
 from .conftest import at, elsewhere, opened
 
 
+@pytest.mark.soak  # tests/web/browser/test_stories.py; folded: test_screens.py
 async def test_a_session_streams_and_folds_what_was_thought_and_called_until_it_is_opened(place: SharedPlace) -> None:
     async with opened(place) as screen:
         await screen.say(script("Say something.", text("# A heading\n\nSome **bold** words.\n", chunks=6)))

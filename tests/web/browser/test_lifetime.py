@@ -15,6 +15,7 @@ PAGE = 30
 """Sessions that the list reads at once."""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("openings", [5, pytest.param(200, marks=pytest.mark.soak)])
 def test_nodes_and_listeners_do_not_grow_with_the_sessions_that_were_opened(
     open_browser: OpenBrowser, site: Site, signed_in: Any, openings: int
