@@ -67,6 +67,7 @@ def offered(model: ScriptedModelThread, session_id: str) -> set[str]:
     return {one["name"] for one in last.body["tools"]}
 
 
+@pytest.mark.soak  # tests/server/test_restart.py
 async def test_after_a_restart_a_session_is_as_it_was_created(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
