@@ -18,7 +18,7 @@ from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Observer, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
-from .support import leftovers, quick, skipped, warm_commands
+from .support import leftovers, quick, skipped, tls_context, warm_commands
 
 RUN = leftovers.RUN
 
@@ -34,6 +34,9 @@ settings.register_profile(
     max_examples=int(os.environ.get("EXAMPLES", "40")),  # `make soak` tries ten times as many
 )
 settings.load_profile("patient")
+
+
+tls_context.share()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
