@@ -58,6 +58,7 @@ conformance: setup  ## the official MCP suite in both eras; needs Node
 
 soak: setup  ## the tests marked soak, random trials, kills, 150 sessions at once, a million shell commands and 10,000 attacks on the rules, more versions of the CLI
 	$(BIN)/python -m pytest -m soak -q -n 2 --ignore tests/scenarios/cli_versions
+	EXAMPLES=400 $(BIN)/python -m pytest -m hypothesis -q -n 2
 	$(BIN)/python -m benchmarks.soak
 	$(BIN)/python -m benchmarks.containment
 	$(BIN)/python -m benchmarks.shared_soak

@@ -18,7 +18,7 @@ from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Observer, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
-from .support import leftovers, quick, skipped, warm_commands
+from .support import leftovers, quick, skipped, tls_context, warm_commands
 
 RUN = leftovers.RUN
 
@@ -26,8 +26,17 @@ for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "CLAU
     del os.environ[name]
 
 # No example fails for the time that it takes.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+settings.register_profile(
+    "patient",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=None,
+    max_examples=int(os.environ.get("EXAMPLES", "40")),  # `make soak` tries ten times as many
+)
 settings.load_profile("patient")
+
+
+tls_context.share()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,6 +5,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def imported_modules(path: Path) -> Iterator[str]:
             yield node.module
 
 
+@cache
 def third_party_imports() -> dict[str, str]:
     """From each distribution that is imported to a file that imports it."""
     owners = packages_distributions()

@@ -57,21 +57,32 @@ def identifiers(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
+@cache
 def is_everyday(identifier: str) -> bool:
     parts = [part.lower() for part in _PART.findall(identifier)]
     return bool(NEVER.intersection(parts)) or (len(parts) == 1 and parts[0] in NOT_ALONE)
 
 
 @cache
+def names() -> dict[str, tuple[set[str], list[str]]]:
+    """The identifiers of every module of the product and the classes that it makes, from its path in the package."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        found[path.relative_to(ROOT).as_posix()] = set(identifiers(tree)), classes
+    return found
+
+
+@cache
 def offenders() -> dict[str, set[str]]:
     """The everyday identifiers of each package or top-level module, as `module: identifier`."""
     found: dict[str, set[str]] = defaultdict(set)
-    for path in sorted(ROOT.rglob("*.py")):
-        module = path.relative_to(ROOT)
-        package = module.parts[0].removesuffix(".py")
-        for name in identifiers(ast.parse(path.read_text(encoding="utf-8"))):
-            if is_everyday(name) and (module.as_posix(), name) not in ALLOWED:
-                found[package].add(f"{module.as_posix()}: {name}")
+    for module, (identifiers_of_module, _) in names().items():
+        package = module.partition("/")[0].removesuffix(".py")
+        for name in identifiers_of_module:
+            if is_everyday(name) and (module, name) not in ALLOWED:
+                found[package].add(f"{module}: {name}")
     return found
 
 
@@ -112,8 +123,8 @@ def test_no_two_modules_share_a_name() -> None:
 
 def test_no_two_public_classes_share_a_name() -> None:
     places: dict[str, list[str]] = defaultdict(list)
-    for path in sorted(ROOT.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(path.relative_to(ROOT).as_posix())
+    for module, (_, classes) in names().items():
+        for name in classes:
+            if not name.startswith("_"):
+                places[name].append(module)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}

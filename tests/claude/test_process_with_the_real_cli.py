@@ -46,6 +46,7 @@ async def test_children_of_a_killed_cli_are_swept(start_real: Start, sandbox: Sa
     await gone(child, behind)
 
 
+@pytest.mark.soak  # tests/server/test_disconnect.py
 async def test_a_stopped_turn_ends_with_an_interruption_and_a_clean_exit(start_real: Start, sandbox: Sandbox) -> None:
     started, child = await with_a_running_child(start_real, sandbox, background=False)
     assert (await started.process.stop(PATIENCE)).code == BY_ITSELF
@@ -53,6 +54,7 @@ async def test_a_stopped_turn_ends_with_an_interruption_and_a_clean_exit(start_r
     await gone(child)
 
 
+@pytest.mark.soak  # tests/server/test_disconnect.py
 async def test_background_work_does_not_keep_a_stopped_cli_alive(start_real: Start, sandbox: Sandbox) -> None:
     started, child = await with_a_running_child(start_real, sandbox, background=True)
     await started.listener.result()

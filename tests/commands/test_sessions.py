@@ -121,6 +121,7 @@ async def _until(stream: asyncio.StreamReader, wanted: str) -> None:
     raise AssertionError(f"{wanted!r} was never printed")
 
 
+@pytest.mark.soak  # tests/web/test_changes.py, tests/server/tools/test_work.py
 async def test_a_worktree_is_seen_merged_and_discarded_from_the_shell(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_question_that_nobody_can_answer_is_denied_with_the_flags_that_allow_i
     assert (place.sandbox.project / "unattended").exists()
 
 
+@pytest.mark.soak  # a permission is: the test above
 @pytest.mark.parametrize(
     "step",
     [plan("# A plan"), pytest.param(ask_user(question("Which?", "a", "b")), marks=pytest.mark.soak)],

@@ -92,6 +92,7 @@ def test_a_prompt_is_run_to_its_end_and_a_long_result_is_not_cut(place: SharedPl
     assert as_json["result"].strip() == ("word " * 20_000).strip()
 
 
+@pytest.mark.soak  # test_exit_codes.py, tests/server/test_faults.py
 def test_a_turn_that_fails_is_one(place: SharedPlace) -> None:
     prompt = script("Work.", tool("Bash", command="echo 1"), tool("Bash", command="echo 2"), "never")
     answer = place.command("run", "--max-turns", "1", prompt)
@@ -163,6 +164,7 @@ def test_a_question_takes_a_text_for_each_part(place: SharedPlace, model: Script
     assert any("blue" in result and "as many as there are" in result for result in results)
 
 
+@pytest.mark.soak  # tests/web/test_sharing.py
 def test_a_session_of_this_user_is_shared_and_shown_so_also_by_its_files(place: SharedPlace) -> None:
     made = json.loads(place.command("run", "--json", script("Begin.", "Begun.")).stdout)["sessionId"]
     assert "shared with" not in place.command("sessions", "show", made).stdout

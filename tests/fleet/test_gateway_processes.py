@@ -100,6 +100,7 @@ async def test_a_gateway_on_stdio(machines: TwoMachines, mode: str) -> None:
         assert len(person.asked) == 1
 
 
+@pytest.mark.soak  # while one waits: test_gateway.py
 @pytest.mark.parametrize("transport", ["http", pytest.param("stdio", marks=pytest.mark.soak)])
 async def test_a_question_is_asked_although_no_call_waits(machines: TwoMachines, transport: str) -> None:
     person = Person()
@@ -114,6 +115,7 @@ async def test_a_question_is_asked_although_no_call_waits(machines: TwoMachines,
             assert (await call(client, "claude_get_status", sessionId=session.id))["result"] == "thanks"
 
 
+@pytest.mark.soak  # nothing is lost with a gateway: tasks in test_gateway.py
 @pytest.mark.parametrize(
     ("ended_by", "mode"),
     [

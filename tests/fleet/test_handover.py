@@ -28,6 +28,7 @@ from .machines import Ledger, machine
 from .test_trees import contents, state
 
 
+@pytest.mark.soak  # with the command, between processes: test_moving.py
 async def test_a_session_moves_with_its_history_its_tree_and_its_costs(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
@@ -80,6 +81,7 @@ async def test_a_session_moves_with_its_history_its_tree_and_its_costs(
         assert one.service.session(session.id).spent_usd > there.spent_usd
 
 
+@pytest.mark.soak  # test_story.py
 async def test_a_turn_that_was_lost_with_its_machine_says_so_and_the_session_goes_on(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:

@@ -464,6 +464,7 @@ async def test_a_machine_that_was_frozen_goes_on_if_nobody_took_its_session(
         assert a.lines[before : before + 3] == ["pause", "resume 1", "write"]
 
 
+@pytest.mark.soak  # of the real CLI: test_turns.py
 async def test_turns_are_paused_while_the_server_is_gone_and_go_on_when_it_is_back(tmp_path: Path) -> None:
     port = free_port()
     async with running(tmp_path, port) as server:

@@ -43,6 +43,7 @@ async def stored(at: Machine, session_id: str) -> list[dict[str, Any]]:
     return await at.transcripts.load(session_id) or []
 
 
+@pytest.mark.soak  # it goes on elsewhere: test_moving.py, test_story.py
 async def test_what_the_cli_writes_is_in_the_fleet_when_its_turn_has_ended(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
@@ -70,6 +71,7 @@ async def test_what_the_cli_writes_is_in_the_fleet_when_its_turn_has_ended(
         assert document.record.usage.cost_usd == session.usage.cost_usd > 0
 
 
+@pytest.mark.soak  # tests/scenarios/security/test_process_list.py
 async def test_without_a_fleet_the_cli_is_not_asked_to_report(service: Service, sandbox: Sandbox) -> None:
     turn = await service.create(script("go", tool("Bash", command="ps -o args= -p $PPID > seen"), "done"),
                                 options(sandbox, allowed_tools=("Bash",)))  # fmt: skip
@@ -77,6 +79,7 @@ async def test_without_a_fleet_the_cli_is_not_asked_to_report(service: Service, 
     assert "--session-mirror" not in " ".join(psutil.Process(turn.session.pid).cmdline())
 
 
+@pytest.mark.soak  # a turn while it is gone: test_turns.py; what goes after: test_transcripts.py
 async def test_a_turn_ends_while_nats_is_gone_and_what_is_missing_goes_after(
     engine: Running, fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
@@ -133,6 +136,7 @@ async def test_a_machine_that_was_overtaken_is_told_and_writes_nothing_more(
         assert await one.transcripts.load_all(session.id) == before
 
 
+@pytest.mark.soak  # other forged frames: tests/scenarios/attacks/test_forged_frames.py
 async def test_a_forged_report_reaches_no_other_session(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:

@@ -52,14 +52,19 @@ USUAL_WIRES = WIRES if os.environ.get("EVERY_WIRE") else [WIRES[0], WIRES[3]]
 
 ONE_WIRE = {
     "test_answering": WIRES[0],
+    "test_bad_input": WIRES[0],
     "test_concurrent_callers": WIRES[3],
+    "test_dialogs": WIRES[3],
     "test_faults": WIRES[0],
     "test_list_sessions": WIRES[3],
     "test_long_inputs": WIRES[3],
+    "test_person_answers": WIRES[3],
     "test_sessions": WIRES[0],
 }
-"""Modules about what lies behind the wires, which is the same on all of them: one wire will do. That each era asks a
-person in its own way is tested by `test_dialogs`, on every wire."""
+"""Modules about what lies behind the wires, which is the same on all of them: one wire will do."""
+
+BOTH_ERAS = {"test_a_permission_is_allowed_once", "test_a_dialog_that_is_late_is_withdrawn_or_told"}
+"""Of such modules: that each era asks a person, and takes a question back, in its own way."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -69,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in items:
         name, given = item.path.stem, getattr(item, "callspec", None)
-        if name not in ONE_WIRE or given is None:
+        if name not in ONE_WIRE or given is None or getattr(item, "originalname", "") in BOTH_ERAS:
             continue
         if given.params.get("wire") not in (None, ONE_WIRE[name]):
             item.add_marker(pytest.mark.soak)

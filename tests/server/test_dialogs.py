@@ -1,4 +1,4 @@
-"""Questions in the client's own dialogs, with the queue open beside them, on every wire."""
+"""Questions in the client's own dialogs, with the queue open beside them."""
 
 from concurrent.futures import Future
 

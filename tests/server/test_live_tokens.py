@@ -214,6 +214,7 @@ def test_a_file_that_cannot_be_used_lets_nobody_in_and_removes_nobody(served: Se
         assert ann.look(session).status == "running"
 
 
+@pytest.mark.soak  # waits for the time that a file may be unusable
 def test_what_runs_ends_too_if_the_file_stays_unusable(served: Served) -> None:
     with as_caller(served.server, ANN) as ann, served.stream(ANN) as (_, ended):
         session = ann.create(script("work", stall())).session
@@ -344,7 +345,7 @@ def test_a_file_behind_links_that_are_swapped_is_followed(tmp_path: Path, model:
 def test_no_request_that_is_sent_after_the_change_is_answered_by_the_old_list(served: Served) -> None:
     """The order of the two is certain, as the answer to one request comes before the file is written."""
     with ThreadPoolExecutor(4) as threads:
-        for _ in range(10):
+        for _ in range(4):
             served.write(ann=ANN, bob=BOB)
             assert until(lambda: served.hello(ANN).status_code == 200)
             served.write(bob=BOB)

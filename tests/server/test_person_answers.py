@@ -1,4 +1,4 @@
-"""Where only a person may answer: an agent's calls allow nothing, on every wire; forms that were shown do."""
+"""Where only a person may answer: an agent's calls allow nothing; forms that were shown do."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +75,7 @@ def test_a_second_connection_of_the_same_caller_allows_no_more(
     assert client.respond(waiting, "deny", waitSeconds=30).status == "completed"
 
 
+@pytest.mark.soak  # test_dialogs.py
 def test_a_person_allows_it_in_a_form(asked: Connection, touched: Path) -> None:
     working = asked.start("claude_create_session", prompt=TOUCH, waitSeconds=30)
     asked.dialog().accept(decision="Allow once")

@@ -75,6 +75,7 @@ def client(server: HttpServer) -> Iterator[ByHand]:
     connected.close()
 
 
+@pytest.mark.soak  # test_dialogs.py
 def test_a_form_comes_on_the_stream_of_the_call_that_waits(client: ByHand, place: Sandbox) -> None:
     """The question opens while nobody reads anything, which must not be taken for having shown it."""
     prompt = script("go", tool("Write", file_path=str(place.project / "by-hand"), content="x"), "done")
@@ -161,6 +162,7 @@ def test_hanging_up_interrupts_the_turn_where_no_setting_says_otherwise(
         assert again["structuredContent"]["result"] == "y", "the session stays usable"
 
 
+@pytest.mark.soak  # on stdio: test_disconnect.py
 def test_hanging_up_leaves_alone_what_was_started_to_run_in_the_background(
     server_environment: dict[str, str], place: Sandbox
 ) -> None:

@@ -169,6 +169,7 @@ def test_spent_and_cancelled_sessions_stay_so(servers: Servers, killed: bool) ->
         assert client.look(cancelled).status == "cancelled"
 
 
+@pytest.mark.soak  # tests/scenarios/security/test_private_files.py, tests/sessions/test_records.py
 def test_records_are_private_whatever_the_umask_and_a_damaged_one_opens_nothing(servers: Servers) -> None:
     with servers.running(umask=0) as client:
         made = client.call("claude_code", prompt="hello", tools=["Read"], env={"SOME_NAME": "some value"})

@@ -12,28 +12,13 @@ from .connection import Connection
 SLOW = tool("Bash", command="sh -c 'exec sleep 30' >quiet")
 
 
-@pytest.mark.promise("create.at-once")
-def test_creating_a_session_returns_its_id_while_it_works(client: Connection, tmp_path: Path) -> None:
-    created = client.create(script("go", text("done", until=str(tmp_path / "go"))))
-    assert created.data == {"sessionId": created.session, "status": "running"}
-    (tmp_path / "go").touch()
-    ended = client.look(created.session, waitSeconds=30)
-    assert (ended.session, ended.status, ended.data["result"]) == (created.session, "completed", "done")
-
-
-@pytest.mark.promise("create.wait")
-def test_a_short_task_needs_one_call(client: Connection) -> None:
-    ended = client.create(script("go", "the answer"), waitSeconds=30)
-    assert ended.status == "completed"
-    assert ended.data["result"] == "the answer"
-    assert "the answer" in ended.text
-
-
-@pytest.mark.promise("create.options")
-def test_options_reach_claude_code(client: Connection, model: ScriptedModelThread) -> None:
-    prompt = script("go", parallel(tool("Bash", command="true"), tool("WebFetch", url="x", prompt="y")), "done")
-    ended = client.create(
-        prompt,
+@pytest.mark.promise("create.at-once", "create.options")
+def test_creating_a_session_with_options_returns_its_id_while_it_works(
+    client: Connection, model: ScriptedModelThread, tmp_path: Path
+) -> None:
+    calls = parallel(tool("Bash", command="true"), tool("WebFetch", url="x", prompt="y"))
+    created = client.create(
+        script("go", calls, text("done", until=str(tmp_path / "go"))),
         model="my-own-model",
         permissionMode="acceptEdits",
         allowedTools=["Bash(true)"],
@@ -41,22 +26,37 @@ def test_options_reach_claude_code(client: Connection, model: ScriptedModelThrea
         maxTurns=5,
         maxBudgetUsd=10,
         systemPrompt="Speak like a pirate.",
-        waitSeconds=30,
     )
-    assert ended.status == "completed"
+    assert created.data == {"sessionId": created.session, "status": "running"}
+    (tmp_path / "go").touch()
+    ended = client.look(created.session, waitSeconds=30)
+    assert (ended.session, ended.status, ended.data["result"]) == (created.session, "completed", "done")
     request = [request for request in model.requests if request.session_id == ended.session][-1]
     assert request.model == "my-own-model"
     assert "Speak like a pirate." in request.system
     assert "WebFetch" not in request.tools
 
 
-@pytest.mark.promise("create.directory")
-def test_a_session_works_in_the_directory_asked_for(client: Connection, place: Sandbox) -> None:
+@pytest.mark.promise("create.directory", "create.wait", "status.result")
+def test_a_short_task_in_a_directory_needs_one_call_which_tells_what_it_came_to(
+    client: Connection, place: Sandbox
+) -> None:
     elsewhere = place.project / "else where"
     elsewhere.mkdir(exist_ok=True)
-    prompt = script("go", tool("Bash", command="pwd"), "in ${tool_result}")
-    ended = client.create(prompt, workingDirectory=str(elsewhere), allowedTools=["Bash"], waitSeconds=30)
-    assert ended.data["result"] == f"in {elsewhere}"
+    prompt = script("go", tool("Bash", command="pwd"), text("in ${tool_result}", usage={"output_tokens": 77}))
+    reply = client.create(prompt, workingDirectory=str(elsewhere), allowedTools=["Bash"], waitSeconds=30)
+    assert reply.status == "completed"
+    assert f"in {elsewhere}" in reply.text
+    ended = reply.data
+    assert ended["result"] == f"in {elsewhere}"
+    assert ended["turnCount"] == 2
+    assert ended["costUsd"] > 0
+    assert ended["tokens"]["input"] >= 200
+    assert ended["tokens"]["output"] >= 77
+    assert ended["toolUseEvents"] == [{"toolName": "Bash", "status": "completed"}]
+    assert any("pwd" in line for line in ended["recentOutput"])
+    assert ended["pendingInputs"] == []
+    assert "error" not in ended
 
 
 @pytest.mark.promise("send.next-turn", "send.wait")
@@ -166,21 +166,6 @@ def test_a_cursor_of_another_life_of_the_session_gets_everything_and_a_notice(cl
     assert "starts over" in foreign.pop("notice")
     own = client.look(warm, cursor="0").data
     assert {**foreign, "memoryBytes": 0} == {**own, "memoryBytes": 0}  # measured now and then
-
-
-@pytest.mark.promise("status.result")
-def test_a_finished_turn_tells_what_it_came_to(client: Connection) -> None:
-    prompt = script("go", tool("Bash", command="echo hi"), text("all done", usage={"output_tokens": 77}))
-    ended = client.create(prompt, allowedTools=["Bash"], waitSeconds=30).data
-    assert ended["result"] == "all done"
-    assert ended["turnCount"] == 2
-    assert ended["costUsd"] > 0
-    assert ended["tokens"]["input"] >= 200
-    assert ended["tokens"]["output"] >= 77
-    assert ended["toolUseEvents"] == [{"toolName": "Bash", "status": "completed"}]
-    assert any("echo hi" in line for line in ended["recentOutput"])
-    assert ended["pendingInputs"] == []
-    assert "error" not in ended
 
 
 @pytest.mark.promise("interrupt.stops", "interrupt.resume")

@@ -98,6 +98,7 @@ async def test_the_new_id_is_leased_and_owned_like_the_old_one(start_service: St
     assert second.session(session.id, principal="alice").live
 
 
+@pytest.mark.soak  # a budget that is spent stays so: test_told_and_spent.py
 async def test_clearing_gives_no_new_budget(service: Service, sandbox: Sandbox) -> None:
     """The CLI counts from nothing again; the session does not, and replaces the process."""
     old, new = await cleared(service, sandbox, max_budget_usd=0.0012)

@@ -107,6 +107,7 @@ async def test_what_a_turn_has_used_is_seen_while_it_runs_and_counted_once(share
     assert session.usage.cost_usd == outcome.usage.cost_usd >= running
 
 
+@pytest.mark.soak  # test_told_and_spent.py
 async def test_what_was_seen_of_a_turn_is_not_taken_back_when_its_process_is_killed(
     service: Service, sandbox: Sandbox
 ) -> None:
@@ -123,6 +124,7 @@ async def test_what_was_seen_of_a_turn_is_not_taken_back_when_its_process_is_kil
     assert session.model_turns == 1
 
 
+@pytest.mark.soak  # test_outcomes.py
 async def test_at_a_stop_for_the_budget_the_usage_agrees_with_that_by_model(service: Service, sandbox: Sandbox) -> None:
     used = {"input_tokens": 500_000, "output_tokens": 1000}
     spend = {**tool("Bash", command="echo"), "usage": used}

@@ -77,6 +77,7 @@ async def test_a_turn_that_cannot_be_saved_is_told_and_the_session_waits_for_the
     assert "lost-answer" not in sent
 
 
+@pytest.mark.soak  # nor what cannot be saved: above
 async def test_what_cannot_be_recorded_is_told_in_the_result_and_in_the_list(
     start_service: StartService, sandbox: Sandbox, disk: SmallDisk
 ) -> None:

@@ -40,6 +40,7 @@ SCHEMA = {
 }
 
 
+@pytest.mark.soak  # tests/server/tools/test_timeouts.py
 async def test_a_turn_that_outlasts_the_timeout_of_the_session_or_its_own_is_ended(
     service: Service, sandbox: Sandbox
 ) -> None:
@@ -138,6 +139,7 @@ async def test_structured_output_is_handed_over_and_without_it_a_turn_has_not_su
     assert (await say(service, session, handed_over)).structured_output == {"count": 3}
 
 
+@pytest.mark.soak  # tests/server/test_faults.py
 async def test_an_api_that_keeps_failing_is_an_outcome_with_its_status_and_one_that_recovers_ends_the_retrying(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
@@ -157,6 +159,7 @@ async def test_an_api_that_keeps_failing_is_an_outcome_with_its_status_and_one_t
     assert (session.activity.retrying, session.state) == (None, State.RUNNING)
 
 
+@pytest.mark.soak  # other refusals of the API: tests/server/test_faults.py
 async def test_a_refused_key_is_an_api_error(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service({"ANTHROPIC_API_KEY": "sk-bad", "CLAUDE_CODE_MAX_RETRIES": "0"})
     _, outcome = await run(service, script("say", "never"), options(sandbox))

@@ -49,6 +49,7 @@ async def on_disk(session: Session, service: Service) -> None:
     await service.__aexit__()
 
 
+@pytest.mark.soak  # tests/server/test_concurrent_callers.py
 @pytest.mark.parametrize(
     ("where", "policy"),
     [

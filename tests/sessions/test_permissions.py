@@ -187,6 +187,7 @@ async def test_a_channel_that_answers_at_once_is_heard(shared: SharedSessions) -
     assert kinds == [QuestionOpened, QuestionSettled]
 
 
+@pytest.mark.soak  # tests/server/test_concurrent_callers.py
 async def test_questions_of_several_sessions_do_not_mix(service: Service, sandbox: Sandbox) -> None:
     names = ("a", "b")
     prompts = [script("ask", tool("Bash", command=f"touch {name}"), "saw: ${tool_result}") for name in names]

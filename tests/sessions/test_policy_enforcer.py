@@ -82,6 +82,7 @@ async def test_rules_answer_with_nobody_asked_and_bind_whoever_answers(
     assert (sandbox.project / "kept").exists(), "an answer cannot turn a call into a denied one"
 
 
+@pytest.mark.soak  # in tests/policy; that denials hold: the test above and below
 async def test_what_the_policy_denies_a_caller_cannot_allow_beforehand_nor_hide(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -120,6 +121,7 @@ async def test_denials_hold_where_permissions_are_bypassed(start_service: StartS
     assert (sandbox.project / "ran").exists()
 
 
+@pytest.mark.soak  # tests/scenarios/attacks/test_directories.py
 async def test_git_takes_no_directory_for_a_repository_that_only_looks_like_one(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -159,6 +161,7 @@ async def test_only_the_tools_of_the_list_are_there(
     assert not (sandbox.project / "made").exists()
 
 
+@pytest.mark.soak  # a plan does not either: tests/scenarios/security/test_ceilings.py
 async def test_allowing_for_the_session_does_not_lift_the_mode_above_its_ceiling(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -207,6 +210,7 @@ async def test_a_session_on_disk_outside_the_roots_cannot_be_taken_up(
         await bound.fork(session.id, "go on")
 
 
+@pytest.mark.soak  # how they are counted: below
 async def test_each_caller_has_so_many_sessions_at_work(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start(start_service, Profile(limits=Limits(sessions=1)))
     work = script("work", tool("Bash", command=ENDLESS))
@@ -222,6 +226,7 @@ async def test_each_caller_has_so_many_sessions_at_work(start_service: StartServ
     await service.create(work, given, caller=Caller("alice"))
 
 
+@pytest.mark.soak  # tests/scenarios/attacks/test_budgets.py, tests/state/test_spending.py
 async def test_the_budget_of_a_day_outlives_the_server(start_service: StartService, sandbox: Sandbox) -> None:
     profile = Profile(limits=Limits(daily_usd=0.000001))
     service = await start(start_service, profile)
@@ -278,6 +283,7 @@ async def test_where_it_is_never_allowed_bypassing_cannot_be_switched_on(start_s
     assert not service.policy_for(Caller("local")).bypass_on
 
 
+@pytest.mark.soak  # tests/observers/test_audit.py; by a server: tests/scenarios/security/test_attacks.py
 async def test_acts_are_told_with_who_and_which_session(start_service: StartService, sandbox: Sandbox) -> None:
     acts = Acts()
     service = await start(start_service, Profile(), observers=[acts])
@@ -340,6 +346,7 @@ async def test_a_session_counts_until_the_last_of_its_messages_is_accepted(start
         assert "another" in service._enforcer.limits._admitting["local"]
 
 
+@pytest.mark.soak  # tests/scenarios/attacks/test_budgets.py
 @pytest.mark.parametrize(
     ("policy", "said"),
     [

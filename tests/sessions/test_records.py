@@ -67,6 +67,7 @@ def offered(model: ScriptedModelThread, session_id: str) -> set[str]:
     return {one["name"] for one in last.body["tools"]}
 
 
+@pytest.mark.soak  # tests/server/test_restart.py
 async def test_after_a_restart_a_session_is_as_it_was_created(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
@@ -166,6 +167,7 @@ async def test_a_session_of_yesterday_takes_no_options_of_a_stranger_none_above_
     assert fourth.sessions() == []
 
 
+@pytest.mark.soak  # nor does clearing give a new one: test_clear.py
 async def test_a_spent_budget_stays_spent(start_service: StartService, sandbox: Sandbox) -> None:
     first = await start_service()
     dear = script("spend", text("x", usage={"input_tokens": 10**6, "output_tokens": 10**5}))
@@ -263,8 +265,9 @@ async def runs_unasked(service: Service, session_id: str, prompt: str, sandbox: 
     assert all(path.exists() for path in made)
 
 
+@pytest.mark.parametrize("goes_on_in", [pytest.param("memory", marks=pytest.mark.soak), "another server"])
 async def test_what_was_allowed_for_the_session_is_not_asked_again(
-    start_service: StartService, sandbox: Sandbox
+    start_service: StartService, sandbox: Sandbox, goes_on_in: str
 ) -> None:
     service = await start_service()
     prompt = script("ask", tool("Bash", command="touch plain"), tool("Bash", command=ODD), "done")
@@ -274,8 +277,8 @@ async def test_what_was_allowed_for_the_session_is_not_asked_again(
         service.respond(session.id, await question(session), Answer(allow=True, scope=Scope.SESSION))
     assert (await end_of(turn)).ok
     await parked(session)
-    await runs_unasked(service, session.id, prompt, sandbox)
-    service = await restarted(start_service, service)
+    if goes_on_in == "another server":
+        service = await restarted(start_service, service)
     await runs_unasked(service, session.id, prompt, sandbox)
     assert not (sandbox.project / ".claude").exists()
 

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -30,20 +31,21 @@ async def kill(session: Session) -> None:
     await until(session, lambda: not session.live)
 
 
+# After a kill: tests/server/test_faults.py.
+@pytest.mark.parametrize("end", [parked, pytest.param(kill, marks=pytest.mark.soak)])
 async def test_a_session_without_a_process_is_resumed_where_and_as_it_was(
-    service: Service, sandbox: Sandbox, model: ScriptedModelThread
+    service: Service, sandbox: Sandbox, model: ScriptedModelThread, end: Callable[[Session], Awaitable[None]]
 ) -> None:
     given = options(sandbox, allowed_tools=("Bash",), append_system_prompt="Speak like a pirate.")
     session, _ = await run(service, script("remember the word heron", "I will"), given)
-    for number, end in enumerate((parked, kill), 2):
-        await end(session)
-        assert (session.live, session.state) == (False, State.IDLE)
-        outcome = await say(service, session, WHERE)
-        assert outcome.result == f"in {sandbox.project}"
-        last = model.requests[-1]
-        assert "remember the word heron" in str(last.body)
-        assert "Speak like a pirate." in last.system
-        assert [one.change for one in events(session, ProcessChanged)].count("started") == number
+    await end(session)
+    assert (session.live, session.state) == (False, State.IDLE)
+    outcome = await say(service, session, WHERE)
+    assert outcome.result == f"in {sandbox.project}"
+    last = model.requests[-1]
+    assert "remember the word heron" in str(last.body)
+    assert "Speak like a pirate." in last.system
+    assert [change.change for change in events(session, ProcessChanged)].count("started") == 2
 
 
 async def test_a_session_killed_before_its_first_line_starts_anew_under_its_id(

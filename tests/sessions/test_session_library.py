@@ -100,6 +100,7 @@ async def an_export_is_whole_and_has_no_secret(service: Service, session_id: str
         assert path.is_relative_to(Path(sandbox.root / "state"))
 
 
+@pytest.mark.soak  # tests/store/test_conversation.py
 async def test_plans_clearings_and_summaries_are_read_as_what_they_are(service: Service, sandbox: Sandbox) -> None:
     turn = await service.create(
         script("plan it", plan("# The plan\n1. do"), "Executed."), options(sandbox, permission_mode="plan")
@@ -122,6 +123,7 @@ async def test_plans_clearings_and_summaries_are_read_as_what_they_are(service: 
     assert "# The plan" not in read.text
 
 
+@pytest.mark.soak  # from the shell: tests/commands/test_sessions.py
 async def test_the_list_tells_what_the_transcript_does_and_claude_code_shows_the_title(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:

@@ -120,7 +120,7 @@ async def gone_after(call: Awaitable[object], steps: int) -> None:
     await asyncio.wait([caller])
 
 
-@pytest.mark.parametrize("rounds", [(0, 4), pytest.param((1, 2, 8), marks=pytest.mark.soak)], ids=str)
+@pytest.mark.parametrize("rounds", [(4,), pytest.param((0, 1, 2, 8), marks=pytest.mark.soak)], ids=str)
 async def test_callers_that_go_away_while_creating_leave_nothing_half_done(
     start_service: StartService, sandbox: Sandbox, rounds: tuple[int, ...]
 ) -> None:
@@ -134,7 +134,7 @@ async def test_callers_that_go_away_while_creating_leave_nothing_half_done(
     assert outcome.ok
 
 
-@pytest.mark.parametrize("rounds", [(1, 6), pytest.param((0, 3), marks=pytest.mark.soak)], ids=str)
+@pytest.mark.parametrize("rounds", [(6,), pytest.param((0, 1, 3), marks=pytest.mark.soak)], ids=str)
 async def test_callers_that_go_away_while_sending_leave_the_session_usable(
     service: Service, sandbox: Sandbox, rounds: tuple[int, ...]
 ) -> None:

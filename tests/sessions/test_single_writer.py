@@ -95,12 +95,19 @@ async def test_what_another_server_has_gone_on_with_is_not_told_from_memory(
     assert again.result == "third"
 
 
-async def test_a_question_that_is_open_in_another_server_is_named_with_its_place(
+async def test_a_session_at_work_in_another_server_is_busy_it_is_said_where_and_what_it_asks_and_costs_nobody_a_slot(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
-    here, there = await start_service(), await start_service()
+    """The refusal comes before another session would be parked to make room."""
+    here, there = await start_service(max_sessions=1), await start_service()
     asked = await there.create(script("ask", tool("Bash", command="touch asked"), "done"), options(sandbox))
     question_id = await question(asked.session)
+    mine, _ = await run(here, script("two", "second"), options(sandbox))
+    with pytest.raises(SessionBusy, match=f"server with process id {os.getpid()}"):
+        await here.send(asked.session.id, "hello")
+    assert mine.live
+    assert here.sessions() == [mine]
+    assert asked.session.busy, "nothing was done to it"
     seen = await here.find(asked.session.id)
     assert seen.runs_elsewhere
     stores = seen.deps.stores
@@ -111,22 +118,6 @@ async def test_a_question_that_is_open_in_another_server_is_named_with_its_place
     there.respond(asked.session.id, question_id, Answer(allow=False))
     await end_of(asked)
     assert not (await here.find(asked.session.id)).runs_elsewhere
-
-
-async def test_a_session_at_work_in_another_server_is_busy_it_is_said_where_and_costs_nobody_a_slot(
-    start_service: StartService, sandbox: Sandbox
-) -> None:
-    """The refusal comes before another session would be parked to make room."""
-    first, second = await start_service(), await start_service(max_sessions=1)
-    allowed = options(sandbox, allowed_tools=("Bash",))
-    taken = (await first.create(script("work", tool("Bash", command=ENDLESS)), allowed)).session
-    await until(taken, lambda: uses_tool(taken))
-    mine, _ = await run(second, script("two", "second"), options(sandbox))
-    with pytest.raises(SessionBusy, match=f"server with process id {os.getpid()}"):
-        await second.send(taken.id, "hello")
-    assert mine.live
-    assert second.sessions() == [mine]
-    assert taken.busy, "nothing was done to it"
 
 
 async def test_a_session_whose_lock_cannot_be_looked_at_is_never_said_to_be_interrupted(

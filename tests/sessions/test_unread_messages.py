@@ -23,22 +23,22 @@ def die(session: Session) -> None:
     os.kill(session.pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("certainly_dead", [pytest.param(False, marks=pytest.mark.soak), True], ids=["dying", "dead"])
 async def test_a_message_to_a_process_that_died_while_idle_is_not_lost(
-    service: Service, sandbox: Sandbox, model: ScriptedModelThread
+    service: Service, sandbox: Sandbox, model: ScriptedModelThread, certainly_dead: bool
 ) -> None:
     session, _ = await run(service, script("one", "first"), options(sandbox))
-    for number, certainly_dead in enumerate((False, True)):
-        die(session)
-        if certainly_dead:
-            psutil.wait_procs([psutil.Process(session.pid)], timeout=PATIENCE)  # the loop stands still meanwhile
-        turn = await service.send(session.id, script(f"two {number}", "second"), when_busy=WhenBusy.REFUSE)
-        behind = await service.send(session.id, script("three", "third"), when_busy=WhenBusy.QUEUE)
-        assert (await end_of(turn)).result == "second"
-        assert (await end_of(behind)).result == "third"
-        assert [one.change for one in events(session, ProcessChanged)][-2:] == ["ended", "started"]
-        assert [one.message_id for one in events(session, TurnStarted)][-2:] == [turn.message_id, behind.message_id]
-        asked = [one for one in model.requests if one.session_id == session.id and f"two {number} S" in str(one.body)]
-        assert len(asked) == 2, "once for the message, once in the history of the next"
+    die(session)
+    if certainly_dead:
+        psutil.wait_procs([psutil.Process(session.pid)], timeout=PATIENCE)  # the loop stands still meanwhile
+    turn = await service.send(session.id, script("two", "second"), when_busy=WhenBusy.REFUSE)
+    behind = await service.send(session.id, script("three", "third"), when_busy=WhenBusy.QUEUE)
+    assert (await end_of(turn)).result == "second"
+    assert (await end_of(behind)).result == "third"
+    assert [change.change for change in events(session, ProcessChanged)][-2:] == ["ended", "started"]
+    assert [start.message_id for start in events(session, TurnStarted)][-2:] == [turn.message_id, behind.message_id]
+    asked = [request for request in model.requests if request.session_id == session.id and "two S" in str(request.body)]
+    assert len(asked) == 2, "once for the message, once in the history of the next"
 
 
 async def test_a_message_that_the_dying_process_has_taken_up_does_not_run_twice(

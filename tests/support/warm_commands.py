@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from tests.support import tls_context
 from tests.support.waiting import HANG_SECONDS
 
 LAZY = ("httpx2", "keyring", "mcp.client.sse", "prompt_toolkit", "uvicorn", "websockets.asyncio.client")
@@ -258,6 +259,7 @@ def _import_everything() -> None:
         importlib.import_module(module.name)
     for name in LAZY:
         importlib.import_module(name)
+    tls_context.share()
 
 
 def _next_command(listener: socket.socket) -> list[str] | None:

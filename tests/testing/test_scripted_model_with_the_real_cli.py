@@ -192,6 +192,7 @@ async def test_every_call_of_one_message_gets_its_own_result(cli: RealCli, busy_
     assert (by_call, last.step) == ({"toolu_one": "one", "toolu_two": "two"}, 1)
 
 
+@pytest.mark.soak  # tests/sessions/test_plans_and_user_questions.py
 async def test_a_question_to_the_person_is_answered_over_the_control_protocol(sandbox: Sandbox) -> None:
     def choose(request: Frame) -> Frame:
         answers = {"Which colour?": "blue"}
@@ -203,6 +204,7 @@ async def test_a_question_to_the_person_is_answered_over_the_control_protocol(sa
     assert "blue" in results(frames)[0]
 
 
+@pytest.mark.soak  # tests/server/test_answering.py
 async def test_a_plan_is_written_to_the_file_the_cli_chose_and_shown_for_approval(sandbox: Sandbox) -> None:
     flags = ("--permission-prompt-tool", "stdio", "--permission-mode", "plan")
     async with running(sandbox, *flags) as cli:
@@ -214,6 +216,7 @@ async def test_a_plan_is_written_to_the_file_the_cli_chose_and_shown_for_approva
     assert frames[-1]["result"] == "Approved."
 
 
+@pytest.mark.soak  # tests/server/test_answering.py
 async def test_a_refused_plan_can_be_revised(sandbox: Sandbox) -> None:
     def only_the_second(request: Frame) -> Frame:
         approved = request["input"]["plan"] == "Better."
@@ -233,6 +236,7 @@ async def test_plan_mode_can_be_entered_by_the_model(sandbox: Sandbox) -> None:
     assert cli.questions[-1]["input"]["plan"] == "Rest."
 
 
+@pytest.mark.soak  # tests/server/test_faults.py
 async def test_a_step_can_fail_a_few_times_and_then_succeed(cli: RealCli, busy_model: ScriptedModel) -> None:
     before = len(busy_model.requests)
     frames = await cli.turn(script("hi", fail(529, times=2, then="Fine.")))
@@ -273,6 +277,7 @@ async def test_a_stalled_stream_can_be_interrupted(cli: RealCli) -> None:
     assert (await cli.turn(script("again", "Here I am.")))[-1]["result"] == "Here I am."
 
 
+@pytest.mark.soak  # tests/sessions/test_outcomes.py
 async def test_structured_output_is_handed_in_unless_the_model_never_complies(sandbox: Sandbox) -> None:
     steps: list[list[StepObject | str]] = [[structured({"a": 1})], ["no", structured({"a": 1})], ["no", "no", "no"]]
     async with running(sandbox, "--json-schema", SCHEMA) as cli:
@@ -312,6 +317,7 @@ async def test_a_script_sent_during_a_turn_replaces_the_rest(sandbox: Sandbox) -
     assert frames[-1]["result"] == "The new end."
 
 
+@pytest.mark.soak  # tests/sessions/test_session_library.py
 @pytest.mark.parametrize("background", [False, True])
 async def test_a_subagent_plays_the_script_in_its_own_prompt(
     sandbox: Sandbox, model: ScriptedModel, background: bool
@@ -339,6 +345,7 @@ async def test_a_conversation_can_be_compacted(sandbox: Sandbox) -> None:
         assert (await cli.turn(script("go on", "Two.")))[-1]["result"] == "Two."
 
 
+@pytest.mark.soak  # tests/server/test_concurrent_callers.py
 async def test_sessions_share_one_model_without_mixing_their_scripts(sandbox: Sandbox) -> None:
     async def one(name: str) -> Any:
         async with running(sandbox) as cli:

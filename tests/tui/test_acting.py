@@ -18,6 +18,7 @@ from tests.support.waiting import HANG_SECONDS
 from .conftest import at, opened
 
 
+@pytest.mark.soak  # tests/web/browser/test_steering.py
 async def test_model_and_mode_are_switched_and_kept(place: SharedPlace, sessions: LiveSessions) -> None:
     async with opened(place) as screen:
         await screen.say(script("Begin.", "Begun."))
@@ -36,6 +37,7 @@ async def test_model_and_mode_are_switched_and_kept(place: SharedPlace, sessions
     assert (summary["permissionMode"], summary["model"]) == ("plan", "haiku")
 
 
+@pytest.mark.soak  # tests/web/test_sharing.py
 async def test_a_session_is_shared_and_taken_back(place: SharedPlace, sessions: LiveSessions) -> None:
     made = sessions.create(script("Begin.", "Begun."), **at(place))
     await asyncio.to_thread(lambda: sessions.status(made["sessionId"], waitSeconds=50))

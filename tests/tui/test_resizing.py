@@ -128,7 +128,7 @@ async def walk(screen: Screen, steps: int, seed: int, on_step: Callable[[], None
 
 @pytest.mark.parametrize(
     ("steps", "seed"),
-    [(30, 1), *(pytest.param(500, seed, marks=pytest.mark.soak) for seed in (2, 3))],
+    [(12, 1), *(pytest.param(500, seed, marks=pytest.mark.soak) for seed in (2, 3))],
 )
 @pytest.mark.parametrize(
     "question",

@@ -87,7 +87,7 @@ def lines_of(screen: Screen) -> list[str]:
     return [line[box.x : box.right] for line in lines[box.y : box.bottom]]
 
 
-@pytest.mark.parametrize("size", [(30, 10), (20, 6)], ids=["30x10", "20x6"])
+@pytest.mark.parametrize("size", [pytest.param((30, 10), marks=pytest.mark.soak), (20, 6)], ids=["30x10", "20x6"])
 @pytest.mark.parametrize("name", sorted(SMALL))
 async def test_a_small_screen_is_drawn_as_before(name: str, size: tuple[int, int]) -> None:
     question, act, _ = STORIES[name]

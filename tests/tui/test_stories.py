@@ -11,6 +11,7 @@ from tests.shared.support import SharedPlace
 from .conftest import at, elsewhere, opened
 
 
+@pytest.mark.soak  # tests/web/browser/test_stories.py; folded: test_screens.py
 async def test_a_session_streams_and_folds_what_was_thought_and_called_until_it_is_opened(place: SharedPlace) -> None:
     async with opened(place) as screen:
         await screen.say(script("Say something.", text("# A heading\n\nSome **bold** words.\n", chunks=6)))
@@ -54,6 +55,7 @@ async def test_an_edit_is_shown_as_a_diff_and_allowed_with_one_key_and_a_denial_
     assert not (place.sandbox.project / "denied").exists()
 
 
+@pytest.mark.soak  # its panel: test_screens.py; answered elsewhere: tests/scenarios/client_environments
 async def test_a_question_is_answered_part_by_part_and_one_that_is_answered_elsewhere_says_by_whom(
     place: SharedPlace, sessions: LiveSessions
 ) -> None:
@@ -190,6 +192,7 @@ async def test_the_conversation_of_a_subagent_has_a_screen_of_its_own(place: Sha
         await screen.shows("All done.")
 
 
+@pytest.mark.soak  # found by typing: the test above
 async def test_a_session_is_opened_where_the_text_stands_that_it_was_found_by(
     place: SharedPlace, sessions: LiveSessions
 ) -> None:

@@ -4,6 +4,8 @@ import subprocess
 from typing import Any
 from urllib.parse import quote
 
+import pytest
+
 from claude_code_mcp.testing.script import script, text, tool
 from claude_code_mcp.web.change_routes import LONGEST, files_of_diff
 
@@ -96,6 +98,7 @@ def test_a_question_about_a_write_has_the_change_and_the_session_has_all_of_them
     assert console.browser("bob").get(f"/api/sessions/{session}/changes").status == 404
 
 
+@pytest.mark.soak  # with its merge: below
 def test_of_a_session_in_a_worktree_everything_there_is_shown(console: Console, alice: Browser) -> None:
     git = ["git", "-C", str(console.project), "-c", "user.name=A", "-c", "user.email=a@example.com"]
     if not (console.project / ".git").exists():

@@ -58,6 +58,7 @@ def say(browser: Browser, session: str, prompt: str) -> str:
     return session
 
 
+@pytest.mark.soak  # tests/web/browser/test_stories.py
 def test_an_edit_is_seen_whole_allowed_and_found_in_the_conversation(
     console: Console, alice: Browser, talk: str
 ) -> None:

@@ -51,6 +51,7 @@ def test_the_console_counts_and_a_token_alone_does_not(strict: Console) -> None:
     strict.audited('"what": "respond"', '"by": "web"')
 
 
+@pytest.mark.soak  # test_sharing.py
 def test_whoever_it_is_shared_with_answers_as_a_person_too(strict: Console) -> None:
     """The owner's profile counts, whatever that of the other one says."""
     alice = strict.browser("alice")

@@ -117,6 +117,7 @@ def test_what_is_open_of_it_ends_when_it_is_taken_back(console: Console, alice: 
     console.audited('"act": "session_unshared"')
 
 
+@pytest.mark.soak  # before it was: the test above
 def test_what_is_open_of_it_ends_also_after_it_was_cleared(console: Console, alice: Browser, session: str) -> None:
     carol = console.browser("carol")
     share(alice, session, "carol")
@@ -176,6 +177,7 @@ async def used(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
     return dict(result.structured_content or {})
 
 
+@pytest.mark.soak  # on the page: above
 async def test_the_same_holds_for_tools(tmp_path: Path, model: ScriptedModelThread) -> None:
     with running_console(tmp_path, model.url, CLAUDE_CODE_MCP_TOOLSETS="sessions,care") as console:
         async with client_of(console, "alice") as alice, client_of(console, "carol") as carol:
@@ -214,6 +216,7 @@ async def test_the_same_holds_for_tools(tmp_path: Path, model: ScriptedModelThre
             assert (after["result"], "sharedWith" in after) == ("Done.", False)
 
 
+@pytest.mark.soak  # on the page: above
 def test_the_same_holds_for_the_shell(tmp_path: Path, model: ScriptedModelThread) -> None:
     with running_console(tmp_path, model.url, CLAUDE_CODE_MCP_TOOLSETS="sessions,care") as console:
         alice = console.browser("alice")

@@ -98,6 +98,7 @@ async def test_the_model_answers_no_command_once_the_budget_is_spent(
         await service.send(turn.session.id, "more", caller=Caller("mallory"))
 
 
+@pytest.mark.soak  # tests/claude/test_model_socket.py
 @needs_bubblewrap
 async def test_a_batch_cannot_be_ordered_past_the_count(start_service: StartService, sandbox: Sandbox) -> None:
     service: Service = await start_service(policy=alone(sandbox))

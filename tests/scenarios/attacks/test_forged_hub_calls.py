@@ -119,6 +119,7 @@ async def test_a_call_that_nobody_was_asked_about_is_asked_about(start_hub: Any)
     assert hub.done == []
 
 
+@pytest.mark.soak  # once and with its own input: below
 async def test_a_call_that_is_allowed_then_runs_once(start_hub: Any) -> None:
     hub: Hub = await start_hub()
     turn = await hub.begin(forging(pay()))
@@ -147,6 +148,7 @@ async def test_an_answer_is_for_one_call_with_one_input(start_hub: Any, amount: 
     assert hub.done == [["tools/call", "pay", {"amount": 5}]]
 
 
+@pytest.mark.soak  # tests/sessions/test_frame_claims.py
 async def test_a_use_that_was_denied_ends_the_process_if_it_is_called(start_hub: Any) -> None:
     hub: Hub = await start_hub()
     use = "toolu_" + "6" * 24
@@ -173,6 +175,7 @@ async def test_what_the_session_may_do_unasked_still_runs_unasked(start_hub: Any
 READING = [tool("ListMcpResourcesTool"), tool("ReadMcpResourceTool", server="x", uri="secret://one")]
 
 
+@pytest.mark.soak  # by no frame: the first test
 @pytest.mark.parametrize("rule", ["mcp__x", pytest.param("ReadMcpResourceTool", marks=pytest.mark.soak)])
 async def test_the_tools_that_read_resources_read_none_of_a_denied_server(start_hub: Any, rule: str) -> None:
     hub: Hub = await start_hub(f'deny = ["{rule}"]')
@@ -182,6 +185,7 @@ async def test_the_tools_that_read_resources_read_none_of_a_denied_server(start_
     assert hub.done == []
 
 
+@pytest.mark.soak  # what is denied is not: the test above
 async def test_a_server_that_is_not_denied_is_read(start_hub: Any) -> None:
     hub: Hub = await start_hub('deny = ["mcp__other"]')
     turn = await hub.begin(tool("ReadMcpResourceTool", server="x", uri="secret://one"), "${tool_result}")
@@ -189,6 +193,7 @@ async def test_a_server_that_is_not_denied_is_read(start_hub: Any) -> None:
     assert hub.done == [["resources/read", "secret://one", None]]
 
 
+@pytest.mark.soak  # tests/sessions/test_frame_claims.py
 async def test_a_tool_of_another_server_cannot_be_reached_by_its_name(start_hub: Any) -> None:
     """`hub_servers` gives a session some of the servers: a frame gives it no more."""
     hub: Hub = await start_hub('allow = ["mcp__x"]')

@@ -142,6 +142,7 @@ def test_a_user_alone_may_link_the_folder_of_a_project_that_has_moved(tmp_path: 
 FIND = "dirname $(find {place} -name {session}.jsonl)"
 
 
+@pytest.mark.soak  # in the table above, without a session
 async def test_a_command_that_links_the_subagents_of_another_shows_none_of_them(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

@@ -63,6 +63,7 @@ def init_of(session: Session) -> dict[str, object]:
     return frames[0]
 
 
+@pytest.mark.soak  # with each of the versions
 @on(OLDEST)
 async def test_a_turn_is_run_asked_about_and_resumed(service: Service, sandbox: Sandbox) -> None:
     turn = await service.create(script("ask", tool("Bash", command="touch allowed"), "done"), options(sandbox))

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import psutil
+import pytest
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.hub_factory import Hubs, hub_configuration, make_hub
@@ -24,6 +25,7 @@ async def server_of(caller: ConnectedClient, model: ScriptedModelThread) -> tupl
     return ended.session, psutil.Process(int(told(model, ended.session).split()[0]))
 
 
+@pytest.mark.soak  # their own key and home: test_environments.py
 async def test_equal_environments_share_a_hub_and_others_have_their_own(
     start_server: StartServer, make_place: MakePlace, model: ScriptedModelThread, sandbox: Sandbox
 ) -> None:

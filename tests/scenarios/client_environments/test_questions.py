@@ -74,6 +74,7 @@ async def test_the_queue_is_open_for_everybody_and_withdraws_the_dialogs(
     assert any("was allowed by claude_respond (a script)" in line for line in one.progress)
 
 
+@pytest.mark.soak  # too late: tests/server/test_dialogs.py
 async def test_in_2026_every_waiting_call_returns_the_question_and_a_late_answer_is_told_whose_was_first(
     server: Server, make_place: MakePlace
 ) -> None:
@@ -93,6 +94,7 @@ async def test_in_2026_every_waiting_call_returns_the_question_and_a_late_answer
     assert "already answered by elicitation (two)" in ended.data["notice"]
 
 
+@pytest.mark.soak  # tests/server/test_dialogs.py
 async def test_to_dismiss_a_question_in_one_client_leaves_it_to_the_others(
     server: Server, make_place: MakePlace
 ) -> None:

@@ -35,6 +35,8 @@ from .conftest import (
 )
 
 BOTH = pytest.mark.parametrize("mode", [LEGACY, MODERN], ids=["2025", "2026"])
+EITHER = pytest.mark.parametrize("mode", [pytest.param(LEGACY, marks=pytest.mark.soak), MODERN], ids=["2025", "2026"])
+"""For what no era decides."""
 ALL = "sessions,hub,hub-tools"
 FULL_SERVER = str(Path(A_SERVER).with_name("full_server.py"))
 ALLOW_ALL = 'allow = ["mcp__x"]'
@@ -99,7 +101,7 @@ async def test_a_client_is_given_the_address_to_sign_in_at(start_rig: StartRig, 
 # -- the tools of the servers ---------------------------------------------------------------------------------
 
 
-@BOTH
+@EITHER
 async def test_rules_decide_without_asking(start_rig: StartRig, connect: StartCaller, mode: str) -> None:
     policy = rules('allow = ["mcp__x__echo"]\ndeny = ["mcp__x__pid"]')
     rig: Rig = await start_rig({"x": program()}, policy, toolsets="hub-tools")
@@ -125,7 +127,7 @@ async def test_a_person_allows_once_or_for_good(start_rig: StartRig, connect: St
     assert rig.service.broker.pending() == []
 
 
-@BOTH
+@EITHER
 @pytest.mark.parametrize(
     "answer",
     [decide("Deny"), types.ElicitResult(action="decline"), types.ElicitResult(action="cancel")],
@@ -142,7 +144,7 @@ async def test_a_person_denies_and_the_server_hears_nothing(
     assert rig.service.broker.pending() == []
 
 
-@BOTH
+@EITHER
 async def test_a_client_that_cannot_ask_is_told_how_to_allow_it(
     start_rig: StartRig, connect: StartCaller, mode: str
 ) -> None:
@@ -153,7 +155,7 @@ async def test_a_client_that_cannot_ask_is_told_how_to_allow_it(
     assert 'allow = ["mcp__x__echo"]' in message
 
 
-@BOTH
+@EITHER
 async def test_progress_passes_through(start_rig: StartRig, connect: StartCaller, mode: str) -> None:
     rig: Rig = await start_rig({"x": program()}, rules(ALLOW_ALL), toolsets="hub-tools")
     caller: Caller = await connect(rig, mode)
@@ -162,7 +164,7 @@ async def test_progress_passes_through(start_rig: StartRig, connect: StartCaller
     assert caller.progress == ["step 1", "step 2", "step 3"]
 
 
-@BOTH
+@EITHER
 @pytest.mark.parametrize("can_be_asked", [False, True])
 async def test_a_cancelled_call_is_cancelled_at_the_server(
     start_rig: StartRig, connect: StartCaller, mode: str, can_be_asked: bool, tmp_path: Path
@@ -234,7 +236,7 @@ async def test_a_question_that_a_server_takes_back_does_not_keep_its_call(
     assert await caller.text("mcp__x__echo", a=1) == '{"a": 1}'
 
 
-@BOTH
+@EITHER
 async def test_questions_that_a_server_asks_at_once_are_all_answered(
     start_rig: StartRig, connect: StartCaller, mode: str
 ) -> None:
@@ -247,7 +249,7 @@ async def test_questions_that_a_server_asks_at_once_are_all_answered(
     assert len(person.shown) == 2
 
 
-@BOTH
+@EITHER
 async def test_permission_and_the_question_of_the_server_follow_one_another(
     start_rig: StartRig, connect: StartCaller, mode: str
 ) -> None:
@@ -258,7 +260,7 @@ async def test_permission_and_the_question_of_the_server_follow_one_another(
     assert len(person.shown) == 2
 
 
-@BOTH
+@EITHER
 async def test_a_question_of_a_server_is_declined_where_nobody_can_be_asked(
     start_rig: StartRig, connect: StartCaller, mode: str
 ) -> None:
@@ -272,7 +274,7 @@ async def test_a_question_of_a_server_is_declined_where_nobody_can_be_asked(
         await disconnect(rig.hub, "y")
 
 
-@BOTH
+@EITHER
 async def test_a_tool_that_is_gone_when_a_person_has_permitted_it_is_unknown(
     start_rig: StartRig, connect: StartCaller, mode: str
 ) -> None:
@@ -289,7 +291,7 @@ async def test_a_tool_that_is_gone_when_a_person_has_permitted_it_is_unknown(
         await caller.call("mcp__x__echo")
 
 
-@BOTH
+@EITHER
 async def test_every_call_is_audited_with_who_decided_and_how_it_ended(
     start_rig: StartRig, connect: StartCaller, mode: str
 ) -> None:
@@ -342,7 +344,7 @@ async def test_an_address_without_a_server_is_told_as_such(start_rig: StartRig, 
         await disconnect(rig.hub, "x")
 
 
-@BOTH
+@EITHER
 async def test_a_call_waits_for_a_server_that_is_still_starting(
     start_rig: StartRig, connect: StartCaller, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,7 +386,7 @@ async def test_what_a_server_logs_during_a_call_reaches_its_caller_from_the_leve
     assert not any(change.startswith("x: work: ") for change in other.changes)
 
 
-@BOTH
+@EITHER
 async def test_a_server_asks_the_model_of_the_caller(start_rig: StartRig, connect: StartCaller, mode: str) -> None:
     rig: Rig = await start_rig({"x": program(A_SERVER, "logs")}, rules(ALLOW_ALL), toolsets="hub-tools")
     asked: list[str] = []
@@ -404,7 +406,7 @@ async def test_a_server_asks_the_model_of_the_caller(start_rig: StartRig, connec
     assert "Nobody who makes a call here has a model" in await without.text("mcp__x__sample")
 
 
-@BOTH
+@EITHER
 async def test_a_tool_that_runs_only_as_a_task_is_called_as_one(
     start_rig: StartRig, connect: StartCaller, mode: str, tmp_path: Path
 ) -> None:
@@ -440,7 +442,7 @@ async def test_a_caller_calls_a_server_no_more_than_its_limits_allow(
     assert await caller.text("mcp__x__echo") == "{}"
 
 
-@BOTH
+@EITHER
 async def test_tools_that_a_server_adds_after_it_has_asked_reach_the_client(
     start_rig: StartRig, connect: StartCaller, mode: str
 ) -> None:

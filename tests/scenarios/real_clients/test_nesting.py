@@ -89,6 +89,7 @@ async def test_a_registered_copy_is_not_even_started_and_one_behind_a_script_off
     assert started(log) == ["serve"]
 
 
+@pytest.mark.soak  # tests/scenarios/security/test_children.py
 async def test_a_copy_is_there_where_nesting_is_asked_for_and_not_for_a_caller_with_a_token(
     start_service: StartService,
     sandbox: Sandbox,
@@ -106,6 +107,7 @@ async def test_a_copy_is_there_where_nesting_is_asked_for_and_not_for_a_caller_w
     assert started(log) == ["serve"]
 
 
+@pytest.mark.soak  # a registered copy does not: above
 @pytest.mark.parametrize("known", [True, pytest.param(False, marks=pytest.mark.soak)], ids=["ours", "another server"])
 async def test_a_session_does_not_call_back_to_the_server_that_runs_it(
     known: bool,

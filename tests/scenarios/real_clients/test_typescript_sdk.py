@@ -42,6 +42,7 @@ def test_a_client_that_speaks_both_eras_finds_the_new_one(
         assert {tool["name"] for tool in client.tools()} >= SIX
 
 
+@pytest.mark.soak  # the form: below; the queue: tests/server/test_answering.py
 def test_a_session_is_run_through_the_queue_and_a_refusal_is_a_result_with_a_code(
     start_client: StartClient, sandbox: Sandbox
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_session_is_run_through_the_queue_and_a_refusal_is_a_result_with_a_cod
         client.tell(do="call", name="no_such_tool", args={})
 
 
+@pytest.mark.soak  # of Python: tests/server/test_dialogs.py; make conformance
 def test_a_person_allows_declines_and_chooses_in_the_clients_own_form(
     start_client: StartClient, sandbox: Sandbox
 ) -> None:

@@ -31,6 +31,7 @@ def policy_text() -> str:
     return without_isolation(POLICY)
 
 
+@pytest.mark.soak  # test_secrets.py
 def test_the_reason_is_told_without_its_secrets(target: Target, alice: Connection) -> None:
     crashed = alice.create("go", waitSeconds=40)
     said = crashed.raw.model_dump_json() + target.audit_file.read_text() + "".join(target.server.said)

@@ -48,3 +48,4 @@ async def test_secrets_prompts_and_rules_are_not_in_the_list_of_processes(
     seen = [command_line(process) for process in [*programs_below(), *psutil.Process().children(recursive=True)]]
     assert any("--settings=" in line for line in seen)
     assert [line for line in seen if SECRET in line] == []
+    assert [line for line in seen if "--session-mirror" in line] == [], "without a fleet nothing is reported to one"

@@ -63,7 +63,7 @@ def planted(sandbox: Sandbox) -> tuple[Path, Sequence[str]]:
 @pytest.mark.parametrize(
     ("profile", "runs"),
     [
-        (OPEN_PROFILE, True),
+        pytest.param(OPEN_PROFILE, True, marks=pytest.mark.soak),
         (REMOTE_PROFILE, False),
         pytest.param(NO_SHELL, False, marks=pytest.mark.soak),  # both: tests/policy/test_admission.py
         pytest.param(TRUSTING_NO_SHELL, True, marks=pytest.mark.soak),
@@ -97,6 +97,7 @@ async def test_a_prompt_cannot_name_a_command_of_a_project_that_is_not_trusted(
     assert not list(marks.iterdir())
 
 
+@pytest.mark.soak  # tests/policy/test_rules.py
 @pytest.mark.parametrize("sources", [pytest.param(("user",), marks=pytest.mark.soak), ("user", "project", "local")])
 async def test_a_session_without_a_shell_cannot_write_a_program_into_effect(
     start_service: StartService, sandbox: Sandbox, sources: tuple[str, ...]
@@ -130,6 +131,7 @@ async def test_a_session_without_a_shell_cannot_write_a_program_into_effect(
     assert not ran.exists()
 
 
+@pytest.mark.soak  # tests/policy/test_rules.py
 async def test_a_file_that_names_programs_is_asked_about_where_some_commands_are_denied(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -145,6 +147,7 @@ async def test_a_file_that_names_programs_is_asked_about_where_some_commands_are
     assert not path.exists()
 
 
+@pytest.mark.soak  # which tools run commands: tests/policy
 async def test_a_denied_command_is_denied_to_every_tool_that_runs_commands(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

@@ -53,6 +53,7 @@ def test_no_tool_takes_a_prompt_that_claude_code_would_act_on_by_itself(
     assert not (target.place.home / ".claude" / "settings.json").exists()
 
 
+@pytest.mark.soak  # which are: tests/policy/test_prompt_reader.py
 async def test_a_command_of_the_list_is_run(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service(policy=REMOTE, default_cwd=str(sandbox.project))
     session, _ = await run(service, script("hello", "hi"), options(sandbox))
@@ -77,6 +78,7 @@ async def test_a_mentioned_file_is_not_read_without_the_rules_of_read(
     assert "inside.txt" in sent
 
 
+@pytest.mark.soak  # that it is not read: below
 async def test_a_mentioned_file_is_read_where_nothing_limits_reading(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:

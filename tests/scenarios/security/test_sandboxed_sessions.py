@@ -207,11 +207,11 @@ async def test_a_session_in_a_sandbox_is_parked_resumed_and_stopped_while_it_ask
     first = psutil.Process(session.pid).children(recursive=True)
     await parked(session)
     assert (await say(service, session, script("go", "two"))).result == "two"
-    asking = await service.create(script("go", tool("Bash", command="touch never"), "done"), options)
-    await question(asking.session)
-    second = psutil.Process(asking.session.pid).children(recursive=True)
-    await service.cancel(asking.session.id)
-    await asking.session.closed()
+    await service.send(session.id, script("go", tool("Bash", command="touch never"), "done"))
+    await question(session)
+    second = psutil.Process(session.pid).children(recursive=True)
+    await service.cancel(session.id)
+    await session.closed()
     assert first
     assert second
     for process in (*first, *second):

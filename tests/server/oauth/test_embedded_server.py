@@ -37,6 +37,7 @@ async def hello(served: Embedded, token: str) -> httpx2.Response:
 # -- clients ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak  # tests/web/browser/test_passkeys.py
 @pytest.mark.parametrize("mode", [pytest.param("legacy", marks=pytest.mark.soak), "2026-07-28"])
 async def test_a_client_signs_in_by_itself_and_its_person_has_sessions_of_their_own(
     served: Embedded, mode: str

@@ -192,6 +192,7 @@ async def test_a_client_signs_in_by_itself_and_its_person_has_sessions_of_their_
     assert asked["code_challenge_method"] == ["S256"]
 
 
+@pytest.mark.soak  # which groups have which: tests/policy
 async def test_a_group_has_the_profile_that_the_policy_gives_it(served: Served) -> None:
     leads, prompt = served.place.root / "leads", script("Hi.", "Hello.")
     async with (

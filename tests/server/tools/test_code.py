@@ -77,6 +77,7 @@ async def test_an_execution_error_is_an_error_with_a_subtype(start_caller: Start
     assert result.structured_content["errorSubtype"] == "error_api_error"
 
 
+@pytest.mark.soak  # as the other family does: tests/server/test_list_sessions.py
 async def test_a_session_that_is_only_on_disk_is_resumed_where_the_operator_allows_it(
     caller: ToolCaller, start_caller: StartCaller, environment: dict[str, str]
 ) -> None:

@@ -277,8 +277,9 @@ def test_every_parameter_has_a_check() -> None:
 
 
 IN_SOAK = {
-    a_session_works_in_a_worktree_of_its_own: "tests/server/tools/test_work.py",
+    a_session_works_in_a_worktree_of_its_own: "tests/web/test_changes.py",
     a_call_that_is_repeated_with_its_key_runs_once: "tests/sessions/test_keyed_messages.py",
+    setting_sources_are_chosen: "tests/scenarios/security/test_project_files.py",
     turns_are_limited: "tests/server/test_faults.py",
     the_turn_is_limited_in_time: "tests/server/tools/test_timeouts.py",
     the_budget_is_kept: "tests/sessions/test_outcomes.py",

@@ -41,6 +41,7 @@ def seen(caller: ToolCaller, report: dict[str, Any]) -> list[bytes]:
     return [base64.b64decode(block["source"]["data"]) for block in blocks if block["type"] == "image"]
 
 
+@pytest.mark.soak  # tests/web/browser/test_messages.py
 async def test_the_model_sees_images_from_files_and_from_data(caller: ToolCaller) -> None:
     (caller.sandbox.project / "red.png").write_bytes(png())
     first = await caller.ok(

@@ -48,6 +48,7 @@ async def test_edits_are_accepted_after_an_approval_in_that_mode_which_the_form_
     assert (await end_of(turn)).result == "swept again", "a resumed process goes on in that mode"
 
 
+@pytest.mark.soak  # the usual way: tests/server/test_answering.py
 async def test_without_a_choice_edits_are_asked_about(service: Service, sandbox: Sandbox) -> None:
     session, turn, asked = await planned(service, sandbox)
     service.respond(session.id, asked, Answer(allow=True))
@@ -82,6 +83,7 @@ async def test_an_approval_does_not_lead_above_a_ceiling_below_the_default(
     assert not (sandbox.project / "swept").exists()
 
 
+@pytest.mark.soak  # the mode that the form offers is taken: the first test
 @pytest.mark.parametrize("family", [pytest.param("sessions", marks=pytest.mark.soak), "code"])
 async def test_both_families_take_the_mode(caller: ToolCaller, family: str) -> None:
     if family == "sessions":

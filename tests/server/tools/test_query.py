@@ -73,6 +73,7 @@ async def test_a_hundred_messages_by_default(caller: ToolCaller) -> None:
     assert bundle["truncated"]["total"] > 120
 
 
+@pytest.mark.soak  # by its count: the next test
 async def test_a_bundle_is_not_larger_than_a_client_can_take(
     caller: ToolCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +86,7 @@ async def test_a_bundle_is_not_larger_than_a_client_can_take(
     assert bundle["result"]["summary"] == "done"
 
 
+@pytest.mark.soak  # test_query_transports.py
 async def test_fragments_are_streamed_when_asked_for_and_system_messages_can_be_left_out(caller: ToolCaller) -> None:
     prompt = script("Count", text("one two three four", chunks=4))
     bundle = await query(caller, prompt, includePartialMessages=True, includeSystemMessages=False)

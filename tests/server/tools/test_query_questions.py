@@ -131,6 +131,7 @@ async def test_totals_are_of_the_whole_call(start_caller: StartCaller) -> None:
     assert len(result["permission_denials"]) == 2
 
 
+@pytest.mark.soak  # permissions are: above
 @OTHER_ERA
 async def test_a_question_of_claude_is_answered_and_a_tool_call_denied(start_caller: StartCaller, mode: str) -> None:
     elicit, _ = person(accept(decision="Deny", reason="not today"), accept(answer1="blue"))

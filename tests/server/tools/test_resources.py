@@ -276,7 +276,7 @@ async def test_a_client_of_2026_hears_of_the_same_on_its_stream(start_caller: St
                     break
 
 
-@pytest.mark.soak  # found by it: test_waiting.py
+@pytest.mark.soak  # found by it: tests/sessions/test_clear.py
 async def test_a_session_that_was_cleared_is_followed_under_the_id_that_the_client_knows(caller: ToolCaller) -> None:
     session_id = await a_session(caller)
     await subscribe(caller, uri_of(session_id))

@@ -168,6 +168,7 @@ async def test_an_interruption_tells_what_it_dropped(caller: ToolCaller) -> None
     assert (reported["status"], reported["error"]["code"]) == ("interrupted", "dropped")
 
 
+@pytest.mark.soak  # tests/sessions/test_clear.py
 async def test_clearing_tells_the_new_id_and_the_old_one_leads_to_it(caller: ToolCaller) -> None:
     first = await caller.ok("claude_code", prompt=script("Slow", text("one", delay=0.2)))
     old = first["sessionId"]

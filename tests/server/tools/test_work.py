@@ -32,6 +32,7 @@ async def in_worktree(caller: ToolCaller, *commands: str, **more: Any) -> dict[s
     return report
 
 
+@pytest.mark.soak  # tests/web/test_changes.py
 async def test_a_session_in_a_worktree_is_found_after_a_restart_merged_and_discarded(
     start_caller: StartCaller, sandbox: Sandbox
 ) -> None:

@@ -8,6 +8,7 @@ from claude_code_mcp.testing.script import tool
 from .console import PATIENCE, Person, Site, write_script
 
 
+@pytest.mark.soak  # tests/web/test_changes.py; as a diff: test_stories.py
 def test_a_write_over_a_file_shows_what_changes_in_it(person: Person, site: Site) -> None:
     directory = site.project()
     file = directory / "settings.py"

@@ -181,6 +181,7 @@ def test_a_form_of_a_server_is_filled_in_field_by_field(guest: Person, asking: S
     assert result(guest, 2) == {"action": "accept", "content": {}}
 
 
+@pytest.mark.soak  # other hostile text: test_hostile_text.py
 def test_a_hostile_form_is_declined_an_address_is_opened_and_a_stopped_turn_cancels(
     open_browser: OpenBrowser, asking: Site
 ) -> None:

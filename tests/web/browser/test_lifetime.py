@@ -15,7 +15,8 @@ PAGE = 30
 """Sessions that the list reads at once."""
 
 
-@pytest.mark.parametrize("openings", [10, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("openings", [5, pytest.param(200, marks=pytest.mark.soak)])
 def test_nodes_and_listeners_do_not_grow_with_the_sessions_that_were_opened(
     open_browser: OpenBrowser, site: Site, signed_in: Any, openings: int
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_new_session_is_shown_live_and_approved_in_the_chat(host: Person, site
     assert heights >= 1
 
 
+@pytest.mark.soak  # as a permission is: the test above
 def test_a_question_is_answered_in_the_chat_no_script_runs_and_a_later_look_shows_what_was_said(
     host: Person, site: Site
 ) -> None:

@@ -127,6 +127,7 @@ def test_drafts_survive_back_new_and_reload_and_end_with_the_sign_out(open_brows
     expect(page.get_by_label("Task")).to_have_value("")
 
 
+@pytest.mark.soak  # tests/sessions/test_keyed_messages.py
 def test_a_message_whose_answer_was_lost_is_sent_again_and_counts_once(person: Person, site: Site) -> None:
     page = person.page
     page.goto(f"{site.url}/#/new")

@@ -126,6 +126,7 @@ def test_an_edit_is_approved_on_a_phone_after_its_diff_was_seen(
     expect(edit.locator("td.new")).to_contain_text("Hello, {name}!")
 
 
+@pytest.mark.soak  # tests/tui/test_stories.py
 def test_a_command_is_denied_with_a_reason_that_claude_reads_and_another_is_allowed_for_the_session(
     person: Person, site: Site
 ) -> None:
