@@ -1,5 +1,5 @@
-"""Screens beside the conversation: costs, MCP servers, subagents, changes, help, and what is asked of the person; and
-the line at the bottom of each with the keys that can be pressed now."""
+"""Screens beside the conversation: costs, MCP servers, subagents, help, what is asked of the person; and the line at
+the bottom of each with the keys that can be pressed now."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -18,13 +18,12 @@ from textual.widgets import Button, Checkbox, Input, Label, OptionList, Static, 
 from textual.widgets.option_list import Option
 
 from ..client.live_sessions import LiveSessions
-from ..client.question_view import diff_lines
 from ..client.resource_reader import Report
 from ..model.text import clip_line, visible
 from ..shared.client import CallFailed, NotRunning
 from .blocks import ShownConversation
 from .conversation_view import ConversationView
-from .drawn_blocks import DrawnAtAnyWidth, Palette, styled_lines
+from .drawn_blocks import DrawnAtAnyWidth, Palette
 
 _GROUPINGS = ("day", "project", "model", "session")
 _BAR = 24
@@ -187,35 +186,6 @@ def server_line(server: dict[str, Any]) -> Text:
     return Text(visible(clip_line("  ".join(filter(None, parts)), 300)), no_wrap=True, overflow="ellipsis")
 
 
-class ChangesScreen(Screen[str | None]):
-    """What a session has changed in its worktree; the value is what is to be done with it."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("m", "dismiss('merge')", "Merge"),
-        Binding("x", "dismiss('discard')", "Discard"),
-        Binding("escape,q", "dismiss(None)", "Back"),
-    ]
-    DEFAULT_CSS = """
-    ChangesScreen #title { height: 1; text-style: bold; padding: 0 1; }
-    ChangesScreen VerticalScroll { height: 1fr; padding: 0 1; }
-    """
-
-    def __init__(self, session_id: str, diff: str) -> None:
-        super().__init__()
-        self._session_id, self._diff = session_id, diff
-
-    def compose(self) -> ComposeResult:
-        files = sum(line.startswith("diff --git ") for line in self._diff.split("\n"))
-        yield Static(f"Changes of {self._session_id[:8]}: {files} files", id="title", markup=False)
-        with VerticalScroll():
-            palette = Palette(dark=self.app.current_theme.dark)
-            yield Static(styled_lines(diff_lines(self._diff), palette), markup=False)
-        yield KeyLine()
-
-    def on_mount(self) -> None:
-        self.query_one(VerticalScroll).focus()
-
-
 class AgentScreen(View):
     """The conversation of a subagent: what it was asked, what it did and what it answered. Reads the end of it, older
     pages when somebody scrolls up, and what is new when `r` is pressed."""
@@ -339,7 +309,8 @@ Everywhere
                preview, Enter opens at the text, Esc goes back
   F4           what sessions cost
   F5           MCP servers of the hub
-  F9           what the session has changed in its worktree
+  F9           what the session has changed in its worktree;
+               c there comments on a line, s sends them all
   Ctrl+F       search in the conversation
   Ctrl+B       hide or show the sessions
   Ctrl+T       light or dark
