@@ -361,6 +361,17 @@ def frame_items(frame: Mapping[str, Any]) -> list[Item]:
     return items
 
 
+def started_agent(frame: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The call and the id of a subagent that begins to work, where a frame of the CLI's stream says that one does. The
+    result of the call names it too, but comes after its work."""
+    if frame.get("type") != "system" or frame.get("subtype") != "task_started":
+        return None
+    agent, call = frame.get("task_id"), frame.get("tool_use_id")
+    if frame.get("task_type") != "local_agent" or not isinstance(call, str):
+        return None  # a command has an id of its own, and no conversation
+    return (_call_id(call), agent) if isinstance(agent, str) and is_agent_id(agent) else None
+
+
 def _diff(details: Mapping[str, Any]) -> str:
     """What the CLI noted of a change to a file, as a unified diff."""
     hunks = details.get("structuredPatch")

@@ -155,7 +155,7 @@ class Tui(App[None]):
         self.notify(f"{len(event.text)} characters copied.")
 
     def on_conversation_view_agent_wanted(self, event: ConversationView.AgentWanted) -> None:
-        self.push_screen(AgentScreen(self.link.do, event.session_id, event.agent))
+        self.push_screen(AgentScreen(self.link.do, event.session_id, event.agent, lambda: self.pump.progress))
 
     # -- commands ---------------------------------------------------------------------------------------------
 

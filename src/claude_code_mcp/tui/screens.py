@@ -27,6 +27,8 @@ from .drawn_blocks import DrawnAtAnyWidth, Palette
 
 _GROUPINGS = ("day", "project", "model", "session")
 _BAR = 24
+_AGENT_READ_AGAIN = 0.5
+"""Seconds between looks at whether a session has gone on whose subagent is shown."""
 Do = Callable[[Callable[[LiveSessions], Any]], Awaitable[Any]]
 """Asks the server something: `ServerLink.do`."""
 
@@ -188,13 +190,17 @@ def server_line(server: dict[str, Any]) -> Text:
 
 class AgentScreen(View):
     """The conversation of a subagent: what it was asked, what it did and what it answered. Reads the end of it, older
-    pages when somebody scrolls up, and what is new when `r` is pressed."""
+    pages when somebody scrolls up, and what is new while its session works."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "read_again", "Read again")]
 
-    def __init__(self, do: Do, session_id: str, agent: str) -> None:
+    def __init__(self, do: Do, session_id: str, agent: str, progress: Callable[[], int]) -> None:
+        """`progress` grows with whatever happens in the session."""
         super().__init__(do)
         self._agent = agent
+        self._progress = progress
+        self._seen = progress()
+        self._reads_once_more = False
         self._conversation = ShownConversation(session_id)
 
     def compose(self) -> ComposeResult:
@@ -207,6 +213,16 @@ class AgentScreen(View):
         view.show(self._conversation)
         view.focus()
         self.on_conversation_view_older_wanted()
+        self.set_interval(_AGENT_READ_AGAIN, self._follow)
+
+    def _follow(self) -> None:
+        """Reads what is new after something has happened, and once more at the next look: the CLI reports what an agent
+        does before it has written it to the transcript."""
+        progress = self._progress()
+        if progress != self._seen or self._reads_once_more:
+            self._reads_once_more = progress != self._seen
+            self._seen = progress
+            self.action_read_again()
 
     def on_conversation_view_older_wanted(self) -> None:
         self.run_worker(self._load_older(), group="older", exclusive=True)
@@ -229,7 +245,15 @@ class AgentScreen(View):
     async def _page(self, before: str | None) -> Report | None:
         """A page of the conversation; None if it cannot be read, and then the person is notified."""
         conversation, agent = self._conversation.session_id, self._agent
-        page: Report | None = await self.ask(lambda sessions: sessions.resources.items(conversation, before, agent))
+        try:
+            page: Report = await self._do(lambda sessions: sessions.resources.items(conversation, before, agent))
+        except (CallFailed, NotRunning) as error:
+            # One that has just been started has no transcript yet, and is read again with the next step.
+            is_starting = not self._conversation.blocks and isinstance(error, CallFailed)
+            problem = "It has not said anything yet." if is_starting else visible(str(error))
+            self.query_one("#title", Static).update(Text(f"Subagent {self._agent}: {problem}"))
+            return None
+        self.query_one("#title", Static).update(Text(f"Subagent {self._agent}"))
         return page
 
 
