@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..beneath import entries_at, is_absence, unless_absent
+from ..model.line_diff import unified_diff
 from ..model.text import clip_line
 from .transcript_lines import (
     LONGEST_LINE,
@@ -42,6 +43,8 @@ _INTERRUPTED_NOTE = "Interrupted by the person."
 _SUBAGENTS = "subagents"
 _AGENT_PREFIX, _AGENT_SUFFIX = "agent-", ".jsonl"
 _LONGEST_NAME = 200
+_LONGEST_CELL = 1 << 20
+"""Characters of a cell before and after a change that are compared."""
 _DEEPEST, _MOST_FOLDERS = 5, 1000
 """How far the transcripts of subagents are looked for below their directory."""
 
@@ -374,6 +377,8 @@ def started_agent(frame: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def _diff(details: Mapping[str, Any]) -> str:
     """What the CLI noted of a change to a file, as a unified diff."""
+    if "edit_mode" in details:
+        return _cell_diff(details)
     hunks = details.get("structuredPatch")
     lines: list[str] = []
     for hunk in hunks if isinstance(hunks, list) else ():
@@ -383,6 +388,16 @@ def _diff(details: Mapping[str, Any]) -> str:
             lines.append("@@ -{},{} +{},{} @@".format(*numbers))
             lines.extend(str(part) for part in body)
     return clean("\n".join(lines))
+
+
+def _cell_diff(details: Mapping[str, Any]) -> str:
+    """The change to one cell of a notebook, by lines of that cell; empty where the CLI did not note what was there."""
+    mode = details.get("edit_mode")
+    before = "" if mode == "insert" else details.get("old_source")
+    after = "" if mode == "delete" else details.get("new_source")
+    if not isinstance(before, str) or not isinstance(after, str) or details.get("error"):
+        return ""
+    return clean(unified_diff(before, after)) if len(before) + len(after) <= _LONGEST_CELL else ""
 
 
 # -- subagents ----------------------------------------------------------------------------------------------------
