@@ -161,7 +161,11 @@ def test_a_worktree_is_committed_merged_and_discarded_only_as_it_was_shown(conso
     path = f"/api/sessions/{session}/work"
     plan = alice.get(path).json
     assert (plan["uncommitted"], plan["files"], plan["refusal"]) == (1, ["merged.txt"], "")
-    assert plan["remote"] is None
+    assert (plan["remote"], plan["program"]) == (None, "gh")
+    repository = ["git", "-C", str(console.project)]
+    subprocess.run([*repository, "remote", "add", "origin", "https://gitlab.example/a/b.git"], check=True)
+    assert alice.get(path).json["program"] == "glab"
+    subprocess.run([*repository, "remote", "remove", "origin"], check=True)
     bob = console.browser("bob")
     assert bob.get(path).status == 404
     assert bob.post(path, {"action": "merge", "agreed": plan["digest"], "message": "Mine"}).status == 404

@@ -195,6 +195,7 @@ class ChangeRoutes:
             "commits": plan.commits,
             "refusal": plan.refusal,
             "remote": remote,
+            "program": await work.request_program(session_id, caller=user.caller),
             "lost": str(lost),
         }
         return answer({**self._service.redaction.data(shown), "digest": plan.digest})
