@@ -164,6 +164,12 @@ class Tui(App[None]):
         if self.screen is self.main and name in self._commands:
             self._commands[name](argument)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of the main screen are not offered on another one, where they would do nothing."""
+        if action in ("command", "commands") and self.screen_stack and self.screen is not self.main:
+            return False
+        return super().check_action(action, parameters)
+
     def action_commands(self) -> None:
         def choose(name: str | None) -> None:
             if name is not None:

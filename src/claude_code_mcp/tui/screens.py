@@ -295,28 +295,23 @@ class KeyLine(Widget, can_focus=False):
 
 
 def key_hints(keys: list[tuple[str, str]], last: tuple[str, str] | None, width: int) -> Text:
-    """The keys that fit into so many columns: the first ones with what they do, then keys alone. `last` stands at the
-    end, and has its place before all others."""
+    """The keys that fit into so many columns, each with what it does: one alone would seem to belong to the next.
+    `last` stands at the end, and has its place before all others."""
     ending = _hint(*last) if last is not None else Text()
     room = width - ending.cell_len
     line = Text(no_wrap=True, overflow="crop", end="")
-    is_full = False
     for key, description in keys:
         hint = _hint(key, description)
-        is_full = is_full or hint.cell_len > room
-        hint = _hint(key, "") if is_full else hint
-        if hint.cell_len > room:
-            break
-        line.append_text(hint)
-        room -= hint.cell_len
+        if hint.cell_len <= room:
+            line.append_text(hint)
+            room -= hint.cell_len
     return line.append_text(ending)
 
 
 def _hint(key: str, description: str) -> Text:
     name = _NAMES.get(key, key).replace("ctrl+", "^")
     press = Style(meta={"key": key})
-    hint = Text(f" {name}", press + Style(bold=True), end="")
-    return hint.append(f" {description} ", press) if description else hint
+    return Text(f" {name}", press + Style(bold=True), end="").append(f" {description} ", press)
 
 
 # -- dialogs ----------------------------------------------------------------------------------------------------------
