@@ -99,7 +99,7 @@ def test_a_question_about_a_write_has_the_change_and_the_session_has_all_of_them
 
 def test_changes_to_a_notebook_are_shown_by_cell(console: Console, alice: Browser) -> None:
     file = console.project / "n.ipynb"
-    cell = {"cell_type": "code", "id": "c1", "metadata": {}, "outputs": [], "execution_count": None}
+    cell: dict[str, Any] = {"cell_type": "code", "id": "c1", "metadata": {}, "outputs": [], "execution_count": None}
     cells = [{**cell, "source": ["x = 1\n", "y = 2"]}]
     file.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
     at = {"notebook_path": str(file), "cell_id": "c1"}

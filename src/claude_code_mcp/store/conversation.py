@@ -39,7 +39,8 @@ from .transcript_lines import (
 )
 
 _SUMMARY_NOTE = "The conversation so far was summarized."
-_INTERRUPTED_NOTE = "Interrupted by the person."
+_INTERRUPTED_NOTE = "Interrupted."
+"""By whom is not in the transcript: a person, or an agent that drives the session."""
 _SUBAGENTS = "subagents"
 _AGENT_PREFIX, _AGENT_SUFFIX = "agent-", ".jsonl"
 _LONGEST_NAME = 200
