@@ -30,6 +30,7 @@ from .. import __version__
 from ..claude.executable import MINIMUM_VERSION, find_executable, read_version, version_text
 from ..config import Settings, load_settings, unknown_variables
 from ..errors import ClaudeCodeError, ExecutableNotFound, ProcessFailed, StateUnavailable
+from ..installation import extra_command
 from ..model.paths import config_directory
 from ..model.text import clip_line, visible
 from ..private_files import private_directory
@@ -181,7 +182,7 @@ def _check_claude(settings: Settings) -> Iterator[Finding]:
     try:
         path = find_executable(settings.claude_path)
     except ExecutableNotFound as error:
-        fix = "pip install 'claude-code-mcp[cli]'"
+        fix = extra_command("cli")
         if settings.claude_path:
             fix = "correct CLAUDE_CODE_PATH, or unset it to use `claude` on PATH or the bundled one"
         yield Finding(subject, False, error.message, fix)
