@@ -105,6 +105,15 @@ def test_a_subagent_is_known_from_its_start_and_not_lost_with_a_result_that_does
     assert (call.status, call.agent) == ("error", "a1b2")
 
 
+def test_a_turn_without_a_login_says_once_what_it_is_and_what_to_type() -> None:
+    conversation = ShownConversation(SHOP)
+    said = {"type": "text", "text": "Not logged in · Please run /login"}
+    ending = {"type": "turn_ended", "turn": 1, "code": "api_error", "result": said["text"]}
+    advice = "(For the server: `claude-code-mcp claude auth login` on its machine.)"
+    conversation.fold(page(message("assistant", "u1", said), {**ending, "detail": f"{said['text']} {advice}"}))
+    assert shown(conversation) == [("text", said["text"]), ("note", f"The turn ended: api_error. {advice}")]
+
+
 def test_a_transcript_that_somebody_else_writes_grows_at_its_end() -> None:
     conversation = ShownConversation(SHOP)
     conversation.add_history([{"kind": "prompt", "id": "m0", "text": "One"}], None)

@@ -209,7 +209,10 @@ class ShownConversation:
             case "turn_ended":
                 self._end_stream()
                 if event["code"] not in ("ok", "completed", "success"):
-                    self._note(f"The turn ended: {event['code']}. {event['result']}".strip())
+                    # Claude Code says of some failures what they are as its answer too, and that stands here already.
+                    answer = self.blocks[-1].text.strip() if self.blocks and self.blocks[-1].kind == "text" else ""
+                    reason = visible(event.get("detail") or event["result"]).removeprefix(answer).strip()
+                    self._note(f"The turn ended: {event['code']}. {reason}".strip())
             case "gap":
                 self._note("Some of what happened here is no longer kept.")
             case "expired" | "withdrawn":
