@@ -25,7 +25,7 @@ ROWS: list[set[str]] = [
     {"greeting"},
     {"shared"},
     {"model"},
-    {"errors", "json_text", "private_files", "beneath"},
+    {"errors", "json_text", "private_files", "beneath", "installation"},
     {"config"},
     {"state"},
     {"network"},
@@ -57,6 +57,7 @@ NARROW: dict[str, set[str]] = {
     "model": set(),
     "errors": set(),
     "json_text": set(),
+    "installation": set(),
     "config": {"processes", "errors"},
     "state": {"model", "errors", "private_files"},  # knows nothing of who remembers
     "processes": set(),  # knows nothing of what it runs

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.__main__ import main as scripted_model
 from claude_code_mcp.testing.script import script, tool
+from tests.support.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
@@ -345,3 +347,31 @@ def test_every_test_that_shows_a_promise_exists() -> None:
 def test_every_promise_of_the_security_page_names_a_test() -> None:
     assert len(promises()) > 20
     assert [promise for promise in promises() if not _TEST.search(promise)] == []
+
+
+@pytest.mark.soak  # a look at another program, whose next version may differ
+def test_what_the_readme_says_of_claude_codes_own_commands_is_so(tmp_path: Path) -> None:
+    def help_of(*command: str) -> str:
+        sandbox = Sandbox(tmp_path, "http://127.0.0.1:9")
+        printed = subprocess.run(
+            [find_executable(), *command, "--help"],
+            env=sandbox.environment(),
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECONDS,
+            check=True,
+        )
+        return " ".join(printed.stdout.split())
+
+    general, remote = help_of(), help_of("remote-control")
+    for word in ("--bg, --background", "agents [options]", "attach <id|name>", "logs <id|name>", "stop|kill <id>"):
+        assert word in general
+    for word in (
+        "Max concurrent sessions",
+        "default: 32",
+        "claude.ai/code",
+        "a Claude account that has a subscription",
+    ):
+        assert word in remote
+    assert "--json" in help_of("agents")
+    assert "Start the Claude Code MCP server" in help_of("mcp", "serve")

@@ -20,6 +20,7 @@ from .config import Settings, load_settings, unknown_variables
 from .errors import ClaudeCodeError, InvalidArgument
 from .greeting.protocol import GreetedInput
 from .hub_hosting import HubProvider
+from .installation import extra_command
 from .model.caller import LOCAL
 from .model.events import AuditEvent, AuditKind
 from .observers.audit import Audit, RotatingJsonl
@@ -487,7 +488,7 @@ def _telemetry(settings: Settings) -> "Telemetry | None":
         from .observers.telemetry import Telemetry  # noqa: PLC0415 - nothing of it is loaded where it is off
     except ImportError as error:
         raise InvalidArgument(
-            f"CLAUDE_CODE_MCP_OTEL needs `pip install 'claude-code-mcp[otel]'`: {error.name} is not installed."
+            f"CLAUDE_CODE_MCP_OTEL needs `{extra_command('otel')}`: {error.name} is not installed."
         ) from None
     return Telemetry(_redactor.text)
 

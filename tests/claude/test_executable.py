@@ -9,6 +9,7 @@ import pytest
 from claude_code_mcp.claude import executable
 from claude_code_mcp.claude.executable import bundled_executable, find_executable
 from claude_code_mcp.errors import ExecutableNotFound
+from claude_code_mcp.installation import extra_command
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
@@ -50,7 +51,7 @@ def test_nothing_found_says_how_to_install_it(tmp_path: Path) -> None:
     with pytest.raises(ExecutableNotFound) as caught:
         find_executable(None, {"PATH": str(tmp_path)})
     assert caught.value.code == "CLI_NOT_FOUND"
-    assert "pip install 'claude-code-mcp[cli]'" in caught.value.message
+    assert extra_command("cli") in caught.value.message
     assert "CLAUDE_CODE_PATH" in caught.value.message
 
 

@@ -110,8 +110,10 @@ def test_the_demo_tells_the_whole_story(environment: dict[str, str]) -> None:
         "plan_review",
         "interrupted",
         "Nothing was left behind",
+        "'Fix ticket 7.'",
     ):
         assert text in answer.stdout
+    assert "SCRIPT:" not in answer.stdout
 
 
 @pytest.mark.parametrize(

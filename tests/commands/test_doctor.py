@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.claude.executable import MINIMUM_VERSION
+from claude_code_mcp.commands.chat import without_repetition
 from claude_code_mcp.processes.environment import DEPTH
 from tests.support.bubblewrap import missing
 from tests.support.ports import free_port
@@ -102,6 +103,25 @@ def test_nobody_is_logged_in(environment: dict[str, str]) -> None:
     found = wrong({name: value for name, value in environment.items() if name != "ANTHROPIC_API_KEY"})
     assert list(found) == ["login"]
     assert "claude-code-mcp claude auth login" in found["login"]["fix"]
+    assert found["login"]["detail"].startswith("nobody is logged in")
+
+
+def test_run_without_a_login_says_so_at_once_and_starts_nothing(environment: dict[str, str], tmp_path: Path) -> None:
+    says = f'echo "$@" >> {tmp_path}/called; echo \'{{"loggedIn": false}}\''
+    nobody = {**environment, "CLAUDE_CODE_PATH": script(tmp_path / "claude", says)}
+    del nobody["ANTHROPIC_API_KEY"]
+    for options in (["--own"], []):
+        answer = run(nobody, "run", *options, "Hello.")
+        assert (answer.returncode, answer.stdout) == (1, "")
+        assert answer.stderr.count("logged in") == 1
+        assert "claude-code-mcp claude auth login" in answer.stderr
+    assert {*(tmp_path / "called").read_text().splitlines()} == {"auth status --json"}
+
+
+def test_what_stands_on_the_terminal_already_is_not_repeated() -> None:
+    problem = "api_error: Not logged in · Please run /login (For the server: …)"
+    assert without_repetition(problem, "Not logged in · Please run /login") == "api_error (For the server: …)"
+    assert without_repetition(problem, "") == without_repetition(problem, "Something else.") == problem
 
 
 @pytest.mark.parametrize("logged_in", [True, False])

@@ -226,6 +226,10 @@ async def test_the_host_says_which_program_it_takes(tmp_path: Path, home: Home, 
     (tmp_path / "gh").rename(programs / "gh")
     (programs / "glab").unlink()
     assert [await is_possible(url) for url in (*at_gitlab, *elsewhere)] == [False] * 3 + [True] * 2
+    # It is named where it is missing too: that is what a person is told.
+    for url, program in ((at_gitlab[0], "glab"), (elsewhere[0], "gh"), ("/srv/no-host", "gh")):
+        git(changes.worktree.repository, "remote", "set-url", "origin", url)
+        assert await PullRequests(gitlab_home, changes.worktree).program_name() == program
 
 
 async def test_nothing_that_a_session_has_configured_runs_or_leads_elsewhere(

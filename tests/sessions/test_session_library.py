@@ -66,7 +66,7 @@ async def test_a_conversation_is_read_turn_by_turn_and_exported_without_secrets(
     assert len(headings) == 5
     for part in ("> edit it", "-two\n+TWO", "Edited.", "The subagent has looked.", "Exit code 3\nfirst", "second"):
         assert part in text
-    for part in ("*Interrupted by the person.*", "> go on", "On it goes."):
+    for part in ("*Interrupted.*", "> go on", "On it goes."):
         assert part in text.split("> never ends")[1]
     assert "```thinking" not in text
     assert "```thinking\na deep thought" in await whole(service, session.id, Detail(full=True, thinking=True))

@@ -147,7 +147,7 @@ def test_a_message_into_a_running_turn_and_an_interruption_are_part_of_it(tmp_pa
         ("text", "well"),
         ("message", "faster"),
         ("text", "yes"),
-        ("note", "Interrupted by the person."),
+        ("note", "Interrupted."),
     ]
 
 

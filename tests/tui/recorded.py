@@ -117,6 +117,28 @@ SERVERS = {
     ]
 }
 
+DIFF = """\
+ cart.py | 4 ++--
+ 2 files changed, 3 insertions(+), 2 deletions(-)
+
+diff --git a/cart.py b/cart.py
+index 1111111..2222222 100644
+--- a/cart.py
++++ b/cart.py
+@@ -1,3 +1,3 @@
+ def total(items):
+-    return sum(item.price for item in items)
++    return sum(item.price * item.quantity for item in items)
+
+--- looks like a head
+diff --git a/notes.txt b/notes.txt
+new file mode 100644
+--- /dev/null
++++ b/notes.txt
+@@ -0,0 +1 @@
++remember\x1b[2J
+"""
+
 
 class RecordedServer(McpClient):
     """Answers as a server has that had these sessions and this question."""
@@ -126,6 +148,14 @@ class RecordedServer(McpClient):
         self._ended = threading.Event()
         self.events = list(EVENTS)
         self.items: list[dict[str, Any]] = []
+        self.messages: list[str] = []
+        self.refusal = ""
+        """Why messages are refused; empty: they are taken."""
+
+    def take(self, message: str) -> None:
+        if self.refusal:
+            raise CallFailed(self.refusal)
+        self.messages.append(message)
 
     def close(self) -> None:
         self._ended.set()
@@ -159,6 +189,11 @@ class RecordedServer(McpClient):
             return {"sessionId": arguments["sessionId"], "pendingInputs": [asked] if asked else [], "nextCursor": "a-1"}
         if tool == "claude_mcp_servers":
             return SERVERS
+        if tool == "claude_manage_session" and arguments["action"] == "diff":
+            return {"sessionId": arguments["sessionId"], "message": DIFF}
+        if tool == "claude_send_message":
+            self.take(arguments["message"])
+            return {"sessionId": arguments["sessionId"]}
         raise CallFailed(f"{tool} was not recorded")
 
     def _with_question(self, session: dict[str, Any]) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from claude_code_mcp.client.open_questions import OpenQuestion
 from claude_code_mcp.model.question import Question, QuestionKind
 from claude_code_mcp.testing.script import script, tool
 from claude_code_mcp.tui.application import Tui
+from claude_code_mcp.tui.changes_screen import ChangesScreen
 from claude_code_mcp.tui.command_palette import NAMES, CommandPalette
 from claude_code_mcp.tui.input_box import MessageArea
-from claude_code_mcp.tui.screens import ChangesScreen, CostsScreen
+from claude_code_mcp.tui.screens import CostsScreen
 from tests.sessions.worktree_support import git, repository
 from tests.shared.support import SharedPlace
 
@@ -175,7 +176,17 @@ async def test_what_a_session_changed_in_its_worktree_is_shown_and_merged(
         await screen.shows("Changed.")
         await screen.pilot.press("f9")
         await screen.until(lambda: isinstance(screen.app.screen, ChangesScreen))
-        await screen.shows("1 files", "+one new line", "m Merge")
+        await screen.shows("1 file", "+one new line", "m Merge")
+        await screen.pilot.press("c")
+        await screen.shows("Comment on new.txt:1")
+        await screen.type("why new")
+        await screen.pilot.press("enter")
+        await screen.shows("▸ why new", "s Send comments")
+        await screen.pilot.press("s")
+        await screen.shows("The comment was sent.", "> one new line")
+        await screen.until(lambda: screen.kinds[-2:] == ["prompt", "text"] and not screen.view.conversation.busy)
+        await screen.pilot.press("f9")
+        await screen.until(lambda: isinstance(screen.app.screen, ChangesScreen))
         await screen.pilot.press("m")
         await screen.shows("Commit message")
         await screen.type("add it")

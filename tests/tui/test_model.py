@@ -103,6 +103,29 @@ def test_a_result_is_put_to_its_call_and_a_subagent_is_told_apart() -> None:
     assert conversation.blocks[-1].within_agent
 
 
+def test_a_subagent_is_known_from_its_start_and_not_lost_with_a_result_that_does_not_name_it() -> None:
+    conversation = ShownConversation(SHOP)
+    conversation.fold(page(*EVENTS))
+    call = next(block for block in conversation.blocks if block.id == "t2")
+    started = {"type": "system", "subtype": "task_started", "task_id": "a1b2", "tool_use_id": "t2"}
+    conversation.fold(page({"type": "message", "message": {**started, "task_type": "local_bash"}}))
+    assert call.agent == ""
+    conversation.fold(page({"type": "message", "message": {**started, "task_type": "local_agent"}}))
+    assert call.agent == "a1b2"
+    failed = {"type": "tool_result", "tool_use_id": "t2", "content": "interrupted", "is_error": True}
+    conversation.fold(page(message("user", "u8", failed)))
+    assert (call.status, call.agent) == ("error", "a1b2")
+
+
+def test_a_turn_without_a_login_says_once_what_it_is_and_what_to_type() -> None:
+    conversation = ShownConversation(SHOP)
+    said = {"type": "text", "text": "Not logged in · Please run /login"}
+    ending = {"type": "turn_ended", "turn": 1, "code": "api_error", "result": said["text"]}
+    advice = "(For the server: `claude-code-mcp claude auth login` on its machine.)"
+    conversation.fold(page(message("assistant", "u1", said), {**ending, "detail": f"{said['text']} {advice}"}))
+    assert shown(conversation) == [("text", said["text"]), ("note", f"The turn ended: api_error. {advice}")]
+
+
 def test_a_transcript_that_somebody_else_writes_grows_at_its_end() -> None:
     conversation = ShownConversation(SHOP)
     conversation.add_history([{"kind": "prompt", "id": "m0", "text": "One"}], None)

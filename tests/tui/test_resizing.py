@@ -201,7 +201,7 @@ async def test_a_message_is_sent_and_a_question_answered_at_any_size(size: tuple
 
 
 def test_the_keys_fit_and_the_one_that_finds_all_others_is_always_there() -> None:
-    assert _shown_keys(20) == "a Allow  s ^p All"
+    assert _shown_keys(20) == "a Allow  ^p All"
     assert _shown_keys(200) == "a Allow  s Session  d Deny…  esc Back  ^p All"
 
 

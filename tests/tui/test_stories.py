@@ -1,5 +1,7 @@
 """Whole stories on the real CLI and the scripted model, told by keys and read from the screen."""
 
+from pathlib import Path
+
 import pytest
 
 from claude_code_mcp.client.live_sessions import LiveSessions
@@ -179,17 +181,25 @@ async def test_the_server_is_restarted_and_the_conversation_goes_on(place: Share
 
 
 @pytest.mark.soak  # tests/web/browser/test_review.py has its conversation
-async def test_the_conversation_of_a_subagent_has_a_screen_of_its_own(place: SharedPlace) -> None:
-    asks = tool("Task", description="Look", prompt=script("Look around.", "I have looked."), subagent_type="Explore")
+async def test_the_conversation_of_a_subagent_has_a_screen_of_its_own_while_it_works(
+    place: SharedPlace, tmp_path: Path
+) -> None:
+    may_end = tmp_path / "may-end"
+    steps = (tool("Read", file_path="${cwd}/none.md"), text("Looked. ", repeat=2, until=str(may_end)))
+    where = {"subagent_type": "Explore", "run_in_background": False}
+    asks = tool("Task", description="Look", prompt=script("Look around.", *steps), **where)
     async with opened(place) as screen:
         await screen.say(script("Have it looked at.", asks, "All done."))
-        await screen.shows("All done.", "a: its conversation", "✓ done")
+        await screen.shows("a: its conversation")
         screen.view.focus()
         await screen.pilot.press("a")
-        await screen.shows("Subagent ", "> Look around.", "I have looked.")
+        await screen.shows("Subagent ", "> Look around.", "▸ ✗ Read")
+        assert "Looked. Looked." not in screen.text
+        may_end.touch()
+        await screen.shows("Looked. Looked.")
         assert "All done." not in screen.text
         await screen.pilot.press("escape")
-        await screen.shows("All done.")
+        await screen.shows("All done.", "✓ done")
 
 
 @pytest.mark.soak  # found by typing: the test above

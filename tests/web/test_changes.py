@@ -1,5 +1,6 @@
 """Everything that a session has changed, by file, and the change that a question is about; on the real CLI."""
 
+import json
 import subprocess
 from typing import Any
 from urllib.parse import quote
@@ -98,6 +99,31 @@ def test_a_question_about_a_write_has_the_change_and_the_session_has_all_of_them
     assert console.browser("bob").get(f"/api/sessions/{session}/changes").status == 404
 
 
+def test_changes_to_a_notebook_are_shown_by_cell(console: Console, alice: Browser) -> None:
+    file = console.project / "n.ipynb"
+    cell: dict[str, Any] = {"cell_type": "code", "id": "c1", "metadata": {}, "outputs": [], "execution_count": None}
+    cells = [{**cell, "source": ["x = 1\n", "y = 2"]}]
+    file.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    at = {"notebook_path": str(file), "cell_id": "c1"}
+    steps = (
+        tool("Read", file_path=str(file)),
+        tool("NotebookEdit", **at, new_source="x = 1\ny = 3"),
+        tool("NotebookEdit", **at, new_source="# New", edit_mode="insert", cell_type="markdown"),
+        tool("NotebookEdit", **at, new_source="", edit_mode="delete"),
+        text("Done."),
+    )
+    session = start(alice, console, script("Change it.", *steps), permissionMode="acceptEdits")
+    ended(alice, session)
+    shown = alice.get(f"/api/sessions/{session}/changes").json
+    assert {row["path"].removeprefix(f"{file}, "): row["diffs"] for row in shown["files"]} == {
+        "cell c1": [
+            "@@ -1,2 +1,2 @@\n x = 1\n-y = 2\n\\ No newline at end of file\n+y = 3\n\\ No newline at end of file",
+            "@@ -1,2 +0,0 @@\n-x = 1\n-y = 3\n\\ No newline at end of file",
+        ],
+        "new cell behind cell c1": ["@@ -0,0 +1,1 @@\n+# New\n\\ No newline at end of file"],
+    }
+
+
 @pytest.mark.soak  # with its merge: below
 def test_of_a_session_in_a_worktree_everything_there_is_shown(console: Console, alice: Browser) -> None:
     git = ["git", "-C", str(console.project), "-c", "user.name=A", "-c", "user.email=a@example.com"]
@@ -138,7 +164,11 @@ def test_a_worktree_is_committed_merged_and_discarded_only_as_it_was_shown(conso
     path = f"/api/sessions/{session}/work"
     plan = alice.get(path).json
     assert (plan["uncommitted"], plan["files"], plan["refusal"]) == (1, ["merged.txt"], "")
-    assert plan["remote"] is None
+    assert (plan["remote"], plan["program"]) == (None, "gh")
+    repository = ["git", "-C", str(console.project)]
+    subprocess.run([*repository, "remote", "add", "origin", "https://gitlab.example/a/b.git"], check=True)
+    assert alice.get(path).json["program"] == "glab"
+    subprocess.run([*repository, "remote", "remove", "origin"], check=True)
     bob = console.browser("bob")
     assert bob.get(path).status == 404
     assert bob.post(path, {"action": "merge", "agreed": plan["digest"], "message": "Mine"}).status == 404

@@ -126,6 +126,14 @@ def test_no_text_can_forge_an_event_of_the_stream(encoding: Encoding) -> None:
     assert decoded([frame])[0][1]["prompt"] == forged
 
 
+def test_a_subagent_is_named_to_the_page_when_it_begins_to_work(encoding: Encoding) -> None:
+    started = {"type": "system", "subtype": "task_started", "task_id": "a1b2", "tool_use_id": "t2"}
+    ((name, data),) = encoding.take(Message({**started, "task_type": "local_agent"}))
+    assert (name, data["call"], data["agent"]) == ("agent", "t2", "a1b2")
+    for other in ({"task_type": "local_bash"}, {"task_type": "local_agent", "task_id": "../a"}, {"tool_use_id": None}):
+        assert encoding.take(Message({**started, "task_type": "local_agent", **other})) == []
+
+
 def test_fragments_of_a_subagent_are_not_mixed_into_the_text(encoding: Encoding) -> None:
     encoding.take(Partial("inner", raw={"parent_tool_use_id": "t"}), Partial("outer", raw={"event": {}}))
     ((_, data),) = encoding.flush()

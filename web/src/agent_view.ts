@@ -1,6 +1,6 @@
 // The conversation of a subagent: what it was asked, what it did and what it answered. It goes on while the agent works.
 
-import { get, messageOf, sessionPath } from "./api";
+import { ApiError, get, messageOf, sessionPath } from "./api";
 import type { Surroundings } from "./conversation_view";
 import { h } from "./dom";
 import type { Watcher } from "./live";
@@ -9,6 +9,7 @@ import type { Item } from "./types";
 
 /** Milliseconds after which what an agent has done meanwhile is read. */
 const DELAY = 500;
+const NOTHING = "It has not said anything yet.";
 
 export class AgentView implements Watcher {
   readonly element: HTMLElement;
@@ -44,8 +45,11 @@ export class AgentView implements Watcher {
   }
 
   event(name: string, data: Record<string, unknown>): void {
-    // Its steps are told as those of the call that has started it; the transcript says which are its own.
-    if ((name !== "items" || !data["parent"]) && name !== "ended") return;
+    // Its steps are told as those of the call that has started it; the transcript says which are its own. With the result
+    // of that call it has written its last.
+    const items = (data["items"] as Item[] | undefined) ?? [];
+    const isOfAgent = name === "items" && (Boolean(data["parent"]) || items.some((item) => item.agent === this.agent));
+    if (!isOfAgent && name !== "ended") return;
     this.timer ??= setTimeout(() => {
       this.timer = undefined;
       void this.read();
@@ -56,9 +60,11 @@ export class AgentView implements Watcher {
     try {
       const page = await this.shown.fetchEnd();
       if (!this.closed) this.shown.show(page);
-      this.note.textContent = page.total ? "" : "It has not said anything yet.";
+      this.note.textContent = page.total ? "" : NOTHING;
     } catch (error) {
-      this.note.textContent = messageOf(error);
+      // One that has just been started has no transcript yet: the next step of the session has it read again.
+      const isStarting = error instanceof ApiError && error.status === 400 && !this.shown.turns.length;
+      this.note.textContent = isStarting ? NOTHING : messageOf(error);
     }
   }
 

@@ -248,6 +248,9 @@ export class ConversationView implements Watcher {
         this.shown.grown(atEnd);
         this.drawNewest();
         break;
+      case "agent":
+        this.shown.turns.find((one) => one.has(String(data["call"])))?.setAgent(String(data["call"]), String(data["agent"]));
+        break;
       case "queued":
         this.queue.add(data as unknown as QueuedMessage);
         break;

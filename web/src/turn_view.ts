@@ -172,6 +172,12 @@ export class TurnView {
     this.views.get(id)?.view.setAsked?.(asked);
   }
 
+  /** The subagent that a call of this turn has started, while it still works. */
+  setAgent(id: string, agent: string): void {
+    const known = this.views.get(id);
+    if (known !== undefined) this.put({ ...known.item, agent }, known.parent);
+  }
+
   /** Whether an item is of this turn, as far as is known here. */
   has(id: string): boolean {
     return this.views.has(id) || this.absent.has(id);

@@ -18,6 +18,8 @@ interface Plan {
   refusal: string;
   /** Where a pull request would be opened; null if the server cannot do that. */
   remote?: string | null;
+  /** What opens one there, whether the server has it or not. */
+  program: "gh" | "glab";
   /** What would be gone if it were discarded. */
   lost: string;
   digest: string;
@@ -46,7 +48,7 @@ export class WorkView {
       replace(this.buttons,
         plan.uncommitted > 0 && button("Commit", open("commit")),
         plan.into && button(`Merge into ${visible(plan.into)}`, open("merge"), { disabled: plan.refusal !== "" }),
-        plan.into && button("Open a pull request", open("pull_request")),
+        plan.into && button(`Open a ${requestNoun(plan)}`, open("pull_request")),
         button("Discard", open("discard"), { class: "deny" }));
       return plan;
     } catch (error) {
@@ -99,7 +101,7 @@ export class WorkView {
     const more = action === "pull_request" ? { body, remote: plan.remote } : {};
     const { message: told } = await post<{ message: string }>(sessionPath(this.session, "work"), { action, ...given, ...more });
     const link = action === "pull_request" ? outsideLink(told, told) : null;
-    replace(this.form, h("p", { role: "status" }, link === null ? visible(told) : ["The pull request is open: ", link]));
+    replace(this.form, h("p", { role: "status" }, link === null ? visible(told) : [`The ${requestNoun(plan)} is open: `, link]));
     if (action === "discard") replace(this.buttons);
     else await this.load();
     this.done();
@@ -133,11 +135,16 @@ function meaning(action: Action, plan: Plan): Child[] {
     case "merge":
       return [`${first ? `${first}; then ` : ""}${branch} is merged into ${into} in ${visible(plan.repository)}, whose files change. The worktree stays. Where that is not possible without overwriting something, nothing is changed.`];
     case "pull_request":
-      if (!plan.remote) return [`This server has no gh for this repository. A message asks Claude to push ${branch} and open a pull request into ${into}; what it runs for that is asked as always.`];
-      return [`${first ? `${first}; then ` : ""}${branch} is pushed to ${visible(plan.remote)} with your sign-in, and a pull request into ${into} is opened there. Nothing is overwritten.`];
+      if (!plan.remote) return [`This server has no ${plan.program} for this repository. A message asks Claude to push ${branch} and open a ${requestNoun(plan)} into ${into}; what it runs for that is asked as always.`];
+      return [`${first ? `${first}; then ` : ""}${branch} is pushed to ${visible(plan.remote)} with your sign-in, and a ${requestNoun(plan)} into ${into} is opened there by ${plan.program}. Nothing is overwritten.`];
     case "discard":
       return [`The worktree and the branch ${branch} are removed. This is lost for good: ${visible(plan.lost)}. The conversation stays.`];
   }
+}
+
+/** What it is called where the remote is. */
+function requestNoun(plan: Plan): string {
+  return plan.program === "glab" ? "merge request" : "pull request";
 }
 
 function files(action: Action, plan: Plan): Child {
@@ -148,7 +155,7 @@ function files(action: Action, plan: Plan): Child {
 
 function request(plan: Plan, title: string, body: string): string {
   return [
-    `Please open a pull request of the branch ${plan.branch} into ${plan.into ?? "its base"}: commit what is not committed, push the branch to its remote without force, and open the pull request with the tools that are there (gh or glab).`,
+    `Please open a ${requestNoun(plan)} of the branch ${plan.branch} into ${plan.into ?? "its base"}: commit what is not committed, push the branch to its remote without force, and open the ${requestNoun(plan)} with ${plan.program} or what else is there.`,
     `Title: ${title}`, body && `Description:\n${body}`, "Tell me its address, or what stands in the way.",
   ].filter(Boolean).join("\n\n");
 }

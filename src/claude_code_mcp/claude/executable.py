@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ExecutableNotFound, InvalidArgument
+from ..installation import extra_command
 from ..model.options import SessionOptions
 from ..model.paths import config_directory, user_file
 from ..private_files import GIT_FILE, named_in, read_regular
@@ -32,7 +33,6 @@ from ..processes.environment import child_environment, expand_home
 from .user_config import MAX_BYTES
 
 _CARRIER = "claude_agent_sdk"
-_INSTALL = "Install it with `pip install 'claude-code-mcp[cli]'` or set CLAUDE_CODE_PATH to the executable."
 
 
 def find_executable(
@@ -54,7 +54,10 @@ def find_executable(
         return found
     found = _on_path("claude", environment) or bundled_executable()
     if found is None:
-        raise ExecutableNotFound(f"No Claude Code executable was found on PATH or bundled. {_INSTALL}")
+        raise ExecutableNotFound(
+            f"No Claude Code executable was found on PATH or bundled. Install it with `{extra_command('cli')}` or set "
+            "CLAUDE_CODE_PATH to the executable."
+        )
     return found
 
 

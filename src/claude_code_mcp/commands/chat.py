@@ -43,6 +43,7 @@ from .conventions import (
     standard_input,
     tool_rule,
 )
+from .login import missing_login
 from .verbs import Asking, add_own, add_session, add_verb, at_server, error_text, print_question, target_of
 
 _SIGNALLED = 128
@@ -51,7 +52,7 @@ _CHUNK = 1 << 16
 
 
 def add_to(commands: Any) -> None:
-    run = add_verb(commands, "run", "run a prompt in a new session, to its end", at_server(_run))
+    run = add_verb(commands, "run", "run a prompt in a new session, to its end", _run_logged_in)
     run.add_argument("prompt", nargs="*", metavar="PROMPT", help="the task; what is piped in follows it")
     run.add_argument("--cwd", metavar="DIR", default=".", help="where it works (default: here)")
     run.add_argument("--model", metavar="NAME", help="a model, or an alias such as opus")
@@ -98,6 +99,17 @@ def _text(parts: list[str]) -> str:
 
 
 # -- the verbs ----------------------------------------------------------------------------------------------------
+
+
+def _run_logged_in(arguments: argparse.Namespace) -> int:
+    """`run`, unless it is certain that its turn would fail: that is reported before anything is started for it. Not
+    where a server runs already: its sessions may be elsewhere, and it answers without a start."""
+    target = target_of(arguments)
+    if not arguments.url and (arguments.own or ask_shared(os.environ, "status", target.arguments) is None):
+        problem = missing_login(arguments.config)
+        if problem:
+            return failed(problem)
+    return at_server(_run)(arguments)
 
 
 def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
@@ -179,6 +191,8 @@ class _Conversation:
         self._arguments = arguments
         self._denied = False
         """Whether a question was denied because nobody was there to answer it."""
+        self._last_line = ""
+        """The last line of output that was printed."""
         self._retrying: str | None = None
         self._stopped_by = 0
         """The signal that has ended the turn."""
@@ -301,6 +315,7 @@ class _Conversation:
         self._session_id = report["sessionId"]
         if not self._json:
             for line in self._sessions.lines(report):
+                self._last_line = line
                 print(visible(line))
             sys.stdout.flush()
         if report.get("retrying") != self._retrying:
@@ -393,9 +408,18 @@ class _Conversation:
         if self._stopped_by or report["status"] == "interrupted":
             return _SIGNALLED + (self._stopped_by or signal.SIGINT)
         problem = error_text(report) or (report["status"] if report["status"] != "completed" else None)
+        if problem and sys.stdout.isatty() and sys.stderr.isatty():
+            problem = without_repetition(problem, self._last_line)
         if problem:
             return failed(visible(problem), exit_code_of((report.get("error") or {}).get("code") or ""))
         return int(ExitCode.REFUSED if self._denied else ExitCode.DONE)
+
+
+def without_repetition(problem: str, last_line: str) -> str:
+    """Why a turn failed, without what stands on the terminal already: Claude Code says of some failures what they are
+    as its answer too."""
+    known = last_line.strip()
+    return problem.replace(f": {known}", "", 1) if known and f": {known}" in problem else problem
 
 
 _UNANSWERABLE = "nobody is there to answer it."

@@ -8,7 +8,6 @@ import argparse
 import difflib
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -16,10 +15,8 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from pydantic.fields import FieldInfo
 
@@ -27,6 +24,7 @@ from ..claude.executable import bundled_executable, find_executable
 from ..client.connections import address_of
 from ..config import CONFIG_FILE_VARIABLE, Settings, description_of, load_settings, variable_of
 from ..errors import ClaudeCodeError, InvalidArgument
+from ..installation import is_cached, requirement
 from ..json_text import decode_with_comments
 from ..model.paths import user_file
 from ..model.text import visible
@@ -121,7 +119,6 @@ def _default(field: FieldInfo) -> str:
 NAME = "claude-code"
 TOKEN = "CLAUDE_CODE_MCP_TOKEN"  # noqa: S105 - the name of a variable
 _PACKAGE = "claude-code-mcp"
-_CACHE = re.compile(r"(archive|builds|environments)-v\d+")
 """The directories of uv's cache that it makes environments in, and clears."""
 _CODEX_TIMEOUT = 120
 Entry = dict[str, Any]
@@ -168,30 +165,14 @@ def _registration(arguments: argparse.Namespace) -> ServerAddress:
 def own_command() -> list[str]:
     """What starts this very installation: uvx if it is in uv's cache, which may be cleared at any time; else the script
     beside the interpreter, else one on PATH, else the module."""
-    if any(_CACHE.fullmatch(part) for part in Path(sys.prefix).parts):
-        return [shutil.which("uvx") or "uvx", "--from", _requirement(), _PACKAGE]
+    if is_cached(sys.prefix):
+        wanted = requirement({"cli"} if bundled_executable() else set())
+        return [shutil.which("uvx") or "uvx", "--from", wanted, _PACKAGE]
     beside = Path(sys.executable).with_name(_PACKAGE + (".exe" if os.name == "nt" else ""))
     if beside.exists():
         return [str(beside)]
     on_path = shutil.which(_PACKAGE)
     return [on_path] if on_path else [sys.executable, "-m", "claude_code_mcp"]
-
-
-def _requirement() -> str:
-    """What uvx is to install: the directory or repository that this was installed from, else the package by name; with
-    the extra that brings a CLI if that is there."""
-    name = f"{_PACKAGE}[cli]" if bundled_executable() else _PACKAGE
-    try:
-        origin = json.loads(metadata.distribution(_PACKAGE).read_text("direct_url.json") or "{}")
-    except (metadata.PackageNotFoundError, ValueError):
-        origin = {}
-    url = origin.get("url")
-    if not url:
-        return name
-    if "vcs_info" in origin:
-        return f"{name} @ {origin['vcs_info'].get('vcs', 'git')}+{url}"
-    path = unquote(urlsplit(url).path) if url.startswith("file:") else url
-    return path + name.removeprefix(_PACKAGE)
 
 
 # -- the clients --------------------------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ class _Tour:
         report = await self._call("claude_list_sessions")
         for session in report["sessions"]:
             status = session.get("activeStatus", "-")
-            _print(f"   {session['sessionId']}  {status:10} {session['displayText'][:40]!r}")
+            _print(f"   {session['sessionId']}  {status:10} {_shortened(session['displayText'])[:40]!r}")
 
     async def _look_at_the_hub(self) -> None:
         _print_step("Both sessions used one process of the ticket server, through the hub")

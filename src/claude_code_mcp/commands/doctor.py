@@ -30,6 +30,7 @@ from .. import __version__
 from ..claude.executable import MINIMUM_VERSION, find_executable, read_version, version_text
 from ..config import Settings, load_settings, unknown_variables
 from ..errors import ClaudeCodeError, ExecutableNotFound, ProcessFailed, StateUnavailable
+from ..installation import extra_command
 from ..model.paths import config_directory
 from ..model.text import clip_line, visible
 from ..private_files import private_directory
@@ -41,20 +42,10 @@ from ..shared.client import NotRunning, ask_server
 from ..shared.place import Place, is_held, places
 from ..state.state_directory import database_in
 from .conventions import add_config_file, add_json, agreed, print_json
+from .login import ADVICE, login_of, run_cli
 
 _NEEDED_DISK = 500 << 20
-_CLI_TIMEOUT = 30.0
 _STATUS_TIMEOUT = 10.0
-_CREDENTIALS = (
-    "ANTHROPIC_API_KEY",
-    "ANTHROPIC_AUTH_TOKEN",
-    "CLAUDE_CODE_OAUTH_TOKEN",
-    "CLAUDE_CODE_USE_BEDROCK",
-    "CLAUDE_CODE_USE_VERTEX",
-    "CLAUDE_CODE_USE_FOUNDRY",
-)
-
-
 _REQUEST = "API"
 """The subject of the finding on a request with this account."""
 
@@ -78,7 +69,7 @@ class Finding:
     def data(self) -> dict[str, object]:
         """The finding as `--json` prints it; these keys are a promise to scripts."""
         fix = None if self.ok else self.fix or None
-        return {"what": self.subject, "ok": self.ok, "told": self.detail, "fix": fix}
+        return {"what": self.subject, "ok": self.ok, "detail": self.detail, "fix": fix}
 
 
 def add_to(commands: Any) -> None:
@@ -191,7 +182,7 @@ def _check_claude(settings: Settings) -> Iterator[Finding]:
     try:
         path = find_executable(settings.claude_path)
     except ExecutableNotFound as error:
-        fix = "pip install 'claude-code-mcp[cli]'"
+        fix = extra_command("cli")
         if settings.claude_path:
             fix = "correct CLAUDE_CODE_PATH, or unset it to use `claude` on PATH or the bundled one"
         yield Finding(subject, False, error.message, fix)
@@ -223,34 +214,9 @@ def _version(path: str) -> tuple[int, int, int] | str:
 
 
 def _check_login(path: str) -> Finding:
-    """Asks Claude Code; a version without that command is judged by the credentials that it would use."""
-    try:
-        status = json.loads(run_cli(path, "auth", "status", "--json").stdout)
-        logged_in, method = bool(status["loggedIn"]), str(status.get("authMethod"))
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
-        logged_in, method = _has_credentials(), "judged by variables and files"
-    fix = "`claude-code-mcp claude auth login`, or set ANTHROPIC_API_KEY"
-    return Finding("login", logged_in, method if logged_in else "nobody is logged in: every turn would fail", fix)
-
-
-def _has_credentials() -> bool:
-    stored = Path(config_directory(os.environ)) / ".credentials.json"
-    in_keychain = sys.platform == "darwin"  # which only Claude Code itself may open
-    return in_keychain or any(os.environ.get(name) for name in _CREDENTIALS) or stored.is_file()
-
-
-def run_cli(path: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Runs Claude Code with an environment as sessions have it, and waits for its end. Raises OSError and
-    SubprocessError."""
-    return subprocess.run(
-        [path, *arguments],
-        env=child_environment(os.environ),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_CLI_TIMEOUT,
-        check=False,
+    login = login_of(path)
+    return Finding(
+        "login", login.exists, login.method if login.exists else "nobody is logged in: every turn would fail", ADVICE
     )
 
 

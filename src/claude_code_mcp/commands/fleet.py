@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .. import __version__
 from ..config import Settings, load_settings, variable_of
 from ..errors import ClaudeCodeError, ExecutableNotFound, InvalidArgument
+from ..installation import extra_command
 from .conventions import (
     ExitCode,
     add_config_file,
@@ -139,7 +140,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     try:
         import nats  # noqa: F401, PLC0415 - an extra, and slow to import
     except ImportError:
-        raise InvalidArgument("The fleet is not installed: pip install 'claude-code-mcp[fleet]'") from None
+        raise InvalidArgument(f"The fleet is not installed: {extra_command('fleet')}") from None
     flags = {"fleet_nats": getattr(arguments, "nats", None), "fleet_creds": getattr(arguments, "creds", None)}
     settings = load_settings(file=arguments.config, **{field: value for field, value in flags.items() if value})
     if (settings.fleet_nats is None) != (settings.fleet_creds is None):
@@ -330,7 +331,7 @@ def _machine(arguments: argparse.Namespace, settings: Settings, machine_id: str,
 def _cli_version(settings: Settings) -> str:
     """The version of Claude Code on this machine; empty if there is none. Blocks."""
     from ..claude.executable import find_executable, read_version, version_text  # noqa: PLC0415
-    from .doctor import run_cli  # noqa: PLC0415
+    from .login import run_cli  # noqa: PLC0415
 
     try:
         version = read_version(run_cli(find_executable(settings.claude_path), "--version").stdout)

@@ -16,6 +16,7 @@ from ..client.connections import address_of
 from ..client.live_sessions import LiveSessions
 from ..config import load_settings
 from ..errors import InvalidArgument
+from ..installation import extra_command
 from ..processes.environment import OWN_PREFIX
 from ..shared import client
 from ..shared.client import McpClient
@@ -46,10 +47,7 @@ def _add_tui(commands: Any) -> None:
 
 def _run_tui(arguments: argparse.Namespace) -> int:
     if find_spec("textual") is None:
-        raise InvalidArgument(
-            "The terminal interface needs Textual: `pip install 'claude-code-mcp[tui]'`, or in a clone "
-            "`pip install '.[tui]'`."
-        )
+        raise InvalidArgument(f"The terminal interface needs Textual: `{extra_command('tui')}`.")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidArgument("tui needs a terminal; `ps`, `questions` and `answer` do without.")
     if arguments.demo:

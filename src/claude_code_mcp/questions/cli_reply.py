@@ -81,7 +81,7 @@ def _updated_input(question: Question, answer: Answer) -> dict[str, Any]:
     by_text = answers_by_text(question, answers) if answers is not None else {}
     if not any(by_text.values()) and _needs_answers(question):
         asked = "; ".join(one_line(choice.question, _LONGEST_QUESTION) for choice in question.choices)
-        raise _misfit(f"answers: an allowance of this question needs them ({asked}); deny it to leave it unanswered.")
+        raise _misfit(f"answers: required to allow this question ({asked}); deny it to leave it unanswered.")
     return edited if answers is None else {**edited, "answers": by_text}
 
 

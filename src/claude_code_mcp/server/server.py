@@ -272,7 +272,7 @@ class McpServer:
         client = self._client(context)
         run = self._runner(params.name, client.proxy) or self._for_person(params.name, context)
         if run is None:
-            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
+            raise MCPError(types.INVALID_PARAMS, unknown_tool(params.name, self.service.settings))
         call = Call(
             self.service,
             self._dialogs(context),
@@ -424,7 +424,12 @@ class McpServer:
 
 def tools_of(settings: Settings) -> Mapping[str, Tool[Any]]:
     """The tools of the chosen toolsets, in a fixed order."""
-    makers: dict[str, Callable[[], Mapping[str, Tool[Any]]]] = {
+    chosen = [make for toolset, make in _tool_makers(settings).items() if toolset in settings.toolsets]
+    return {name: tool for make in chosen for name, tool in make().items()}
+
+
+def _tool_makers(settings: Settings) -> Mapping[str, Callable[[], Mapping[str, Tool[Any]]]]:
+    return {
         "sessions": lambda: SESSION_TOOLS,
         "code": lambda: code_tools(settings),
         "query": query_tools,
@@ -432,8 +437,16 @@ def tools_of(settings: Settings) -> Mapping[str, Tool[Any]]:
         "hub": _hub_tools,
         "hub-search": _search_tools,
     }
-    chosen = [make for toolset, make in makers.items() if toolset in settings.toolsets]
-    return {name: tool for make in chosen for name, tool in make().items()}
+
+
+def unknown_tool(name: str, settings: Settings) -> str:
+    """That there is no such tool, and of one that this server could have, how it would be offered."""
+    refusal = f"Unknown tool: {name[:100]}"
+    found = next((toolset for toolset, make in _tool_makers(settings).items() if name in make()), None)
+    if found is None or found in settings.toolsets:
+        return refusal
+    wanted = ",".join((*settings.toolsets, found))
+    return f"{refusal}. The toolset {found!r} has it, which this server was not started with: --toolsets {wanted}"
 
 
 def offers_sessions(settings: Settings) -> bool:

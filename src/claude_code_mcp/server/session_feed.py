@@ -158,7 +158,10 @@ def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911 - one lin
         case TurnEnded():
             outcome = event.outcome
             text = cut(outcome.result or outcome.detail, _LONGEST_TEXT)
-            return {"type": "turn_ended", "turn": event.number, "code": str(outcome.code), "result": text}
+            # Of a failure the detail says more than the result, such as what to type.
+            reason = cut(outcome.detail, _LONGEST_TEXT) if outcome.result else ""
+            more = {"detail": reason} if reason and reason != text else {}
+            return {"type": "turn_ended", "turn": event.number, "code": str(outcome.code), "result": text, **more}
         case QuestionOpened():
             question = event.question
             description = cut(question.description, _LONGEST_TEXT)

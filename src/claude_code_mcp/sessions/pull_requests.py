@@ -80,18 +80,30 @@ class PullRequests:
         opened = await self._remote_and_program()
         return opened[0] if opened is not None else None
 
+    async def program_name(self) -> str:
+        """`gh` or `glab`, whichever opens requests at this remote, be it installed or not; `gh` without a remote."""
+        found = await self._remote_and_kind()
+        return "glab" if found is not None and found[1] else "gh"
+
+    async def _remote_and_kind(self) -> tuple[Remote, bool] | None:
+        """The remote, and whether it is GitLab."""
+        git = git_for(self._home, self._worktree)
+        found = await git.run("config", "--get", f"remote.{_REMOTE}.url", cwd=self._worktree.repository)
+        remote = remote_at(found.output.strip()) if not found.code else None
+        if remote is None:
+            return None
+        return remote, await asyncio.to_thread(_is_gitlab, remote.host, self._home.environment)
+
     async def _remote_and_program(self) -> tuple[Remote, str, bool] | None:
         """The remote, the program that opens requests there, and whether it is GitLab."""
         if self._home.enclosure is not None or self._home.own or self._worktree.into is None:
             return None
         if not any(map(self._program, ("gh", "glab"))):
             return None
-        git = git_for(self._home, self._worktree)
-        found = await git.run("config", "--get", f"remote.{_REMOTE}.url", cwd=self._worktree.repository)
-        remote = remote_at(found.output.strip()) if not found.code else None
-        if remote is None:
+        found = await self._remote_and_kind()
+        if found is None:
             return None
-        is_gitlab = await asyncio.to_thread(_is_gitlab, remote.host, self._home.environment)
+        remote, is_gitlab = found
         program = self._program("glab" if is_gitlab else "gh")
         if program is None or (not is_gitlab and remote.path.count("/") > 1):  # elsewhere there are no groups in groups
             return None

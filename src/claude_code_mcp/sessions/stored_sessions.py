@@ -325,6 +325,11 @@ class SessionWork:
             remote = await PullRequests(session.deps.launcher.home, changes.worktree).remote()
             return await changes.plan(), remote.repository if remote is not None else None
 
+    async def request_program(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
+        """The program that opens a pull or merge request for its branch, as `PullRequests.program_name` says."""
+        async with self._worktree(session_id, caller, "look at what can be merged") as (session, changes):
+            return await PullRequests(session.deps.launcher.home, changes.worktree).program_name()
+
     async def commit(
         self, session_id: str, message: str | None, agreed: str | None = None, *, caller: Caller = LOCAL_CALLER
     ) -> str:

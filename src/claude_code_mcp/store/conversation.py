@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..beneath import entries_at, is_absence, unless_absent
+from ..model.line_diff import unified_diff
 from ..model.text import clip_line
 from .transcript_lines import (
     LONGEST_LINE,
@@ -38,10 +39,13 @@ from .transcript_lines import (
 )
 
 _SUMMARY_NOTE = "The conversation so far was summarized."
-_INTERRUPTED_NOTE = "Interrupted by the person."
+_INTERRUPTED_NOTE = "Interrupted."
+"""By whom is not in the transcript: a person, or an agent that drives the session."""
 _SUBAGENTS = "subagents"
 _AGENT_PREFIX, _AGENT_SUFFIX = "agent-", ".jsonl"
 _LONGEST_NAME = 200
+_LONGEST_CELL = 1 << 20
+"""Characters of a cell before and after a change that are compared."""
 _DEEPEST, _MOST_FOLDERS = 5, 1000
 """How far the transcripts of subagents are looked for below their directory."""
 
@@ -361,8 +365,21 @@ def frame_items(frame: Mapping[str, Any]) -> list[Item]:
     return items
 
 
+def started_agent(frame: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The call and the id of a subagent that begins to work, where a frame of the CLI's stream says that one does. The
+    result of the call names it too, but comes after its work."""
+    if frame.get("type") != "system" or frame.get("subtype") != "task_started":
+        return None
+    agent, call = frame.get("task_id"), frame.get("tool_use_id")
+    if frame.get("task_type") != "local_agent" or not isinstance(call, str):
+        return None  # a command has an id of its own, and no conversation
+    return (_call_id(call), agent) if isinstance(agent, str) and is_agent_id(agent) else None
+
+
 def _diff(details: Mapping[str, Any]) -> str:
     """What the CLI noted of a change to a file, as a unified diff."""
+    if "edit_mode" in details:
+        return _cell_diff(details)
     hunks = details.get("structuredPatch")
     lines: list[str] = []
     for hunk in hunks if isinstance(hunks, list) else ():
@@ -372,6 +389,16 @@ def _diff(details: Mapping[str, Any]) -> str:
             lines.append("@@ -{},{} +{},{} @@".format(*numbers))
             lines.extend(str(part) for part in body)
     return clean("\n".join(lines))
+
+
+def _cell_diff(details: Mapping[str, Any]) -> str:
+    """The change to one cell of a notebook, by lines of that cell; empty where the CLI did not note what was there."""
+    mode = details.get("edit_mode")
+    before = "" if mode == "insert" else details.get("old_source")
+    after = "" if mode == "delete" else details.get("new_source")
+    if not isinstance(before, str) or not isinstance(after, str) or details.get("error"):
+        return ""
+    return clean(unified_diff(before, after)) if len(before) + len(after) <= _LONGEST_CELL else ""
 
 
 # -- subagents ----------------------------------------------------------------------------------------------------

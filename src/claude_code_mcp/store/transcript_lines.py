@@ -284,7 +284,7 @@ def typed(line: Mapping[str, Any], *, of_subagent: bool = False) -> str | None:
 
 
 def interrupted_by(line: Mapping[str, Any]) -> bool:
-    """Whether a line says that the person has ended the turn."""
+    """Whether a line says that the turn was interrupted."""
     return _text_of(message_blocks(line)).startswith(_INTERRUPTED)
 
 

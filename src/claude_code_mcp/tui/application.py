@@ -155,7 +155,7 @@ class Tui(App[None]):
         self.notify(f"{len(event.text)} characters copied.")
 
     def on_conversation_view_agent_wanted(self, event: ConversationView.AgentWanted) -> None:
-        self.push_screen(AgentScreen(self.link.do, event.session_id, event.agent))
+        self.push_screen(AgentScreen(self.link.do, event.session_id, event.agent, lambda: self.pump.progress))
 
     # -- commands ---------------------------------------------------------------------------------------------
 
@@ -163,6 +163,12 @@ class Tui(App[None]):
         """Does what the palette has under this name. Keys that belong to the main screen do nothing on another one."""
         if self.screen is self.main and name in self._commands:
             self._commands[name](argument)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of the main screen are not offered on another one, where they would do nothing."""
+        if action in ("command", "commands") and self.screen_stack and self.screen is not self.main:
+            return False
+        return super().check_action(action, parameters)
 
     def action_commands(self) -> None:
         def choose(name: str | None) -> None:

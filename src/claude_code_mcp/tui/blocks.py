@@ -209,7 +209,10 @@ class ShownConversation:
             case "turn_ended":
                 self._end_stream()
                 if event["code"] not in ("ok", "completed", "success"):
-                    self._note(f"The turn ended: {event['code']}. {event['result']}".strip())
+                    # Claude Code says of some failures what they are as its answer too, and that stands here already.
+                    answer = self.blocks[-1].text.strip() if self.blocks and self.blocks[-1].kind == "text" else ""
+                    reason = visible(event.get("detail") or event["result"]).removeprefix(answer).strip()
+                    self._note(f"The turn ended: {event['code']}. {reason}".strip())
             case "budget":
                 self._note(event["warning"])
             case "gap":
@@ -240,6 +243,8 @@ class ShownConversation:
         if kind == "system" and message.get("subtype") == "init":
             self.model = visible(str(message.get("model") or self.model))
             self.commands = [visible(str(name)) for name in message.get("slash_commands") or ()]
+        elif kind == "system" and message.get("subtype") == "task_started":
+            self._agent_started(message)
         elif kind == "system" and message.get("subtype") == "compact_boundary":
             self._note("The conversation so far was summarized.")
         elif kind in ("assistant", "user") and isinstance(content, list):
@@ -291,7 +296,15 @@ class ShownConversation:
         if block is not None and block.kind == "tool":
             block.status = "error" if part.get("is_error") else "ok"
             block.result = cut(visible(result_text(part.get("content"))), _LONGEST_RESULT)
-            block.agent = visible(str(details.get("agentId") or "")) if isinstance(details, Mapping) else ""
+            named = details.get("agentId") if isinstance(details, Mapping) else None
+            block.agent = visible(str(named)) if named else block.agent
+            block.revision += 1
+
+    def _agent_started(self, message: Mapping[str, Any]) -> None:
+        """A subagent begins to work: its conversation can be read before its call has a result."""
+        block = self._by_id.get(str(message.get("tool_use_id")))
+        if block is not None and block.kind == "tool" and message.get("task_type") == "local_agent":
+            block.agent = visible(str(message.get("task_id") or ""))
             block.revision += 1
 
     def _note(self, text: str) -> None:

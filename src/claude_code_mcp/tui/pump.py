@@ -173,6 +173,11 @@ class Pump:
         elif self.conversation is not None and uri == _turns(self.conversation.session_id):
             self._grown.set()
 
+    @property
+    def progress(self) -> int:
+        """Grows with whatever happens in the conversation that is shown."""
+        return self.conversation.revision if self.conversation is not None else 0
+
     def list_again(self) -> None:
         self._list_changed.set()
 

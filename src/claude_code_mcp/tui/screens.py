@@ -1,5 +1,5 @@
-"""Screens beside the conversation: costs, MCP servers, subagents, changes, help, and what is asked of the person; and
-the line at the bottom of each with the keys that can be pressed now."""
+"""Screens beside the conversation: costs, MCP servers, subagents, help, what is asked of the person; and the line at
+the bottom of each with the keys that can be pressed now."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -18,16 +18,17 @@ from textual.widgets import Button, Checkbox, Input, Label, OptionList, Static, 
 from textual.widgets.option_list import Option
 
 from ..client.live_sessions import LiveSessions
-from ..client.question_view import diff_lines
 from ..client.resource_reader import Report
 from ..model.text import clip_line, visible
 from ..shared.client import CallFailed, NotRunning
 from .blocks import ShownConversation
 from .conversation_view import ConversationView
-from .drawn_blocks import DrawnAtAnyWidth, Palette, styled_lines
+from .drawn_blocks import DrawnAtAnyWidth, Palette
 
 _GROUPINGS = ("day", "project", "model", "session")
 _BAR = 24
+_AGENT_READ_AGAIN = 0.5
+"""Seconds between looks at whether a session has gone on whose subagent is shown."""
 Do = Callable[[Callable[[LiveSessions], Any]], Awaitable[Any]]
 """Asks the server something: `ServerLink.do`."""
 
@@ -199,44 +200,19 @@ def server_line(server: dict[str, Any]) -> Text:
     return Text(visible(clip_line("  ".join(filter(None, parts)), 300)), no_wrap=True, overflow="ellipsis")
 
 
-class ChangesScreen(Screen[str | None]):
-    """What a session has changed in its worktree; the value is what is to be done with it."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("m", "dismiss('merge')", "Merge"),
-        Binding("x", "dismiss('discard')", "Discard"),
-        Binding("escape,q", "dismiss(None)", "Back"),
-    ]
-    DEFAULT_CSS = """
-    ChangesScreen #title { height: 1; text-style: bold; padding: 0 1; }
-    ChangesScreen VerticalScroll { height: 1fr; padding: 0 1; }
-    """
-
-    def __init__(self, session_id: str, diff: str) -> None:
-        super().__init__()
-        self._session_id, self._diff = session_id, diff
-
-    def compose(self) -> ComposeResult:
-        files = sum(line.startswith("diff --git ") for line in self._diff.split("\n"))
-        yield Static(f"Changes of {self._session_id[:8]}: {files} files", id="title", markup=False)
-        with VerticalScroll():
-            palette = Palette(dark=self.app.current_theme.dark)
-            yield Static(styled_lines(diff_lines(self._diff), palette), markup=False)
-        yield KeyLine()
-
-    def on_mount(self) -> None:
-        self.query_one(VerticalScroll).focus()
-
-
 class AgentScreen(View):
     """The conversation of a subagent: what it was asked, what it did and what it answered. Reads the end of it, older
-    pages when somebody scrolls up, and what is new when `r` is pressed."""
+    pages when somebody scrolls up, and what is new while its session works."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "read_again", "Read again")]
 
-    def __init__(self, do: Do, session_id: str, agent: str) -> None:
+    def __init__(self, do: Do, session_id: str, agent: str, progress: Callable[[], int]) -> None:
+        """`progress` grows with whatever happens in the session."""
         super().__init__(do)
         self._agent = agent
+        self._progress = progress
+        self._seen = progress()
+        self._reads_once_more = False
         self._conversation = ShownConversation(session_id)
 
     def compose(self) -> ComposeResult:
@@ -249,6 +225,16 @@ class AgentScreen(View):
         view.show(self._conversation)
         view.focus()
         self.on_conversation_view_older_wanted()
+        self.set_interval(_AGENT_READ_AGAIN, self._follow)
+
+    def _follow(self) -> None:
+        """Reads what is new after something has happened, and once more at the next look: the CLI reports what an agent
+        does before it has written it to the transcript."""
+        progress = self._progress()
+        if progress != self._seen or self._reads_once_more:
+            self._reads_once_more = progress != self._seen
+            self._seen = progress
+            self.action_read_again()
 
     def on_conversation_view_older_wanted(self) -> None:
         self.run_worker(self._load_older(), group="older", exclusive=True)
@@ -271,7 +257,15 @@ class AgentScreen(View):
     async def _page(self, before: str | None) -> Report | None:
         """A page of the conversation; None if it cannot be read, and then the person is notified."""
         conversation, agent = self._conversation.session_id, self._agent
-        page: Report | None = await self.ask(lambda sessions: sessions.resources.items(conversation, before, agent))
+        try:
+            page: Report = await self._do(lambda sessions: sessions.resources.items(conversation, before, agent))
+        except (CallFailed, NotRunning) as error:
+            # One that has just been started has no transcript yet, and is read again with the next step.
+            is_starting = not self._conversation.blocks and isinstance(error, CallFailed)
+            problem = "It has not said anything yet." if is_starting else visible(str(error))
+            self.query_one("#title", Static).update(Text(f"Subagent {self._agent}: {problem}"))
+            return None
+        self.query_one("#title", Static).update(Text(f"Subagent {self._agent}"))
         return page
 
 
@@ -313,28 +307,23 @@ class KeyLine(Widget, can_focus=False):
 
 
 def key_hints(keys: list[tuple[str, str]], last: tuple[str, str] | None, width: int) -> Text:
-    """The keys that fit into so many columns: the first ones with what they do, then keys alone. `last` stands at the
-    end, and has its place before all others."""
+    """The keys that fit into so many columns, each with what it does: one alone would seem to belong to the next.
+    `last` stands at the end, and has its place before all others."""
     ending = _hint(*last) if last is not None else Text()
     room = width - ending.cell_len
     line = Text(no_wrap=True, overflow="crop", end="")
-    is_full = False
     for key, description in keys:
         hint = _hint(key, description)
-        is_full = is_full or hint.cell_len > room
-        hint = _hint(key, "") if is_full else hint
-        if hint.cell_len > room:
-            break
-        line.append_text(hint)
-        room -= hint.cell_len
+        if hint.cell_len <= room:
+            line.append_text(hint)
+            room -= hint.cell_len
     return line.append_text(ending)
 
 
 def _hint(key: str, description: str) -> Text:
     name = _NAMES.get(key, key).replace("ctrl+", "^")
     press = Style(meta={"key": key})
-    hint = Text(f" {name}", press + Style(bold=True), end="")
-    return hint.append(f" {description} ", press) if description else hint
+    return Text(f" {name}", press + Style(bold=True), end="").append(f" {description} ", press)
 
 
 # -- dialogs ----------------------------------------------------------------------------------------------------------
@@ -351,7 +340,8 @@ Everywhere
                preview, Enter opens at the text, Esc goes back
   F4           what sessions cost
   F5           MCP servers of the hub
-  F9           what the session has changed in its worktree
+  F9           what the session has changed in its worktree;
+               c there comments on a line, s sends them all
   Ctrl+F       search in the conversation
   Ctrl+B       hide or show the sessions
   Ctrl+T       light or dark

@@ -12,13 +12,15 @@ from typing import Any
 
 from textual.app import App
 
+from ..client.line_comments import LineComments, comments_message
 from ..client.live_sessions import LiveSessions
 from ..client.open_questions import OpenQuestion, OpenQuestions
 from ..model.options import BYPASS, PERMISSION_MODES
 from ..model.text import visible
 from ..shared.client import CallFailed, NotRunning
+from .changes_screen import ChangesScreen
 from .pump import Pump, ServerLink
-from .screens import AskLine, ChangesScreen, NewSession, NewSessionRequest, Pick
+from .screens import AskLine, NewSession, NewSessionRequest, Pick
 
 _CHECKPOINT = re.compile(r"^(\S{8,}) {2}(.+)$", re.MULTILINE)
 """A message that files can be taken back to, in what the action `changes` says."""
@@ -59,6 +61,8 @@ class SessionActions:
         self._on_screen = on_screen
         self._joined: list[str] = []
         """Messages that were sent while a turn ran, which Claude may not have read."""
+        self._comments: dict[str, LineComments] = {}
+        """Comments on the changes of sessions that are not sent yet."""
 
     def commands(self) -> Mapping[str, Callable[[str], object]]:
         """The acts by the names that the palette has for them; each takes what was typed behind its name."""
@@ -280,11 +284,28 @@ class SessionActions:
         report = await self.ask(lambda sessions: sessions.manage(session_id, "diff"))
         if report is None:
             return
-        act = await self._app.push_screen_wait(ChangesScreen(session_id, report["message"]))
+        comments = self._comments.setdefault(session_id, LineComments())
+        act = await self._app.push_screen_wait(ChangesScreen(session_id, report["message"], comments))
+        if act == "send":
+            await self._send_comments(session_id, comments)
+        elif len(comments):
+            self._app.notify(f"Comments that are not sent: {len(comments)}. F9 shows them again.")
         if act == "merge":
             await self._ask_and_manage("merge", session_id)
         elif act == "discard":
             await self._discard(session_id)
+
+    async def _send_comments(self, session_id: str, comments: LineComments) -> None:
+        sent = [*comments]
+        message = comments_message(sent)
+        # Kept until the server has taken them: a refusal must not lose what was typed.
+        if await self.ask(lambda sessions: sessions.send(session_id, message)) is None:
+            return
+        comments.remove(sent)
+        self._app.notify("The comment was sent." if len(sent) == 1 else f"{len(sent)} comments were sent.")
+        shown = self._pump.conversation
+        if shown is None or shown.session_id != session_id:
+            self._on_screen.open(session_id)
 
 
 def _absolute(directory: str, base: str) -> str:

@@ -113,7 +113,14 @@ def _created(item: Item) -> str:
 
 
 def _path_of(item: Item) -> str:
-    path = item.input.get("file_path") if isinstance(item.input, Mapping) else None
+    """The file that a call has changed; of a notebook the cell too, since lines are counted in that."""
+    called = item.input if isinstance(item.input, Mapping) else {}
+    path, notebook = called.get("file_path"), called.get("notebook_path")
+    if isinstance(notebook, str):
+        named = f"cell {called['cell_id']}" if called.get("cell_id") else ""
+        if called.get("edit_mode") == "insert":
+            named = f"new cell behind {named}" if named else "new first cell"
+        return f"{notebook}, {named}" if named else notebook
     return path if isinstance(path, str) else ""
 
 
@@ -188,6 +195,7 @@ class ChangeRoutes:
             "commits": plan.commits,
             "refusal": plan.refusal,
             "remote": remote,
+            "program": await work.request_program(session_id, caller=user.caller),
             "lost": str(lost),
         }
         return answer({**self._service.redaction.data(shown), "digest": plan.digest})

@@ -39,7 +39,7 @@ from ..server.tools.status import retrying_line
 from ..service import Service
 from ..sessions.session import SessionView
 from ..store.catalogue import Entry
-from ..store.conversation import ConversationTurn, Item, frame_items
+from ..store.conversation import ConversationTurn, Item, frame_items, started_agent
 from ..store.transcript_export import item_without_secrets
 from ..store.transcript_reader import LONGEST_PREVIEW, shortened
 
@@ -205,6 +205,9 @@ class FrameEncoder:
             model = message.get("model") if isinstance(message, Mapping) else None
             more = self._redactor.data({"parent": raw.get("parent_tool_use_id"), "model": model})
             yield "items", {"items": shown, **more}
+        agent = started_agent(raw)
+        if agent is not None:
+            yield "agent", self._redactor.data({"call": agent[0], "agent": agent[1]})
 
     def _shown(self, item: Item) -> dict[str, Any]:
         # Before it is shortened: of a secret that is cut in half nothing would be recognised.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.config import ALL_TOOLSETS, Toolset, load_settings
-from claude_code_mcp.server.server import tools_of
+from claude_code_mcp.server.server import tools_of, unknown_tool
 from claude_code_mcp.server.tools.context import how_to_answer, how_to_wait, instructions
 from claude_code_mcp.testing.script import ask_user, plan, script, stall, text, tool
 from claude_code_mcp.testing.script import question as asking
@@ -127,3 +127,16 @@ async def test_a_turn_that_goes_on_is_waited_for_within_the_family(start_caller:
     (tmp_path / "go").touch()
     got = await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"], waitSeconds=40)
     assert got["sessions"][0]["result"] == "at last"
+
+
+def test_a_tool_that_was_not_chosen_is_refused_with_the_toolset_that_has_it() -> None:
+    settings = load_settings({})
+    for name, toolset in (
+        ("claude_mcp_servers", "hub"),
+        ("claude_mcp_search", "hub-search"),
+        ("claude_manage_session", "care"),
+    ):
+        refusal = unknown_tool(name, settings)
+        assert refusal.startswith(f"Unknown tool: {name}. The toolset {toolset!r} has it")
+        assert refusal.endswith(f"--toolsets sessions,code,query,{toolset}")
+    assert unknown_tool("no_such_tool", settings) == "Unknown tool: no_such_tool"

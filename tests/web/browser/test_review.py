@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from claude_code_mcp.testing.script import text, tool
+from claude_code_mcp.testing.script import script, text, tool
 
 from .console import PATIENCE, Caller, Person, Site, write_script
 
@@ -106,21 +106,26 @@ def test_a_worktree_is_committed_and_merged_as_it_was_agreed(person: Person, sit
     expect(page.locator(".sent .prompt").last).to_contain_text("Title: Add two")
 
 
-def test_the_conversation_of_a_subagent_opens_from_its_call(person: Person, site: Site) -> None:
+def test_the_conversation_of_a_subagent_opens_from_its_call_while_it_works(
+    person: Person, site: Site, tmp_path: Path
+) -> None:
+    may_end = tmp_path / "may-end"
+    steps = (tool("Read", file_path="${cwd}/none.md"), text("Looked. ", repeat=2, until=str(may_end)))
+    where = {"subagent_type": "general-purpose", "run_in_background": False}
     directory = site.project(
-        tool("Task", description="Look", prompt="Look around", subagent_type="general-purpose"),
-        "The agent has looked around.",
-        "All is done.",
+        tool("Task", description="Look", prompt=script("Look around", *steps), **where), "All is done."
     )
     person.start("Have it looked at", directory)
-    person.says("All is done.")
     page = person.page
     call = page.locator("details.tool", has_text="Look").first
     call.locator("summary").first.click()
     call.get_by_role("link", name="Open the subagent's conversation").click()
     agent = page.get_by_role("region", name="Conversation of the subagent")
     expect(agent).to_contain_text("Look around", timeout=PATIENCE)
-    expect(agent).to_contain_text("The agent has looked around.")
+    expect(agent.locator("details.tool")).to_contain_text("failed", timeout=PATIENCE)
+    expect(agent).not_to_contain_text("Looked. Looked.")
+    may_end.touch()
+    expect(agent).to_contain_text("Looked. Looked.", timeout=PATIENCE)
     page.get_by_role("link", name="Back to the session").click()
     person.says("All is done.")
 

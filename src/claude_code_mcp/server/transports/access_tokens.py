@@ -32,6 +32,7 @@ import httpx2
 from ... import json_text
 from ...config import Settings
 from ...errors import InvalidArgument, UpstreamUnavailable
+from ...installation import extra_command
 from ...model.events import AuditEvent
 
 log = logging.getLogger(__name__)
@@ -281,7 +282,7 @@ def check_oauth_settings(settings: Settings) -> None:
     if settings.oauth:
         _refuse_settings_of_a_provider(settings)
     if settings.oauth and importlib.util.find_spec("webauthn") is None:
-        raise InvalidArgument("Passkeys need the extra: pip install 'claude-code-mcp[oauth]'.")
+        raise InvalidArgument(f"Passkeys need the extra `oauth`: {extra_command('oauth')}")
     if settings.oauth_introspection is not None and settings.oauth_client_id is None:
         raise InvalidArgument("CLAUDE_CODE_MCP_OAUTH_CLIENT_ID is needed for the introspection of tokens.")
     if (settings.oauth or settings.oauth_issuer is not None) and settings.principal_sign_in:
