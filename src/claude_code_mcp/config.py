@@ -189,6 +189,9 @@ class Settings(BaseModel):
     oauth_id_tokens: bool = Field(False, validation_alias=f"{_OWN}OAUTH_ID_TOKENS")
     """Whether id tokens of the issuer count as access tokens, for a provider whose access tokens cannot be told from
     them, such as Dex."""
+    oauth_dpop: Literal["accept", "require", "nonce"] = Field("accept", validation_alias=f"{_OWN}OAUTH_DPOP")
+    """Access tokens that are bound to a key of their client (DPoP): `accept` takes them beside bearer tokens, `require`
+    takes no others, and `nonce` also wants in each proof what this server has sent in the last minutes."""
     oauth_introspection: str | None = Field(None, validation_alias=f"{_OWN}OAUTH_INTROSPECTION")
     """The introspection endpoint of the issuer, if its access tokens are not signed ones."""
     oauth_client_id: str | None = Field(None, min_length=1, validation_alias=f"{_OWN}OAUTH_CLIENT_ID")

@@ -10,6 +10,8 @@ A token is good if all of this holds; whatever cannot be said counts as not good
   that is not among them. Where the settings name an introspection endpoint, that is asked instead (RFC 7662).
 - Its issuer is that of the settings and its audience names this server (RFC 8707). It has not expired.
 - It is an access token and no id token, unless the settings say that the provider has nothing else.
+- If it is bound to a key of its client, the request proves that it is from there (`token_proofs.py`). Bound to anything
+  else, such as a certificate, it does not count: that cannot be looked at here.
 - It says who the person is, in the claim that the settings name, by a name that nobody has who is not from there.
 
 While the keys cannot be read, or the endpoint does not answer, requests are refused as unavailable and not as wrong.
@@ -23,7 +25,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeGuard
 from urllib.parse import urlsplit
 
@@ -39,7 +41,7 @@ log = logging.getLogger(__name__)
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _TYPES = frozenset({"at+jwt", "application/at+jwt", "jwt"})
 """What the header of an access token may call it. Others are made for something else, such as a sign-out."""
-_LEEWAY = 30
+LEEWAY = 30
 """Seconds by which the clocks of the two servers may differ."""
 _TIMEOUT = 10.0
 _LARGEST_ANSWER = 1 << 20
@@ -86,11 +88,13 @@ class Grant:
     groups: frozenset[str]
     issued_at: float
     """Of two tokens of somebody the one that was issued later says which groups they are in."""
+    key: str | None = None
+    """The thumbprint of the key that the token is bound to; None for a bearer token."""
 
     @property
     def counts_until(self) -> float:
         """Until when the token is good here, by a clock that may differ from the issuer's."""
-        return float(self.expires_at + _LEEWAY)
+        return float(self.expires_at + LEEWAY)
 
 
 class TokenIssuer(Protocol):
@@ -138,10 +142,11 @@ class AccessTokens:
             return None
         try:
             if self._introspection is not None:
-                return self._grant(await self._introspected(token))
-            claims = await self._signed(token)
-            self._refuse_id_token(token, claims)
-            return self._grant(claims)
+                claims = await self._introspected(token)
+            else:
+                claims = await self._signed(token)
+                self._refuse_id_token(token, claims)
+            return replace(self._grant(claims), key=_bound_to(claims))
         except _NotGood as reason:
             log.info("an access token is refused: %s", reason)
             return None
@@ -201,7 +206,7 @@ class AccessTokens:
                 algorithms=[*ALGORITHMS],
                 audience=[*(audiences or self._audiences)],
                 issuer=self.issuer,
-                leeway=_LEEWAY,
+                leeway=LEEWAY,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
         except jwt.PyJWTError as error:
@@ -242,11 +247,7 @@ class AccessTokens:
         name, subject, expires_at = claims.get(self._claim), claims.get("sub"), claims.get("exp")
         if not isinstance(subject, str) or not subject:
             raise _NotGood("it has no subject")
-        if (
-            isinstance(expires_at, bool)
-            or not isinstance(expires_at, int | float)
-            or expires_at < time.time() - _LEEWAY
-        ):
+        if isinstance(expires_at, bool) or not isinstance(expires_at, int | float) or expires_at < time.time() - LEEWAY:
             raise _NotGood("it has expired")
         # A name is what rules, limits and files go by: it must be one word that is shown as it is.
         if not isinstance(name, str) or not name.isascii() or not name.isprintable() or " " in name:
@@ -291,6 +292,7 @@ def _refuse_settings_of_a_provider(settings: Settings) -> None:
         ("AUDIENCE", settings.oauth_audience),
         ("SCOPES", settings.oauth_scopes),
         ("ID_TOKENS", settings.oauth_id_tokens),
+        ("DPOP", settings.oauth_dpop != "accept"),
         ("INTROSPECTION", settings.oauth_introspection),
         ("CLIENT_ID", settings.oauth_client_id),
     ):
@@ -327,6 +329,18 @@ def _issued_at(claims: Mapping[str, Any]) -> float:
     """When the token was issued: now if it does not say, and never later than that."""
     found, now = claims.get("iat"), time.time()
     return min(float(found), now) if isinstance(found, int | float) and not isinstance(found, bool) else now
+
+
+def _bound_to(claims: Mapping[str, Any]) -> str | None:
+    """The thumbprint of the key that a token is bound to (RFC 9449, 6); None if it is bound to nothing. _NotGood for
+    another binding: as a bearer token it would be worth more than its issuer has meant."""
+    binding = claims.get("cnf")
+    if binding is None:
+        return None
+    key = binding.get("jkt") if isinstance(binding, dict) and len(binding) == 1 else None
+    if not isinstance(key, str) or not key:
+        raise _NotGood("it is bound to something that cannot be looked at here")
+    return key
 
 
 def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ from ...store.watched_files import WatchedFile, facts_of
 from .access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
 from .people import Admit, Assign, People, Returning, check_proxy_settings, is_person
 from .running_calls import AccessUntil, FailureLimit, RunningCalls, caller_address
+from .token_proofs import TokenProofs
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,8 @@ class Callers:
         """Checks the tokens of the operator's issuer; None without one."""
         self.proxied: People | None = None
         """Those whom a trusted proxy has let in."""
+        self.proofs: TokenProofs | None = None
+        """Looks at tokens that are bound to keys; None if no such token counts here."""
         self._unknown_tokens = FailureLimit(_MOST_UNKNOWN_TOKENS)
         self._ending: asyncio.TimerHandle | None = None
 
@@ -190,6 +193,8 @@ class Callers:
         grant = await tokens.check(token)
         if grant is None:
             self._unknown_tokens.failed(address)
+            return None, None
+        if not (self.proofs.accept(token, grant) if self.proofs is not None else grant.key is None):
             return None, None
         found = await people.let_in(grant, grant.expires_at)
 
