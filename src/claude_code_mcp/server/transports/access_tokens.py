@@ -124,7 +124,7 @@ class AccessTokens:
         self._client_id = settings.oauth_client_id
         self._takes_id_tokens = settings.oauth_id_tokens
         self._introspection = _Introspection(settings) if settings.oauth_introspection is not None else None
-        self._keys = _Keys(self.issuer)
+        self._keys = IssuerKeys(self.issuer)
         self._metadata: Mapping[str, Any] | UpstreamUnavailable = {}
         self._metadata_until = float("-inf")
         self._reading_metadata = asyncio.Lock()
@@ -147,7 +147,7 @@ class AccessTokens:
                 claims = await self._signed(token)
                 self._refuse_id_token(token, claims)
             return replace(self._grant(claims), key=_bound_to(claims))
-        except _NotGood as reason:
+        except NotGood as reason:
             log.info("an access token is refused: %s", reason)
             return None
         except UpstreamUnavailable as error:
@@ -162,9 +162,9 @@ class AccessTokens:
             claims = await self._signed(id_token, [client_id])
             # It must have been given for this very sign-in, and not for one that somebody else has begun.
             if claims.get("nonce") != nonce or claims.get("azp", client_id) != client_id:
-                raise _NotGood("it is of another sign-in")
+                raise NotGood("it is of another sign-in")
             return self._grant(claims)
-        except _NotGood as reason:
+        except NotGood as reason:
             log.info("an id token is refused: %s", reason)
             return None
 
@@ -198,7 +198,7 @@ class AccessTokens:
             header = jwt.get_unverified_header(token)
             kind, key_id = header.get("typ", "JWT"), header.get("kid")
             if not isinstance(kind, str) or kind.casefold() not in _TYPES:
-                raise _NotGood("it is no token of this kind")
+                raise NotGood("it is no token of this kind")
             key = await self._keys.find(key_id if isinstance(key_id, str) else None)
             claims: Mapping[str, Any] = jwt.decode(
                 token,
@@ -210,11 +210,11 @@ class AccessTokens:
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
         except jwt.PyJWTError as error:
-            raise _NotGood(str(error)) from None
+            raise NotGood(str(error)) from None
         return claims
 
     def _refuse_id_token(self, token: str, claims: Mapping[str, Any]) -> None:
-        """_NotGood for a token that tells a client who somebody is, and lets nobody in: it goes to places that never
+        """NotGood for a token that tells a client who somebody is, and lets nobody in: it goes to places that never
         keep a secret, such as logs of pages. A header `at+jwt` (RFC 9068) settles it. Without one a token is taken for
         an access token unless it has a claim of id tokens; and where its audience is the id of a client, which is that
         of every id token of that client, only if it has a claim of access tokens."""
@@ -224,13 +224,13 @@ class AccessTokens:
             return
         kind, use = claims.get("typ", "Bearer"), claims.get("token_use", "access")
         if not isinstance(kind, str) or kind.casefold() not in _SHOWN_AS_ACCESS or use != "access":
-            raise _NotGood("it is no access token by its own claims")
+            raise NotGood("it is no access token by its own claims")
         if not _OF_ID_TOKENS.isdisjoint(claims):
-            raise _NotGood("it is an id token")
+            raise NotGood("it is an id token")
         named = claims.get("aud")
         audiences = {named} if isinstance(named, str) else {*named} if isinstance(named, list) else set()
         if audiences == {self._client_id} and _OF_ACCESS_TOKENS.isdisjoint(claims):
-            raise _NotGood("nothing tells it from an id token")
+            raise NotGood("nothing tells it from an id token")
 
     async def _introspected(self, token: str) -> Mapping[str, Any]:
         assert self._introspection is not None
@@ -238,28 +238,38 @@ class AccessTokens:
         audiences = claims.get("aud")
         named = [audiences] if isinstance(audiences, str) else audiences if isinstance(audiences, list) else []
         if not {*self._audiences}.intersection(name for name in named if isinstance(name, str)):
-            raise _NotGood("it is for another resource")
+            raise NotGood("it is for another resource")
         if claims.get("iss", self.issuer) != self.issuer:
-            raise _NotGood("it is of another issuer")
+            raise NotGood("it is of another issuer")
         return claims
 
     def _grant(self, claims: Mapping[str, Any]) -> Grant:
-        name, subject, expires_at = claims.get(self._claim), claims.get("sub"), claims.get("exp")
+        subject, expires_at = claims.get("sub"), claims.get("exp")
         if not isinstance(subject, str) or not subject:
-            raise _NotGood("it has no subject")
+            raise NotGood("it has no subject")
         if isinstance(expires_at, bool) or not isinstance(expires_at, int | float) or expires_at < time.time() - LEEWAY:
-            raise _NotGood("it has expired")
-        # A name is what rules, limits and files go by: it must be one word that is shown as it is.
-        if not isinstance(name, str) or not name.isascii() or not name.isprintable() or " " in name:
-            raise _NotGood(f"its claim {self._claim!r} is no name")
-        if not 0 < len(name) <= _LONGEST_NAME:
-            raise _NotGood(f"its claim {self._claim!r} is too long or empty")
-        # Anybody may register with somebody else's address; the issuer says whether it was looked at.
-        if self._claim == "email" and claims.get("email_verified") is not True:
-            raise _NotGood("its e-mail address is not verified")
-        listed = claims.get(self._groups)
-        groups = frozenset(group for group in listed if isinstance(group, str)) if isinstance(listed, list) else ()
-        return Grant(name, subject, int(expires_at), _scopes(claims), frozenset(groups), _issued_at(claims))
+            raise NotGood("it has expired")
+        name, groups = name_in(claims, self._claim), groups_in(claims, self._groups)
+        return Grant(name, subject, int(expires_at), _scopes(claims), groups, _issued_at(claims))
+
+
+def name_in(claims: Mapping[str, Any], claim: str) -> str:
+    """Who somebody is by a claim. NotGood if that is no name: it is what rules, limits and files go by, and must be one
+    word that is shown as it is."""
+    name = claims.get(claim)
+    if not isinstance(name, str) or not name.isascii() or not name.isprintable() or " " in name:
+        raise NotGood(f"its claim {claim!r} is no name")
+    if not 0 < len(name) <= _LONGEST_NAME:
+        raise NotGood(f"its claim {claim!r} is too long or empty")
+    # Anybody may register with somebody else's address; the issuer says whether it was looked at.
+    if claim == "email" and claims.get("email_verified") is not True:
+        raise NotGood("its e-mail address is not verified")
+    return name
+
+
+def groups_in(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
+    listed = claims.get(claim)
+    return frozenset(group for group in listed if isinstance(group, str)) if isinstance(listed, list) else frozenset()
 
 
 def check_oauth_settings(settings: Settings) -> None:
@@ -268,6 +278,7 @@ def check_oauth_settings(settings: Settings) -> None:
     for name, address in (
         ("CLAUDE_CODE_MCP_OAUTH_ISSUER", settings.oauth_issuer),
         ("CLAUDE_CODE_MCP_OAUTH_INTROSPECTION", settings.oauth_introspection),
+        ("CLAUDE_CODE_MCP_OAUTH_IDENTITY_PROVIDER", settings.oauth_identity_provider),
     ):
         if address is not None and not _is_safe(address):
             raise InvalidArgument(f"{name} must be an https address without a query; {address!r} is not.")
@@ -275,6 +286,11 @@ def check_oauth_settings(settings: Settings) -> None:
         _refuse_settings_of_a_provider(settings)
     if settings.oauth and importlib.util.find_spec("webauthn") is None:
         raise InvalidArgument("Passkeys need the extra: pip install 'claude-code-mcp[oauth]'.")
+    if settings.oauth_identity_provider is not None and (not settings.oauth or settings.oauth_clients_file is None):
+        raise InvalidArgument(
+            "CLAUDE_CODE_MCP_OAUTH_IDENTITY_PROVIDER needs --oauth, and CLAUDE_CODE_MCP_OAUTH_CLIENTS_FILE with the "
+            "clients that may bring its assertions."
+        )
     if settings.oauth_introspection is not None and settings.oauth_client_id is None:
         raise InvalidArgument("CLAUDE_CODE_MCP_OAUTH_CLIENT_ID is needed for the introspection of tokens.")
     if (settings.oauth or settings.oauth_issuer is not None) and settings.principal_sign_in:
@@ -332,14 +348,14 @@ def _issued_at(claims: Mapping[str, Any]) -> float:
 
 
 def _bound_to(claims: Mapping[str, Any]) -> str | None:
-    """The thumbprint of the key that a token is bound to (RFC 9449, 6); None if it is bound to nothing. _NotGood for
+    """The thumbprint of the key that a token is bound to (RFC 9449, 6); None if it is bound to nothing. NotGood for
     another binding: as a bearer token it would be worth more than its issuer has meant."""
     binding = claims.get("cnf")
     if binding is None:
         return None
     key = binding.get("jkt") if isinstance(binding, dict) and len(binding) == 1 else None
     if not isinstance(key, str) or not key:
-        raise _NotGood("it is bound to something that cannot be looked at here")
+        raise NotGood("it is bound to something that cannot be looked at here")
     return key
 
 
@@ -351,11 +367,11 @@ def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(part for part in found if isinstance(part, str)) if isinstance(found, list) else ()
 
 
-class _NotGood(Exception):
+class NotGood(Exception):
     """Why a token does not count; for the log, never with anything of the token in it."""
 
 
-class _Keys:
+class IssuerKeys:
     """The keys of an issuer, read when the first token comes."""
 
     def __init__(self, issuer: str) -> None:
@@ -365,13 +381,13 @@ class _Keys:
         self._reading = asyncio.Lock()
 
     async def find(self, key_id: str | None) -> Any:
-        """The key of this id; without one, the only key that there is. _NotGood if there is none, UpstreamUnavailable
+        """The key of this id; without one, the only key that there is. NotGood if there is none, UpstreamUnavailable
         if they cannot be read, and have not been for an hour."""
         if key_id not in self._by_id or self._age() >= _KEYS_FOR:
             async with self._reading:
                 await self._read_again(key_id)
         if key_id not in self._by_id:
-            raise _NotGood("it is signed with no key of the issuer")
+            raise NotGood("it is signed with no key of the issuer")
         return self._by_id[key_id]
 
     async def _read_again(self, key_id: str | None) -> None:
@@ -431,17 +447,17 @@ class _Introspection:
         self._asking = asyncio.Semaphore(_MOST_ASKED_AT_ONCE)
 
     async def ask(self, token: str) -> Mapping[str, Any]:
-        """What the issuer says of an active token. _NotGood for others, UpstreamUnavailable without an answer."""
+        """What the issuer says of an active token. NotGood for others, UpstreamUnavailable without an answer."""
         digest = hashlib.sha256(token.encode()).digest()
         until, claims = self._known.get(digest, (0.0, {}))
         if time.monotonic() < until:
             return claims
         if time.monotonic() < self._refused.get(digest, 0.0):
-            raise _NotGood("the issuer has said that it is not active")
+            raise NotGood("the issuer has said that it is not active")
         try:
             async with self._asking:
                 claims = await self._answer(token)
-        except _NotGood:
+        except NotGood:
             self._known.pop(digest, None)
             _keep(self._refused, digest, time.monotonic() + _INTROSPECTED_FOR)
             raise
@@ -452,7 +468,7 @@ class _Introspection:
         form = {"token": token, "token_type_hint": "access_token"}
         answer = await _get_json(self._address, form, self._client)
         if not isinstance(answer, dict) or answer.get("active") is not True:
-            raise _NotGood("the issuer says that it is not active")
+            raise NotGood("the issuer says that it is not active")
         return answer
 
 

@@ -455,6 +455,15 @@ def load_tokens(settings: Settings, principal: str = "default", *, may_be_empty:
     return tokens
 
 
+def load_clients(path: Path) -> dict[str, str]:
+    """Clients of the authorization server by their secret. InvalidArgument for weak, repeated or unreadable ones.
+    Blocks on the disk."""
+    clients: dict[str, str] = {}
+    for client_id, secret in _read_file(path).items():
+        _add(clients, client_id, secret, f"the secret of {client_id!r} in {path}")
+    return clients
+
+
 def _taken(where: str, name: str) -> InvalidArgument:
     return InvalidArgument(f"{where}: the name {name!r} is taken; every caller needs a name of its own.")
 
@@ -475,7 +484,7 @@ def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
 
 
 def _read_file(path: Path) -> dict[str, str]:
-    """The tokens in the file, by the names of their callers. InvalidArgument if the file cannot be used."""
+    """The tokens in the file, by the names of those who have them. InvalidArgument if the file cannot be used."""
     try:
         lines = read_secret(path, _LARGEST).splitlines()
     except OSError as error:
