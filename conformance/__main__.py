@@ -1,5 +1,6 @@
 """`make conformance`: the official suite on our server and on our hub, in both eras; the findings and the score."""
 
+import asyncio
 import sys
 import tempfile
 from collections import Counter
@@ -10,6 +11,12 @@ from tests.scenarios.real_clients.packages import install
 from tests.scenarios.real_clients.serving import serve_http
 from tests.support.npm import Unavailable
 
+from .authorization import (
+    own_authorization_server,
+    resource_server,
+    run_authorization_server,
+    run_with_access_token,
+)
 from .suite import ERAS, SERVER, Suite, Verdict, scores_of, table
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +37,7 @@ def main() -> int:
             assert served.url is not None
             verdicts = [suite.run_server(served.url, era, findings / era) for era in ERAS]
             verdicts.append(suite.run_tasks(served.url, findings / "tasks"))
+        verdicts += asyncio.run(_run_authorization(suite, sandbox, environment, findings))
         verdicts += [suite.run_client(era, findings / f"client-{era}", environment) for era in ERAS]
     for verdict in verdicts:
         _print_verdict(verdict)
@@ -38,6 +46,23 @@ def main() -> int:
     scores = {cell: score for verdict in verdicts for cell, score in scores_of(verdict).items()}
     print("\n".join(table(suite.version, scores)))
     return 1 if complaints else 0
+
+
+async def _run_authorization(
+    suite: Suite, sandbox: Sandbox, environment: dict[str, str], findings: Path
+) -> list[Verdict]:
+    """The scenarios on servers that want access tokens: of a provider, and of the authorization server in this one."""
+    root = sandbox.root / "authorization"
+    root.mkdir()
+    with resource_server(sandbox, environment) as (url, provider):
+        verdicts = [
+            await run_with_access_token(suite, url, provider, sandbox, era, findings / f"token-{era}") for era in ERAS
+        ]
+    async with own_authorization_server(root, _NOWHERE) as (served, device):
+        for era in ERAS:
+            output = findings / f"authorization-{era}"
+            verdicts.append(await run_authorization_server(suite, served, device, era, output))
+    return verdicts
 
 
 def _print_verdict(verdict: Verdict) -> None:

@@ -6,13 +6,14 @@ is checked both ways: a finding that is not listed fails the run, and so does a 
 that is now found for another reason.
 """
 
+import asyncio
 import json
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ LIST = Path(__file__).parent / "not_applicable.toml"
 SERVER = (sys.executable, "-m", "conformance.suite_server")
 """Our server with what the suite asks for by name; the address is added."""
 HUB = (sys.executable, "-m", "conformance.hub_client")
+AUTHORIZATION = "authorization server"
+WITH_TOKEN = "server with access tokens"
 EXTENSION = "extension"
 """Stands where the suite names the eras of a scenario, for those of an extension."""
 _PACKAGE = ("@modelcontextprotocol", "conformance")
@@ -31,7 +34,7 @@ _SECONDS = 240
 _CLIENT_SECONDS = 150
 _EVERYWHERE = "wire-schema-valid"  # stands in every scenario, whatever else the scenario is about
 _SCENARIO_LINE = re.compile(r"^ +- (\S+) \[(.+)\]$", re.MULTILINE)
-_RESULT_DIRECTORY = re.compile(r"(?:server-)?(.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
+_RESULT_DIRECTORY = re.compile(r"(?:authorization-server-|server-)?(.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +130,42 @@ class Suite:
         manifest = self.packages.script(*_PACKAGE, "package.json").read_text(encoding="utf-8")
         return str(json.loads(manifest)["version"])
 
-    def run_server(self, url: str, era: str, output: Path) -> Verdict:
+    def run_server(self, url: str, era: str, output: Path, *, subject: str = "server") -> Verdict:
         """Every scenario of an era against a server; `output` is where the suite leaves its findings."""
         # The exit code says only that something was found; the files say what.
         self._run("server", "--url", url, "--suite", "all", "--spec-version", era, output=output)
-        return self._verdict("server", era, output, self._scenarios("--server", era))
+        return self._verdict("server", era, output, self._scenarios("--server", era), subject)
+
+    async def run_authorization(
+        self,
+        issuer: str,
+        client_id: str,
+        resource: str,
+        port: int,
+        era: str,
+        output: Path,
+        allow: Callable[[str], Awaitable[None]],
+    ) -> Verdict:
+        """Every scenario of an era against an authorization server. `allow` gets the address at which a person has to
+        allow the client, and leads their browser back to `/callback` on this port."""
+        asked = ("--url", issuer, "--client-id", client_id, "--resource", resource, "--port", str(port))
+        program = self._program("authorization", *asked, "--spec-version", era, output=output)
+        process = await asyncio.create_subprocess_exec(
+            *program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(_SECONDS):
+                async for line in process.stdout:
+                    if line.startswith(f"{issuer}/".encode()):
+                        await allow(line.decode().strip())
+                await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        expected = await asyncio.to_thread(self._scenarios, "--authorization", era)
+        return Verdict(AUTHORIZATION, era, tuple(_findings(output)), {}, expected, expected)
 
     def run_tasks(self, url: str, output: Path) -> Verdict:
         """The scenarios of the tasks extension, which no era has and which are run one by one for that reason."""
@@ -153,10 +187,13 @@ class Suite:
             )
         return self._verdict("client", era, output, expected)
 
-    def _verdict(self, subject: str, era: str, output: Path, expected: frozenset[str]) -> Verdict:
-        required = self.required(subject, era)
+    def _verdict(
+        self, role: str, era: str, output: Path, expected: frozenset[str], subject: str | None = None
+    ) -> Verdict:
+        required = self.required(role, era)
         assert required <= expected, required - expected
-        return Verdict(subject, era, tuple(_findings(output)), load_exemptions(f"{subject} {era}"), expected, required)
+        exemptions = load_exemptions(f"{role} {era}")
+        return Verdict(subject or role, era, tuple(_findings(output)), exemptions, expected, required)
 
     def required(self, subject: str, era: str) -> frozenset[str]:
         """The scenarios that an era requires of a server or client."""
@@ -170,10 +207,13 @@ class Suite:
         assert found, listing
         return found
 
-    def _run(self, *arguments: str, output: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
+    def _program(self, *arguments: str, output: Path | None = None) -> list[str]:
         program = [str(self.packages.node), str(self.packages.script(*_PACKAGE, "dist", "index.js")), *arguments]
+        return [*program, *(["--output-dir", str(output)] if output is not None else [])]
+
+    def _run(self, *arguments: str, output: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
         done = subprocess.run(
-            [*program, *(["--output-dir", str(output)] if output is not None else [])],
+            self._program(*arguments, output=output),
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -211,6 +251,10 @@ def scores_of(verdict: Verdict) -> Scores:
     """In the rows that the SDKs publish theirs in."""
     if verdict.subject == "server":
         return {("Server", verdict.era): verdict.score(verdict.required)}
+    if verdict.subject == WITH_TOKEN:
+        return {("Server, with access tokens of a provider", verdict.era): verdict.score(verdict.required)}
+    if verdict.subject == AUTHORIZATION:
+        return {("Authorization server (`--oauth`)", verdict.era): verdict.score(verdict.required)}
     if verdict.subject == "client":
         signing_in = {scenario for scenario in verdict.required if scenario.startswith("auth/")}
         return {

@@ -82,9 +82,9 @@ async def _take_level(_: Context, __: types.SetLevelRequestParams) -> types.Empt
 
 async def serve(address: str) -> None:
     settings = load_settings()
-    async with Service(settings) as service:
+    callers = Callers(settings)
+    async with Service(settings, others=callers.open) as service:
         mcp_server = SuiteServer(service)
-        callers = Callers(settings)
         make_app = partial(http_app, mcp_server, settings, callers=callers)
         server = HttpServer(read_address(address), make_app, settings=settings)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)

@@ -33,9 +33,10 @@ def serve_http(
     environment: Mapping[str, str],
     token: str | None = None,
     program: tuple[str, ...] = (COMMAND, "serve", "--http"),
+    port: int | None = None,
 ) -> Iterator[Served]:
     """A server on loopback, stopped with SIGTERM at the end, which it must obey by ending well."""
-    port = free_port()
+    port = port or free_port()
     given = {
         "CLAUDE_CODE_MCP_PROFILE": "local",  # what remote callers may do is not what these tests are about
         **environment,

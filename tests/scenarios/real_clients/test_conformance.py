@@ -9,6 +9,12 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.testing import Sandbox
+from conformance.authorization import (
+    own_authorization_server,
+    resource_server,
+    run_authorization_server,
+    run_with_access_token,
+)
 from conformance.suite import (
     ERAS,
     SERVER,
@@ -22,6 +28,7 @@ from conformance.suite import (
     table,
 )
 from tests.conftest import RUN
+from tests.support.npm import Unavailable
 
 from .packages import Packages
 from .serving import Served, serve_http
@@ -61,6 +68,30 @@ def test_the_server_passes_every_scenario(suite: Suite, address: Served, tmp_pat
     verdict = suite.run_server(address.url, era, tmp_path)
     assert verdict.complaints == []
     check_readme(suite, verdict)
+
+
+async def test_the_authorization_server_passes_every_scenario(suite: Suite, tmp_path: Path, common: Sandbox) -> None:
+    (tmp_path / "served").mkdir()
+    async with own_authorization_server(tmp_path / "served", common.model_url) as (served, device):
+        for era in ERAS:
+            verdict = await run_authorization_server(suite, served, device, era, tmp_path / era)
+            assert verdict.complaints == []
+            assert verdict.expected == {"authorization-server-metadata-endpoint", "authorization-code-grant"}
+            check_readme(suite, verdict)
+
+
+@pytest.mark.soak  # the scenarios of the server once more; tests/server/oauth has clients with tokens
+async def test_a_server_with_a_provider_passes_every_scenario_too(
+    suite: Suite, common: Sandbox, with_repository: dict[str, str], tmp_path: Path
+) -> None:
+    try:
+        with resource_server(common, with_repository) as (url, provider):
+            verdicts = [await run_with_access_token(suite, url, provider, common, era, tmp_path / era) for era in ERAS]
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    for verdict in verdicts:
+        assert verdict.complaints == []
+        check_readme(suite, verdict)
 
 
 @pytest.mark.soak  # a program for each scenario; tests/server/test_tasks.py shows the same

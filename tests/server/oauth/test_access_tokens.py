@@ -123,6 +123,12 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "a name that hides something": lambda claims: sign({**claims, "sub": "ann\u202e"}),
     "a long name": lambda claims: sign({**claims, "sub": "a" * 129}),
     "a long token": lambda claims: sign({**claims, "more": "a" * (16 << 10)}),
+    "bound to a certificate": lambda claims: sign(
+        {**claims, "cnf": {"x5t#S256": "bwcK0esc3ACC3DB2Y5_lESsXE8o9ltc05O89jdN-dg2"}}
+    ),
+    "bound to a key and more": lambda claims: sign({**claims, "cnf": {"jkt": "k", "x5t#S256": "c"}}),
+    "bound to no key": lambda claims: sign({**claims, "cnf": {"jkt": ""}}),
+    "bound by no claim": lambda claims: sign({**claims, "cnf": "k"}),
     "half a token": lambda claims: sign(claims)[:-20],
     "no token": lambda _: "a.b.c",
     "nothing": lambda _: "",
@@ -133,6 +139,17 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], str]] = {
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_nothing_else_counts(issuer: Issuer, attack: str) -> None:
     assert await tokens(issuer).check(ATTACKS[attack](issuer.claims(RESOURCE))) is None
+
+
+async def test_a_token_says_which_key_it_is_bound_to_and_counts_nowhere_without_a_look_at_it(issuer: Issuer) -> None:
+    token = sign(issuer.claims(RESOURCE, cnf={"jkt": "the-thumbprint"}))
+    grant = await tokens(issuer).check(token)
+    assert grant is not None
+    assert grant.key == "the-thumbprint"
+    callers = Callers(settings(issuer))
+    callers.take_access_tokens(tokens(issuer), nobody_objects)
+    assert await callers.by_token(token) is None
+    assert await callers.by_token(sign(issuer.claims(RESOURCE))) is not None
 
 
 @pytest.mark.parametrize("verified", [True, False, "true", None], ids=str)

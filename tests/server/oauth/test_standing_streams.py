@@ -79,7 +79,7 @@ def door_of(issuer: Issuer, **more: str) -> Door:
 async def test_a_stream_ends_with_its_token_and_a_call_does_not(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access_tokens, "_LEEWAY", 0)
+    monkeypatch.setattr(access_tokens, "LEEWAY", 0)
     door = door_of(issuer)
     short, long = (sign(issuer.claims(RESOURCE, exp=int(time.time()) + left)) for left in (3, 600))
     call, other = await door.open("POST", short), await door.open("GET", long)
@@ -116,7 +116,7 @@ async def test_a_stream_ends_when_the_issuer_calls_its_token_revoked(
 async def test_a_stream_ends_with_a_token_of_this_very_server_and_with_its_person(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access_tokens, "_LEEWAY", 0)
+    monkeypatch.setattr(access_tokens, "LEEWAY", 0)
     database = database_in(tmp_path)
     people, grants = InvitedPeople(database), OAuthGrants(database)
     callers = Callers(load_settings({"CLAUDE_CODE_MCP_OAUTH": "true"}))

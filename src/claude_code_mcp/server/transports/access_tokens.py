@@ -10,6 +10,8 @@ A token is good if all of this holds; whatever cannot be said counts as not good
   that is not among them. Where the settings name an introspection endpoint, that is asked instead (RFC 7662).
 - Its issuer is that of the settings and its audience names this server (RFC 8707). It has not expired.
 - It is an access token and no id token, unless the settings say that the provider has nothing else.
+- If it is bound to a key of its client, the request proves that it is from there (`token_proofs.py`). Bound to anything
+  else, such as a certificate, it does not count: that cannot be looked at here.
 - It says who the person is, in the claim that the settings name, by a name that nobody has who is not from there.
 
 While the keys cannot be read, or the endpoint does not answer, requests are refused as unavailable and not as wrong.
@@ -23,7 +25,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeGuard
 from urllib.parse import urlsplit
 
@@ -40,7 +42,7 @@ log = logging.getLogger(__name__)
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _TYPES = frozenset({"at+jwt", "application/at+jwt", "jwt"})
 """What the header of an access token may call it. Others are made for something else, such as a sign-out."""
-_LEEWAY = 30
+LEEWAY = 30
 """Seconds by which the clocks of the two servers may differ."""
 _TIMEOUT = 10.0
 _LARGEST_ANSWER = 1 << 20
@@ -87,11 +89,13 @@ class Grant:
     groups: frozenset[str]
     issued_at: float
     """Of two tokens of somebody the one that was issued later says which groups they are in."""
+    key: str | None = None
+    """The thumbprint of the key that the token is bound to; None for a bearer token."""
 
     @property
     def counts_until(self) -> float:
         """Until when the token is good here, by a clock that may differ from the issuer's."""
-        return float(self.expires_at + _LEEWAY)
+        return float(self.expires_at + LEEWAY)
 
 
 class TokenIssuer(Protocol):
@@ -124,7 +128,7 @@ class AccessTokens:
         self._client_id = settings.oauth_client_id
         self._takes_id_tokens = settings.oauth_id_tokens
         self._introspection = _Introspection(settings) if settings.oauth_introspection is not None else None
-        self._keys = _Keys(self.issuer)
+        self._keys = IssuerKeys(self.issuer)
         self._metadata: Mapping[str, Any] | UpstreamUnavailable = {}
         self._metadata_until = float("-inf")
         self._reading_metadata = asyncio.Lock()
@@ -147,11 +151,12 @@ class AccessTokens:
             return None
         try:
             if self._introspection is not None:
-                return self._grant(await self._introspected(token))
-            claims = await self._signed(token)
-            self._refuse_id_token(token, claims)
-            return self._grant(claims)
-        except _NotGood as reason:
+                claims = await self._introspected(token)
+            else:
+                claims = await self._signed(token)
+                self._refuse_id_token(token, claims)
+            return replace(self._grant(claims), key=_bound_to(claims))
+        except NotGood as reason:
             log.info("an access token is refused: %s", reason)
             return None
         except UpstreamUnavailable as error:
@@ -166,9 +171,9 @@ class AccessTokens:
             claims = await self._signed(id_token, [client_id])
             # It must have been given for this very sign-in, and not for one that somebody else has begun.
             if claims.get("nonce") != nonce or claims.get("azp", client_id) != client_id:
-                raise _NotGood("it is of another sign-in")
+                raise NotGood("it is of another sign-in")
             return self._grant(claims)
-        except _NotGood as reason:
+        except NotGood as reason:
             log.info("an id token is refused: %s", reason)
             return None
 
@@ -202,7 +207,7 @@ class AccessTokens:
             header = jwt.get_unverified_header(token)
             kind, key_id = header.get("typ", "JWT"), header.get("kid")
             if not isinstance(kind, str) or kind.casefold() not in _TYPES:
-                raise _NotGood("it is no token of this kind")
+                raise NotGood("it is no token of this kind")
             key = await self._keys.find(key_id if isinstance(key_id, str) else None)
             claims: Mapping[str, Any] = jwt.decode(
                 token,
@@ -210,15 +215,15 @@ class AccessTokens:
                 algorithms=[*ALGORITHMS],
                 audience=[*(audiences or self._audiences)],
                 issuer=self.issuer,
-                leeway=_LEEWAY,
+                leeway=LEEWAY,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
         except jwt.PyJWTError as error:
-            raise _NotGood(str(error)) from None
+            raise NotGood(str(error)) from None
         return claims
 
     def _refuse_id_token(self, token: str, claims: Mapping[str, Any]) -> None:
-        """_NotGood for a token that tells a client who somebody is, and lets nobody in: it goes to places that never
+        """NotGood for a token that tells a client who somebody is, and lets nobody in: it goes to places that never
         keep a secret, such as logs of pages. A header `at+jwt` (RFC 9068) settles it. Without one a token is taken for
         an access token unless it has a claim of id tokens; and where its audience is the id of a client, which is that
         of every id token of that client, only if it has a claim of access tokens."""
@@ -228,13 +233,13 @@ class AccessTokens:
             return
         kind, use = claims.get("typ", "Bearer"), claims.get("token_use", "access")
         if not isinstance(kind, str) or kind.casefold() not in _SHOWN_AS_ACCESS or use != "access":
-            raise _NotGood("it is no access token by its own claims")
+            raise NotGood("it is no access token by its own claims")
         if not _OF_ID_TOKENS.isdisjoint(claims):
-            raise _NotGood("it is an id token")
+            raise NotGood("it is an id token")
         named = claims.get("aud")
         audiences = {named} if isinstance(named, str) else {*named} if isinstance(named, list) else set()
         if audiences == {self._client_id} and _OF_ACCESS_TOKENS.isdisjoint(claims):
-            raise _NotGood("nothing tells it from an id token")
+            raise NotGood("nothing tells it from an id token")
 
     async def _introspected(self, token: str) -> Mapping[str, Any]:
         assert self._introspection is not None
@@ -242,32 +247,38 @@ class AccessTokens:
         audiences = claims.get("aud")
         named = [audiences] if isinstance(audiences, str) else audiences if isinstance(audiences, list) else []
         if not {*self._audiences}.intersection(name for name in named if isinstance(name, str)):
-            raise _NotGood("it is for another resource")
+            raise NotGood("it is for another resource")
         if claims.get("iss", self.issuer) != self.issuer:
-            raise _NotGood("it is of another issuer")
+            raise NotGood("it is of another issuer")
         return claims
 
     def _grant(self, claims: Mapping[str, Any]) -> Grant:
-        name, subject, expires_at = claims.get(self._claim), claims.get("sub"), claims.get("exp")
+        subject, expires_at = claims.get("sub"), claims.get("exp")
         if not isinstance(subject, str) or not subject:
-            raise _NotGood("it has no subject")
-        if (
-            isinstance(expires_at, bool)
-            or not isinstance(expires_at, int | float)
-            or expires_at < time.time() - _LEEWAY
-        ):
-            raise _NotGood("it has expired")
-        # A name is what rules, limits and files go by: it must be one word that is shown as it is.
-        if not isinstance(name, str) or not name.isascii() or not name.isprintable() or " " in name:
-            raise _NotGood(f"its claim {self._claim!r} is no name")
-        if not 0 < len(name) <= _LONGEST_NAME:
-            raise _NotGood(f"its claim {self._claim!r} is too long or empty")
-        # Anybody may register with somebody else's address; the issuer says whether it was looked at.
-        if self._claim == "email" and claims.get("email_verified") is not True:
-            raise _NotGood("its e-mail address is not verified")
-        listed = claims.get(self._groups)
-        groups = frozenset(group for group in listed if isinstance(group, str)) if isinstance(listed, list) else ()
-        return Grant(name, subject, int(expires_at), _scopes(claims), frozenset(groups), _issued_at(claims))
+            raise NotGood("it has no subject")
+        if isinstance(expires_at, bool) or not isinstance(expires_at, int | float) or expires_at < time.time() - LEEWAY:
+            raise NotGood("it has expired")
+        name, groups = name_in(claims, self._claim), groups_in(claims, self._groups)
+        return Grant(name, subject, int(expires_at), _scopes(claims), groups, _issued_at(claims))
+
+
+def name_in(claims: Mapping[str, Any], claim: str) -> str:
+    """Who somebody is by a claim. NotGood if that is no name: it is what rules, limits and files go by, and must be one
+    word that is shown as it is."""
+    name = claims.get(claim)
+    if not isinstance(name, str) or not name.isascii() or not name.isprintable() or " " in name:
+        raise NotGood(f"its claim {claim!r} is no name")
+    if not 0 < len(name) <= _LONGEST_NAME:
+        raise NotGood(f"its claim {claim!r} is too long or empty")
+    # Anybody may register with somebody else's address; the issuer says whether it was looked at.
+    if claim == "email" and claims.get("email_verified") is not True:
+        raise NotGood("its e-mail address is not verified")
+    return name
+
+
+def groups_in(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
+    listed = claims.get(claim)
+    return frozenset(group for group in listed if isinstance(group, str)) if isinstance(listed, list) else frozenset()
 
 
 def check_oauth_settings(settings: Settings) -> None:
@@ -276,6 +287,7 @@ def check_oauth_settings(settings: Settings) -> None:
     for name, address in (
         ("CLAUDE_CODE_MCP_OAUTH_ISSUER", settings.oauth_issuer),
         ("CLAUDE_CODE_MCP_OAUTH_INTROSPECTION", settings.oauth_introspection),
+        ("CLAUDE_CODE_MCP_OAUTH_IDENTITY_PROVIDER", settings.oauth_identity_provider),
     ):
         if address is not None and not _is_safe(address):
             raise InvalidArgument(f"{name} must be an https address without a query; {address!r} is not.")
@@ -283,6 +295,11 @@ def check_oauth_settings(settings: Settings) -> None:
         _refuse_settings_of_a_provider(settings)
     if settings.oauth and importlib.util.find_spec("webauthn") is None:
         raise InvalidArgument(f"Passkeys need the extra `oauth`: {extra_command('oauth')}")
+    if settings.oauth_identity_provider is not None and (not settings.oauth or settings.oauth_clients_file is None):
+        raise InvalidArgument(
+            "CLAUDE_CODE_MCP_OAUTH_IDENTITY_PROVIDER needs --oauth, and CLAUDE_CODE_MCP_OAUTH_CLIENTS_FILE with the "
+            "clients that may bring its assertions."
+        )
     if settings.oauth_introspection is not None and settings.oauth_client_id is None:
         raise InvalidArgument("CLAUDE_CODE_MCP_OAUTH_CLIENT_ID is needed for the introspection of tokens.")
     if (settings.oauth or settings.oauth_issuer is not None) and settings.principal_sign_in:
@@ -300,6 +317,7 @@ def _refuse_settings_of_a_provider(settings: Settings) -> None:
         ("AUDIENCE", settings.oauth_audience),
         ("SCOPES", settings.oauth_scopes),
         ("ID_TOKENS", settings.oauth_id_tokens),
+        ("DPOP", settings.oauth_dpop != "accept"),
         ("INTROSPECTION", settings.oauth_introspection),
         ("CLIENT_ID", settings.oauth_client_id),
     ):
@@ -338,6 +356,18 @@ def _issued_at(claims: Mapping[str, Any]) -> float:
     return min(float(found), now) if isinstance(found, int | float) and not isinstance(found, bool) else now
 
 
+def _bound_to(claims: Mapping[str, Any]) -> str | None:
+    """The thumbprint of the key that a token is bound to (RFC 9449, 6); None if it is bound to nothing. NotGood for
+    another binding: as a bearer token it would be worth more than its issuer has meant."""
+    binding = claims.get("cnf")
+    if binding is None:
+        return None
+    key = binding.get("jkt") if isinstance(binding, dict) and len(binding) == 1 else None
+    if not isinstance(key, str) or not key:
+        raise NotGood("it is bound to something that cannot be looked at here")
+    return key
+
+
 def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:
     """`scope` by RFC 9068, or `scp` as some providers have it, as a text or a list."""
     found = claims.get("scope", claims.get("scp", ""))
@@ -346,11 +376,11 @@ def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(part for part in found if isinstance(part, str)) if isinstance(found, list) else ()
 
 
-class _NotGood(Exception):
+class NotGood(Exception):
     """Why a token does not count; for the log, never with anything of the token in it."""
 
 
-class _Keys:
+class IssuerKeys:
     """The keys of an issuer, read when the first token comes."""
 
     def __init__(self, issuer: str) -> None:
@@ -360,13 +390,13 @@ class _Keys:
         self._reading = asyncio.Lock()
 
     async def find(self, key_id: str | None) -> Any:
-        """The key of this id; without one, the only key that there is. _NotGood if there is none, UpstreamUnavailable
+        """The key of this id; without one, the only key that there is. NotGood if there is none, UpstreamUnavailable
         if they cannot be read, and have not been for an hour."""
         if key_id not in self._by_id or self._age() >= _KEYS_FOR:
             async with self._reading:
                 await self._read_again(key_id)
         if key_id not in self._by_id:
-            raise _NotGood("it is signed with no key of the issuer")
+            raise NotGood("it is signed with no key of the issuer")
         return self._by_id[key_id]
 
     async def _read_again(self, key_id: str | None) -> None:
@@ -430,17 +460,17 @@ class _Introspection:
         return _digest(token) in self._known
 
     async def ask(self, token: str) -> Mapping[str, Any]:
-        """What the issuer says of an active token. _NotGood for others, UpstreamUnavailable without an answer."""
+        """What the issuer says of an active token. NotGood for others, UpstreamUnavailable without an answer."""
         digest = _digest(token)
         until, claims = self._known.get(digest, (0.0, {}))
         if time.monotonic() < until:
             return claims
         if time.monotonic() < self._refused.get(digest, 0.0):
-            raise _NotGood("the issuer has said that it is not active")
+            raise NotGood("the issuer has said that it is not active")
         try:
             async with self._asking:
                 claims = await self._answer(token)
-        except _NotGood:
+        except NotGood:
             self._known.pop(digest, None)
             _keep(self._refused, digest, time.monotonic() + _INTROSPECTED_FOR)
             raise
@@ -451,7 +481,7 @@ class _Introspection:
         form = {"token": token, "token_type_hint": "access_token"}
         answer = await _get_json(self._address, form, self._client)
         if not isinstance(answer, dict) or answer.get("active") is not True:
-            raise _NotGood("the issuer says that it is not active")
+            raise NotGood("the issuer says that it is not active")
         return answer
 
 

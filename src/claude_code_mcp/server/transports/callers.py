@@ -42,6 +42,7 @@ from ...store.watched_files import WatchedFile, facts_of
 from .access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
 from .people import Admit, Assign, People, Returning, check_proxy_settings, is_person
 from .running_calls import AccessUntil, FailureLimit, RunningCalls, caller_address
+from .token_proofs import TokenProofs
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,8 @@ class Callers:
         """Checks the tokens of the operator's issuer; None without one."""
         self.proxied: People | None = None
         """Those whom a trusted proxy has let in."""
+        self.proofs: TokenProofs | None = None
+        """Looks at tokens that are bound to keys; None if no such token counts here."""
         self._unknown_tokens = FailureLimit(_MOST_UNKNOWN_TOKENS)
         self._doubted = asyncio.Lock()
         """Held while the issuer is asked about a token of an address with too many that are nobody's."""
@@ -188,6 +191,8 @@ class Callers:
         """Whose access token this is, and until when; nobody's if it is not good, or if its name cannot be let in."""
         grant = await self._check(token, tokens)
         if grant is None:
+            return None, None
+        if not (self.proofs.accept(token, grant) if self.proofs is not None else grant.key is None):
             return None, None
         found = await people.let_in(grant, grant.expires_at)
 
@@ -466,6 +471,15 @@ def load_tokens(settings: Settings, principal: str = "default", *, may_be_empty:
     return tokens
 
 
+def load_clients(path: Path) -> dict[str, str]:
+    """Clients of the authorization server by their secret. InvalidArgument for weak, repeated or unreadable ones.
+    Blocks on the disk."""
+    clients: dict[str, str] = {}
+    for client_id, secret in _read_file(path).items():
+        _add(clients, client_id, secret, f"the secret of {client_id!r} in {path}")
+    return clients
+
+
 def _taken(where: str, name: str) -> InvalidArgument:
     return InvalidArgument(f"{where}: the name {name!r} is taken; every caller needs a name of its own.")
 
@@ -486,7 +500,7 @@ def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
 
 
 def _read_file(path: Path) -> dict[str, str]:
-    """The tokens in the file, by the names of their callers. InvalidArgument if the file cannot be used."""
+    """The tokens in the file, by the names of those who have them. InvalidArgument if the file cannot be used."""
     try:
         lines = read_secret(path, _LARGEST).splitlines()
     except OSError as error:

@@ -47,6 +47,7 @@ from .callers import SCOPE, Callers, CallerTokens
 from .http_streams import OpenStreams, response_streams
 from .people import ProxyUsers
 from .running_calls import RunningCalls
+from .token_proofs import TokenProofs
 
 log = logging.getLogger(__name__)
 
@@ -445,16 +446,21 @@ def http_app(
         routes.append(Route("/register", _no_registration, methods=["GET", "POST"]))
     if metrics is not None:
         routes.append(metrics_route(metrics, settings, callers, security, audit_refusal))
+    auth = _auth(settings, address, resource) if callers.required else None
     app = server.streamable_http_app(
         streamable_http_path=PATH,
         host=address.host,
         transport_security=security,
-        auth=_auth(settings, address, resource) if callers.required else None,
+        auth=auth,
         token_verifier=CallerTokens(callers, resource, audit_refusal, settings.oauth_scopes)
         if callers.required
         else None,
         custom_starlette_routes=[*routes, *more],  # type: ignore[list-item]  # Starlette takes any route
     )
+    if settings.oauth_issuer is not None and auth is not None:
+        wanted = settings.oauth_dpop
+        callers.proofs = TokenProofs(resource, required=wanted != "accept", nonces=wanted == "nonce")
+        callers.proofs.serve(app, auth)
     app.add_middleware(mcp_server.streams.middleware)
     app.add_middleware(response_streams)
     app.add_middleware(callers.running.middleware)  # the outermost: it ends the others
