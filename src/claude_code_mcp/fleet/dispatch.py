@@ -136,7 +136,11 @@ class Dispatch:
             # As for one that does not exist: nobody can find out which ids are in use.
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id) from None
         except HeldElsewhere as taken:
-            return self._present(taken.holding.machine, gone), Taken()
+            chosen = self._present(taken.holding.machine, gone)
+            if not taken.holding.arriving:
+                return chosen, Taken()
+            # Given to that machine by somebody who died, or is at it just now: it is asked for the rest, once or twice.
+            holding = taken.holding
         request = taking_request(session_id, principal)
         try:
             reply = await self._connection.client.request(names.opening(chosen.id), request, timeout=_TAKING_SECONDS)
@@ -245,7 +249,7 @@ class Dispatch:
         if source is not None:
             # If the other one has it after all, or this one is gone as well, that stays as it is.
             with suppress(HeldElsewhere, PermissionDenied, NatsError, TimeoutError):
-                await self._fleet.give(session_id, principal, source.id)
+                await self._fleet.give_back(session_id, principal, source.id)
                 problem += f" It stays on machine {source.name}."
         raise MachineUnavailable(f"The session was not moved. {problem}", machine=goal.id)
 
@@ -393,6 +397,9 @@ async def _listed(link: MachineLink, params: Mapping[str, Any]) -> dict[str, Any
     rows: list[Any] = []
     result: dict[str, Any] = {}
     while len(rows) < wanted:
+    if taken.older_tree:
+        structured["olderTree"] = taken.older_tree
+        notices.append(taken.older_tree)
         part = {**arguments, "offset": len(rows), "limit": min(wanted - len(rows), merged_results.MOST_OF_ONE)}
         result = await link.request("tools/call", {**params, "arguments": part})
         structured = result.get("structuredContent") or {}
