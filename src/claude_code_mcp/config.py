@@ -275,6 +275,9 @@ class Settings(BaseModel):
     )
     """Where the working trees of sessions are checked out that come from another machine of the fleet, each into a
     directory of its own."""
+    fleet_wait_ms: int = Field(120_000, ge=0, validation_alias=f"{_OWN}FLEET_WAIT_MS")
+    """How long a new session waits at a gateway while all machines that fit are full, before it is refused with
+    `LIMIT_REACHED`; 0 refuses it at once."""
     toolsets: tuple[Toolset, ...] = Field(TOOLSETS, validation_alias=f"{_OWN}TOOLSETS")
     """The families of tools that are offered, separated by commas: `sessions`, `code`, `query`, `care` (rename, tag,
     pin, archive, fork, export and delete sessions, their worktrees and checkpoints, and what they cost), `hub` (the

@@ -19,6 +19,7 @@ from .fleet.connection import FleetConnection
 from .fleet.gateway import Gateway
 from .fleet.machines import Membership
 from .fleet.ownership import OwnershipBucket
+from .fleet.placement_queue import PlacementQueue
 from .fleet.routing import LiveFleet, choose_machine
 from .model.caller import LOCAL
 from .server.server import McpServer
@@ -112,7 +113,9 @@ async def serving_gateway(
     callers = await asyncio.to_thread(shared_callers, settings, http)
     async with Membership(connection).followed() as membership:
         ownership = await OwnershipBucket.opened(connection)
-        gateway = Gateway(connection, LiveFleet(membership, ownership), choose_machine, settings)
+        fleet = LiveFleet(membership, ownership)
+        queue = PlacementQueue(fleet.machines, fleet.changed, settings.fleet_wait_ms / 1000)
+        gateway = Gateway(connection, fleet, choose_machine, settings, queue.place)
         gateway.service.start_task(gateway.follow_machines())
         shared = at.opened()
 

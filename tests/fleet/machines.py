@@ -56,9 +56,11 @@ class Holdings:
         self._ledger, self._machine = ledger, machine
         self.known: dict[str, Held] = {}
 
-    async def claim(self, session_id: str, _principal: str) -> Held:
+    async def claim(self, session_id: str, _principal: str, *, taking: bool = False) -> Held:
         self.known[session_id] = self._ledger.claim(session_id, self._machine)
         return self.known[session_id]
+
+    async def arrived(self, holding: Any) -> None: ...
 
     async def release(self, holding: Any) -> None:
         self.known.pop(holding.session_id)

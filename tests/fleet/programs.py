@@ -74,11 +74,14 @@ class NamedFleet:
 
     async def holder(self, session_id: str) -> str | None:
         with suppress(KeyNotFoundError):
-            return str(json.loads((await self._sessions.get(session_id)).value or b"{}")["machine"])
+            value = json.loads((await self._sessions.get(session_id)).value or b"{}")
+            return "" if value.get("arriving") else str(value["machine"])
         return None
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
         """The machine writes down itself that it has the session."""
+
+    async def give_back(self, session_id: str, principal: str, machine_id: str) -> None: ...
 
     async def take_back(self, holding: Holding) -> None: ...
 

@@ -285,7 +285,7 @@ async def test_a_stolen_key_is_refused_everything_but_its_own(
         names.entry(names.SESSIONS, "s1"): False,
         names.entry(names.RECORDS, "s1"): False,
         names.entry(names.MEMBERS, own): False,
-        names.entry(names.QUEUE, "q"): False,
+        names.entry(names.KEYS, "k"): False,
         names.transcript("s1"): False,
         f"$O.{names.TREES}.C.x": False,
         names.opening(own): False,

@@ -12,19 +12,21 @@ from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import FleetConnection, connect
 from claude_code_mcp.fleet.engine import Running
 from claude_code_mcp.fleet.ownership import Keeper, KeptSecrets, OwnershipBucket
+from claude_code_mcp.fleet.records import RecordStore
 from claude_code_mcp.fleet.tickets import new_seed
 from claude_code_mcp.fleet.transcripts import LostSession
 from claude_code_mcp.model.caller import LOCAL, LOCAL_CALLER
 from claude_code_mcp.model.events import QuestionOpened
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.outcome import State
+from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.store.cost_table import Grouping
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import agent, script, tool
 from tests.sessions.support import end_of, event, run, say
 from tests.sessions.worktree_support import git, repository
 
-from .machines import Ledger, machine
+from .machines import Ledger, OpenSeal, machine
 from .test_trees import contents, state
 
 
@@ -238,3 +240,35 @@ async def test_a_session_at_work_is_given_away_only_when_it_may_be_interrupted(
         assert given.tree is not None
         assert (await turn.outcome()).code == "interrupted"
         assert (await one.records.read(turn.session.id)).questions == ()
+
+
+async def test_a_machine_that_was_restarted_keeps_the_tree_and_says_when_it_is_older_than_the_conversation(
+    fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    ledger, source = Ledger(), repository(tmp_path / "source")
+    async with (
+        machine("one", fleet, ledger, tmp_path, model.url) as one,
+        machine("two", fleet, ledger, tmp_path, model.url) as two,
+    ):
+        session, _ = await run(one.service, script("go", "yes"), SessionOptions(cwd=str(source)))
+        await one.mover.saved(session.id)
+        await one.replica.complete(session.id)
+        before = await one.records.read(session.id)
+        assert before.tree is not None
+        assert not before.tree_behind
+        # The next process of this machine has saved nothing yet, and a turn begins in it.
+        restarted = RecordStore(fleet, database_in(tmp_path / "one" / "state"), OpenSeal())
+        restarted.trees_behind.add(session.id)
+        record = before.record.model_copy(update={"revision": before.record.revision + 1})
+        await restarted.put(record, one.holdings.known[session.id])
+        after = await one.records.read(session.id)
+        assert after.tree == before.tree
+        assert after.tree_behind
+        # It dies when the turn has ended, and its files were not saved.
+        ledger.release(session.id)
+        adopted = await two.mover.take(session.id, LOCAL, str(tmp_path / "there"))
+        assert adopted.tree_behind
+        assert adopted.without_tree is None
+        assert not adopted.turn_lost
+        assert contents(tmp_path / "there") == contents(source)
+        assert not (await two.records.read(session.id)).tree_behind, "it is said once"

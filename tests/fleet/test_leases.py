@@ -23,6 +23,7 @@ from claude_code_mcp.fleet.leases import (
     LeaseLapsed,
     MachineInUse,
     MachineLease,
+    StillArriving,
 )
 from claude_code_mcp.fleet.ownership import OwnershipBucket
 from tests.support.ports import free_port
@@ -245,6 +246,40 @@ async def test_a_take_over_that_has_begun_fails_when_the_holder_is_back(fleet: F
         assert a.valid(holding)
 
 
+async def test_a_session_that_was_given_is_not_used_before_it_has_arrived(fleet: FleetConnection) -> None:
+    bucket = await OwnershipBucket.opened(fleet)
+    first = await bucket.claim("s1", "alice", "a")
+    await bucket.release(first)
+    given = await bucket.give("s1", "alice", "b")
+    assert given is not None
+    assert (given.machine, given.arriving, given.epoch) == ("b", True, 2)
+    async with machine(fleet, "b") as (b, _, _):
+        # As when a message comes before it was taken, or after a restart in the middle of that.
+        with pytest.raises(StillArriving):
+            await b.claim("s1", "alice")
+        taking = await b.claim("s1", "alice", taking=True)
+        with pytest.raises(StillArriving):
+            await b.claim("s1", "alice")
+        assert (await bucket.confirm(taking)).arriving, "a lapse in between changes nothing"
+        assert not (await b.arrived(taking)).arriving
+        assert (await b.claim("s1", "alice")).epoch == taking.epoch == 3
+        assert await bucket.last("s1") == b.held("s1")
+        await b.release(taking)
+        with pytest.raises(HeldElsewhere):
+            await b.arrived(taking)
+
+
+async def test_a_session_is_given_back_only_if_nobody_has_it(fleet: FleetConnection) -> None:
+    bucket = await OwnershipBucket.opened(fleet)
+    await bucket.release(await bucket.claim("s1", "alice", "a"))
+    await bucket.give_back("s1", "alice", "a")
+    back = await bucket.read("s1")
+    assert back is not None
+    assert (back.machine, back.arriving) == ("a", False), "it has all of it"
+    with pytest.raises(HeldElsewhere):
+        await bucket.give_back("s1", "alice", "b")
+
+
 async def test_an_entry_that_expired_at_the_server_is_a_lapse_whatever_the_clock_says(fleet: FleetConnection) -> None:
     async with machine(fleet, "a") as (a, turns, lease):
         holding = await a.claim("s1", "alice")
@@ -277,7 +312,8 @@ class GuardedOwnership:
 
     def __init__(self, bucket: OwnershipBucket) -> None:
         self._bucket = bucket
-        self.read, self.claim, self.release = bucket.read, bucket.claim, bucket.release
+        self.read, self.claim, self.arrived = bucket.read, bucket.claim, bucket.arrived
+        self.release = bucket.release
         self.begun: list[str] = []
         self.running: set[str] = set()
         self.let_through = asyncio.Semaphore(0)

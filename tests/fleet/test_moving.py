@@ -172,6 +172,9 @@ class HeldFleet(NamedFleet):
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
         return await self._bucket.give(session_id, principal, machine_id)
 
+    async def give_back(self, session_id: str, principal: str, machine_id: str) -> None:
+        await self._bucket.give_back(session_id, principal, machine_id)
+
     async def take_back(self, holding: Holding) -> None:
         await self._bucket.release(holding)
 
@@ -207,7 +210,7 @@ class Handover:
         await self.let_through.wait()
         if self.refuse is not None:
             raise self.refuse
-        await self.bucket.claim(session_id, principal, "b", only_given=True)
+        await self.bucket.arrived(await self.bucket.claim(session_id, principal, "b", only_given=True, taking=True))
         return Taken()
 
     async def move(self, to: str = "b") -> types.CallToolResult:
@@ -285,6 +288,36 @@ async def test_a_move_that_is_cut_off_leaves_a_session_that_can_be_moved_again(
         assert not (await at.move()).is_error
         assert await at.holder() == "b"
         assert at.calls == ["a claude_manage_session"], "nobody is there to be asked for it a second time"
+
+
+async def test_a_session_that_a_dead_gateway_has_given_away_is_taken_with_its_next_message(
+    engine: Running, fleet: FleetConnection
+) -> None:
+    """The gateway was killed between giving it to machine b and asking b to take it."""
+
+    async def alive(machine_id: str) -> bool:
+        return True
+
+    async with handover(engine, fleet) as at:
+        # A lease of its own would end while the test waits.
+        at.bucket._alive = alive  # type: ignore[method-assign]
+        held = await at.bucket.read(at.session_id)
+        assert held is not None
+        await at.bucket.release(held)
+        assert await at.bucket.give(at.session_id, "local", "b") is not None
+        asked = await at.client.call_tool("claude_get_status", {"sessionId": at.session_id})
+        assert asked.is_error
+        assert "No machine holds" in str(asked.content), "b is not asked for what it does not have"
+        at.refuse = SessionBusy("its policy says no")
+        at.let_through.set()
+        refused = await at.client.call_tool("claude_send_message", {"sessionId": at.session_id, "message": "x"})
+        assert "its policy says no" in str(refused.content)
+        assert await at.holder() is None, "it is free for another machine"
+        await at.bucket.give(at.session_id, "local", "b")
+        at.refuse = None
+        sent = await at.client.call_tool("claude_send_message", {"sessionId": at.session_id, "message": "x"})
+        assert not sent.is_error
+        assert (at.calls, await at.holder()) == (["b claude_send_message"], "b")
 
 
 async def test_a_machine_that_is_gone_or_unknown_is_refused_before_anything_is_given_away(

@@ -235,6 +235,7 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
 
 async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, place: "GatewayPlace") -> None:
     from ..fleet.host import keeping  # noqa: PLC0415
+    from ..fleet.ownership import KeptOwnership  # noqa: PLC0415
     from ..fleet.tickets import connect_credentials, credentials_seed  # noqa: PLC0415
     from ..fleet_app import serving_gateway  # noqa: PLC0415
 
@@ -244,10 +245,11 @@ async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, 
     try:
         replicas = 3 if len(settings.fleet_nats.split(",")) >= 3 else 1
         seed = await asyncio.to_thread(credentials_seed, settings.fleet_creds)
-        async with keeping(connection, seed, replicas) as ownership:
+        async with keeping(connection, seed, replicas):
             machine = _machine(arguments, settings, machine_id, await asyncio.to_thread(_cli_version, settings))
             async with (
-                _machine_at_work(settings, connection, machine, ownership),
+                # By way of the keeper, as every machine: it may take what was given to it, and nothing else.
+                _machine_at_work(settings, connection, machine, KeptOwnership(connection, machine_id)),
                 serving_gateway(connection, settings, place, arguments.http) as gateway,
             ):
                 print(f"The fleet is up; this machine is {machine.name} ({machine.id}).")

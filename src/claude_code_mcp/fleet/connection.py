@@ -216,7 +216,7 @@ async def create_stores(connection: FleetConnection, replicas: int = 1) -> None:
             num_replicas=replicas,
         )
     )
-    for bucket in (names.SESSIONS, names.RECORDS, names.MEMBERS, names.QUEUE):
+    for bucket in (names.SESSIONS, names.RECORDS, names.MEMBERS):
         await js.create_key_value(KeyValueConfig(bucket=bucket, history=1, replicas=replicas))
     await js.create_key_value(KeyValueConfig(bucket=names.KEYS, ttl=KEY_SECONDS, history=1, replicas=replicas))
     await js.create_object_store(names.TREES, config=ObjectStoreConfig(replicas=replicas))

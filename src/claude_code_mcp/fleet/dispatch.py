@@ -7,7 +7,8 @@ another one with its next message, before that is sent there.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -31,6 +32,8 @@ from .merged_results import Silent
 from .routing import FleetView, Goal, MachineIdentity, PlacementRequest, RequestRoute, find_machine, route, with_machine
 
 Choose = Callable[[Sequence[Any], PlacementRequest], MachineIdentity]
+Place = Callable[[PlacementRequest, Callable[[int, int], Awaitable[None]]], Awaitable[MachineIdentity]]
+"""Chooses a machine for a new session, and waits for one if need be; takes what is to hear of its position."""
 _CAPABILITIES = types.CLIENT_CAPABILITIES_META_KEY
 _ENVELOPE = frozenset({types.PROTOCOL_VERSION_META_KEY, types.CLIENT_INFO_META_KEY, _CAPABILITIES})
 _TAKING_SECONDS = 55.0
@@ -40,10 +43,14 @@ _TAKING_SECONDS = 55.0
 class Dispatch:
     """Has machines answer the requests of all clients of one gateway."""
 
-    def __init__(self, connection: FleetConnection, fleet: FleetView, choose: Choose) -> None:
+    def __init__(
+        self, connection: FleetConnection, fleet: FleetView, choose: Choose, place: Place | None = None
+    ) -> None:
+        """Without `place` a new session is refused where `choose` refuses it."""
         self._connection = connection
         self._fleet = fleet
         self._choose = choose
+        self._place = place
         self._moving: dict[str, MachineIdentity] = {}
         """Session → the machine that it is being moved to."""
         self.leaving = False
@@ -80,7 +87,7 @@ class Dispatch:
                 return await self._holder(client, context, target.key)
             case Goal.NEW:
                 assert target.placement is not None
-                return await self._chosen(machines, target.placement, target.message_key)
+                return await self._chosen(context, target.placement, target.message_key)
             case Goal.MACHINE if target.key or len(machines) > 1:
                 return find_machine(machines, target.key)
         return machines[0]
@@ -91,19 +98,17 @@ class Dispatch:
             raise UpstreamUnavailable("No machine of the fleet is there now.")
         return machines
 
-    async def _chosen(
-        self, machines: Sequence[MachineIdentity], placement: PlacementRequest, key: str | None
-    ) -> MachineIdentity:
+    async def _chosen(self, context: Context, placement: PlacementRequest, key: str | None) -> MachineIdentity:
         """A machine for a new session: with a message key always the one that was chosen first for that key."""
         if key is None:
-            return self._choose(machines, placement)
+            return await self._placed(context, placement)
         bucket = await self._connection.jetstream.key_value(names.KEYS)
         name = hashlib.sha256(f"{placement.principal}\0{key}".encode()).hexdigest()
         try:
             # Looked for before a machine is chosen: all may be full by now, and a repeated call needs no room.
             first = await bucket.get(name)
         except KeyNotFoundError:
-            chosen = self._choose(machines, placement)
+            chosen = await self._placed(context, placement)
             with suppress(KeyWrongLastSequenceError):
                 await bucket.create(name, chosen.id.encode())
                 return chosen
@@ -114,6 +119,16 @@ class Dispatch:
             f"The call with this messageKey went to machine {machine_id}, which is not there now; whether it was done "
             "is not known.",
         )
+
+    async def _placed(self, context: Context, placement: PlacementRequest) -> MachineIdentity:
+        if self._place is None:
+            return self._choose(self._machines(), placement)
+        steps = itertools.count(1)
+
+        async def report(position: int, length: int) -> None:
+            await _report_progress(context, next(steps), f"Waiting for a machine: number {position} of {length}.")
+
+        return await self._place(placement, report)
 
     async def _holder(self, client: GatewayClient, context: Context, session_id: str) -> MachineIdentity:
         """The machine that holds a session or, if none ever did, the one that has it on its disk. Raises
@@ -136,7 +151,11 @@ class Dispatch:
             # As for one that does not exist: nobody can find out which ids are in use.
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id) from None
         except HeldElsewhere as taken:
-            return self._present(taken.holding.machine, gone), Taken()
+            chosen = self._present(taken.holding.machine, gone)
+            if not taken.holding.arriving:
+                return chosen, Taken()
+            # Given to that machine by somebody who died, or is at it just now: it is asked for the rest, once or twice.
+            holding = taken.holding
         request = taking_request(session_id, principal)
         try:
             reply = await self._connection.client.request(names.opening(chosen.id), request, timeout=_TAKING_SECONDS)
@@ -245,7 +264,7 @@ class Dispatch:
         if source is not None:
             # If the other one has it after all, or this one is gone as well, that stays as it is.
             with suppress(HeldElsewhere, PermissionDenied, NatsError, TimeoutError):
-                await self._fleet.give(session_id, principal, source.id)
+                await self._fleet.give_back(session_id, principal, source.id)
                 problem += f" It stays on machine {source.name}."
         raise MachineUnavailable(f"The session was not moved. {problem}", machine=goal.id)
 
@@ -378,6 +397,9 @@ def _with_losses(result: dict[str, Any], taken: Taken) -> dict[str, Any]:
     if taken.without_tree:
         structured["withoutTree"] = taken.without_tree
         notices.append(f"The session goes on in an empty directory; its files did not come along: {taken.without_tree}")
+    if taken.older_tree:
+        structured["olderTree"] = taken.older_tree
+        notices.append(taken.older_tree)
     result["content"] = [*result.get("content", ()), *({"type": "text", "text": text} for text in notices)]
     return result
 
@@ -400,6 +422,15 @@ async def _listed(link: MachineLink, params: Mapping[str, Any]) -> dict[str, Any
         if result.get("isError") or structured.get("nextOffset") is None:
             break
     return {**result, "structuredContent": {**(result.get("structuredContent") or {}), "sessions": rows}}
+
+
+async def _report_progress(context: Context, step: int, message: str) -> None:
+    """Progress of a request, if its client wants to hear of it. What its machine tells later must be more: so it stays
+    below one."""
+    token = ((context.params or {}).get("_meta") or {}).get("progressToken")
+    if token is not None:
+        params = {"progressToken": token, "progress": 1 - 1 / (step + 1), "message": message}
+        await sdk.send_all(context, [("notifications/progress", params)])
 
 
 def _envelope(context: Context) -> dict[str, Any]:

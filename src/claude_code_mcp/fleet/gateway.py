@@ -40,7 +40,7 @@ from ..state.database import Database
 from ..state.state_directory import database_in
 from . import names
 from .connection import FleetConnection
-from .dispatch import Choose, Dispatch
+from .dispatch import Choose, Dispatch, Place
 from .gateway_client import GatewayClient
 from .machine_server import assigning_request, ending_request
 from .routing import (
@@ -123,10 +123,17 @@ class GatewayService:
 class Gateway:
     """One gateway, for any number of clients on any transport that serves an `McpServer`."""
 
-    def __init__(self, connection: FleetConnection, fleet: FleetView, choose: Choose, settings: Settings) -> None:
+    def __init__(
+        self,
+        connection: FleetConnection,
+        fleet: FleetView,
+        choose: Choose,
+        settings: Settings,
+        place: Place | None = None,
+    ) -> None:
         self._connection = connection
         self._fleet = fleet
-        self._dispatch = Dispatch(connection, fleet, choose)
+        self._dispatch = Dispatch(connection, fleet, choose, place)
         self._settings = settings
         self._shared: dict[str, GatewayClient] = {}
         """By principal, for requests of 2026-07-28."""

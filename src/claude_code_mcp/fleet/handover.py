@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from ..errors import ClaudeCodeError, PermissionDenied, SessionBusy, SessionNotFound
 from ..model.caller import Caller
-from ..model.events import AuditEvent, Event, TurnEnded
+from ..model.events import AuditEvent, Event, TurnEnded, TurnStarted
 from ..model.outcome import Outcome, OutcomeCode
 from ..private_files import private_directory
 from ..service import Service
@@ -57,6 +57,8 @@ class Adopted:
     """Those that nobody had answered; they can be answered no more."""
     without_tree: str | None = None
     """Why its working tree did not come along: it goes on in an empty directory."""
+    tree_behind: bool = False
+    """Whether its last turn has ended and its files were not saved since: the tree is that of before."""
     superseded: str | None = None
     """Where an older transcript of this machine was put that has entries which the fleet does not know."""
 
@@ -117,7 +119,9 @@ class Adoption:
         record = record.model_copy(update=changes)
         records.write(record)
         without_tree = (document.tree_flaw or "It was never saved.") if document.tree is None else None
-        return Adopted(record, lost, document.questions, without_tree, superseded)
+        # A turn that was lost is told as that, and with it what it has done.
+        behind = document.tree is not None and document.tree_behind and not lost
+        return Adopted(record, lost, document.questions, without_tree, behind, superseded)
 
     def _keep_unknown(self, session_id: str, stores: Stores, files: Mapping[str, list[dict[str, Any]]]) -> str | None:
         """An older transcript of this machine may have lines of a turn that was cut off by the fence: they are put
@@ -155,7 +159,9 @@ def _lost_turn(record: SessionRecord, questions: tuple[UnansweredQuestion, ...])
 class SessionHoldings(Protocol):
     """Who holds which session, as `leases.Holdings` has it."""
 
-    async def claim(self, session_id: str, principal: str) -> SessionHolding: ...
+    async def claim(self, session_id: str, principal: str, *, taking: bool = False) -> SessionHolding: ...
+
+    async def arrived(self, holding: Any) -> object: ...
 
     async def release(self, holding: Any) -> None: ...
 
@@ -204,15 +210,20 @@ class SessionMover:
             ref = await self._trees.save(git, cwd, session_id, previous)
         except TreeRefused as error:
             self._records.tree_flaws[session_id] = error.message
+            self._records.trees_behind.discard(session_id)
             raise
         self._records.trees[session_id] = ref.model_dump()
         self._records.tree_flaws.pop(session_id, None)
+        self._records.trees_behind.discard(session_id)
         return ref
 
     # -- after each turn ----------------------------------------------------------------------------------------------
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
         """As an observer of the service: the tree is saved after each turn, before the next one begins."""
+        if isinstance(event, TurnStarted):
+            # From the beginning: whenever this machine dies from now on, the files may be ahead of the tree.
+            self._records.trees_behind.add(session_id)
         if isinstance(event, TurnEnded) and self._replica.holding_of(session_id) is not None:
             self._unsaved[session_id] = owner
             if session_id not in self._saving:
@@ -288,6 +299,7 @@ class SessionMover:
         self._replica.forget(session.id)
         self._records.trees.pop(session.id, None)
         self._records.tree_flaws.pop(session.id, None)
+        self._records.trees_behind.discard(session.id)
         self.handed_over.add(session.id)
         return HandedOver(session.id, session.owner, tree)
 
@@ -315,7 +327,7 @@ class SessionMover:
         `TreeStore.restore` and `Adoption.adopt` raise; the session is then free for others, and what was restored of
         the tree stays.
         """
-        holding = await self._holdings.claim(session_id, principal)
+        holding = await self._holdings.claim(session_id, principal, taking=True)
         try:
             document = await self._records.read(session_id)
             if document.record.owner != principal:
@@ -332,7 +344,10 @@ class SessionMover:
                 cwd = await self._trees.restore(Git(deps.launcher.home, (directory,)), ref, directory)
                 # The next save builds on it, and stores only what is new.
                 self._records.trees[session_id] = ref.model_dump()
-            return await self._adoption.adopt(session_id, holding, deps.stores, cwd)
+            adopted = await self._adoption.adopt(session_id, holding, deps.stores, cwd)
+            # Last: whatever this machine dies of before, nobody takes what is half there for the session.
+            await self._holdings.arrived(holding)
+            return adopted
         except BaseException:
             # Shielded: a session that nobody has and everybody is refused would be lost.
             await asyncio.shield(self._holdings.release(holding))

@@ -47,6 +47,10 @@ class HeldElsewhere(SessionBusy):
         self.holding = holding
 
 
+class StillArriving(SessionBusy):
+    """The session was given to this machine, which has not taken it yet: what is on its disk is not the session."""
+
+
 class LeaseLapsed(UpstreamUnavailable):
     """This machine cannot reach the fleet, so that it may neither take a session nor write to one."""
 
@@ -64,6 +68,9 @@ class Holding:
     epoch: int
     principal: str
     revision: int
+    arriving: bool = False
+    """Whether the machine was given the session and has not finished taking it: until then it must not be used there,
+    and a gateway asks for the rest of it, whoever has begun it."""
 
 
 def suspend_aware_clock() -> float:
@@ -305,8 +312,12 @@ class Ownership(Protocol):
     async def read(self, session_id: str) -> Holding | None:
         """The holder; None if no machine has the session."""
 
-    async def claim(self, session_id: str, principal: str, machine_id: str) -> Holding:
-        """Takes the session with the next epoch. Raises HeldElsewhere, or PermissionDenied for another principal."""
+    async def claim(self, session_id: str, principal: str, machine_id: str, *, taking: bool = False) -> Holding:
+        """Takes the session with the next epoch. Raises HeldElsewhere, or PermissionDenied for another principal, and
+        StillArriving for one that was given to the machine, unless it is `taking` it: then it stays arriving."""
+
+    async def arrived(self, holding: Holding) -> Holding:
+        """The machine has all of the session. Raises HeldElsewhere if another machine, or nobody, has it now."""
 
     async def confirm(self, holding: Holding) -> Holding:
         """Writes the holding again with the same epoch, which defeats a take-over that has begun. Raises HeldElsewhere
@@ -354,14 +365,28 @@ class Holdings:
         """The machine that has the session, as the fleet knows it."""
         return await self._ownership.read(session_id)
 
-    async def claim(self, session_id: str, principal: str) -> Holding:
-        """Takes a session that no living machine holds; the holding that there is if it is ours already.
+    async def claim(self, session_id: str, principal: str, *, taking: bool = False) -> Holding:
+        """Takes a session that no living machine holds; the holding that there is if it is ours already. With `taking`
+        it is one that was given to this machine, and stays arriving until `arrived`.
 
-        Raises HeldElsewhere, LeaseLapsed, and PermissionDenied if the session is another principal's.
+        Raises HeldElsewhere, LeaseLapsed, PermissionDenied if the session is another principal's, and StillArriving.
         """
         # One at a time: a second claim would take the session from the first with a newer epoch.
         async with self._alone(session_id):
-            return await self._claim(session_id, principal)
+            return await self._claim(session_id, principal, taking)
+
+    async def arrived(self, holding: Holding) -> Holding:
+        """Everything of a session that was taken is on this machine's disk: from now on it goes on here. Raises
+        HeldElsewhere and LeaseLapsed."""
+        async with self._alone(holding.session_id):
+            current = self._held.get(holding.session_id)
+            if current is None or current.epoch != holding.epoch:
+                raise HeldElsewhere(current or replace(holding, machine=""))
+            stored = await self._ownership.arrived(current)
+            arrived = replace(current, revision=stored.revision, arriving=False)
+            if self._held.get(holding.session_id) is current:  # not released meanwhile
+                self._held[holding.session_id] = arrived
+            return arrived
 
     @asynccontextmanager
     async def _alone(self, session_id: str) -> AsyncIterator[None]:
@@ -374,9 +399,11 @@ class Holdings:
             if not lock.locked():
                 self._locks.pop(session_id, None)
 
-    async def _claim(self, session_id: str, principal: str) -> Holding:
+    async def _claim(self, session_id: str, principal: str, taking: bool) -> Holding:
         current = self._held.get(session_id)
         if current is not None and current.principal == principal:
+            if current.arriving and not taking:
+                raise StillArriving(f"Session {session_id} is just being brought to this machine.")
             if self.valid(current):
                 return current
             # Its turn has come before that in `_confirm_all`. Confirmed and not claimed anew: what is paused goes on.
@@ -387,7 +414,7 @@ class Holdings:
                     return confirmed
         self._check_standing()
         lapses = self._lease.lapses
-        holding = await self._ownership.claim(session_id, principal, self._lease.machine_id)
+        holding = await self._ownership.claim(session_id, principal, self._lease.machine_id, taking=taking)
         self._held[session_id] = holding
         # Counted from before the claim: a lapse in between makes it unconfirmed, and `_confirm_all` looks again.
         self._confirmed[session_id] = lapses

@@ -80,12 +80,14 @@ class Taken:
     """Of the turn that was running there; empty if none was."""
     without_tree: str = ""
     """Why its working tree did not come along; empty if it did."""
+    older_tree: str = ""
+    """In what the tree is older than the conversation; empty if it is not."""
 
 
 def taken_in(reply: bytes) -> Taken:
     """What a machine says that has taken a session over."""
     answer = json.loads(reply)
-    return Taken(str(answer.get("lost_turn") or ""), str(answer.get("without_tree") or ""))
+    return Taken(**{name: str(answer.get(name) or "") for name in Taken.__slots__})
 
 
 TakeSession = Callable[[str, str], Awaitable[Taken]]

@@ -20,9 +20,6 @@ TREES: Final = "fleet_trees"
 """Object store: git bundles of the working trees."""
 MEMBERS: Final = "fleet_members"
 """Bucket: machine id → the machine's name, its public key and whether it is drained. Written by the operator alone."""
-QUEUE: Final = "fleet_queue"
-"""Bucket: those who wait for a free slot."""
-
 KEYS: Final = "fleet_keys"
 """Bucket: hash of principal and message key → the machine that was chosen. A repeated call counts once."""
 

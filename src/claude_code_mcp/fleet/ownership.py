@@ -15,6 +15,7 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Self
 
 import anyio
@@ -28,7 +29,7 @@ from nats.js.kv import KeyValue
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from . import names
 from .connection import FleetConnection
-from .leases import HeldElsewhere, Holding, LeaseLapsed
+from .leases import HeldElsewhere, Holding, LeaseLapsed, StillArriving
 
 log = logging.getLogger(__name__)
 
@@ -66,12 +67,15 @@ class OwnershipBucket:
         found = await self.last(session_id)
         return found if found is not None and found.machine else None
 
-    async def claim(self, session_id: str, principal: str, machine_id: str, *, only_given: bool = False) -> Holding:
-        """Takes a session for a machine, with the next epoch.
+    async def claim(
+        self, session_id: str, principal: str, machine_id: str, *, only_given: bool = False, taking: bool = False
+    ) -> Holding:
+        """Takes a session for a machine, with the next epoch; `taking`: it has yet to be brought there.
 
         A session whose machine has no lease can be taken when that machine has had `FIRST_CLAIM_SECONDS` to come back.
         `only_given` refuses what another machine has or had: a gateway gives that away, by this call without it.
-        Raises HeldElsewhere, or PermissionDenied if the session is another principal's or was not given.
+        Raises HeldElsewhere, PermissionDenied if the session is another principal's or was not given, and
+        StillArriving if the machine has it only in name: its disk has nothing of it, or something old.
         """
         for _ in range(_ATTEMPTS):
             found = await self.last(session_id)
@@ -83,28 +87,50 @@ class OwnershipBucket:
                 # After the session was read, and before it is written: a machine that regains its lease writes its
                 # sessions again, so either it finds our write there, or we fail to make it.
                 await self._check_gone(found, machine_id)
+                if found.arriving and not taking:
+                    raise StillArriving(f"Session {session_id} has yet to be brought to machine {machine_id}.")
+            holding = Holding(session_id, machine_id, (found.epoch if found else 0) + 1, principal, 0, taking)
             try:
-                return await self._write(session_id, machine_id, (found.epoch if found else 0) + 1, principal, found)
+                return await self._write(holding, found)
             except KeyWrongLastSequenceError:
                 continue  # somebody was faster: look who
         raise LeaseLapsed(f"The holder of session {session_id} changes faster than it can be read.")
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
-        """Gives a session to a machine, as `claim` does for itself; None if it is the machine's already, which then
-        keeps its epoch: whoever gives it twice takes it from nobody."""
+        """Gives a session to a machine, which has yet to take it; None if it is the machine's already, which then
+        keeps its epoch: whoever gives it twice takes it from nobody. Raises as `claim`."""
         found = await self.last(session_id)
         if found is not None and (found.machine, found.principal) == (machine_id, principal):
             return None
-        return await self.claim(session_id, principal, machine_id)
+        return await self.claim(session_id, principal, machine_id, taking=True)
+
+    async def give_back(self, session_id: str, principal: str, machine_id: str) -> None:
+        """A session that nobody has is the machine's again which has just given it away, and has all of it."""
+        found = await self.last(session_id)
+        if found is None or found.machine or found.principal != principal:
+            raise HeldElsewhere(found or Holding(session_id, "", 0, principal, 0))
+        holding = Holding(session_id, machine_id, found.epoch + 1, principal, 0)
+        try:
+            await self._write(holding, found)
+        except KeyWrongLastSequenceError:
+            raise HeldElsewhere(found) from None
 
     async def confirm(self, holding: Holding) -> Holding:
         """Writes a holding again with its epoch. Raises HeldElsewhere if another machine, or nobody, has it now."""
+        return await self._write_again(holding)
+
+    async def arrived(self, holding: Holding) -> Holding:
+        """As `confirm`, and the session is no longer arriving."""
+        return await self._write_again(holding, arriving=False)
+
+    async def _write_again(self, holding: Holding, *, arriving: bool | None = None) -> Holding:
         for _ in range(_ATTEMPTS):
             found = await self.last(holding.session_id)
             if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
                 raise HeldElsewhere(found or Holding(holding.session_id, "", holding.epoch, holding.principal, 0))
+            again = found if arriving is None else replace(found, arriving=arriving)
             try:
-                return await self._write(holding.session_id, found.machine, found.epoch, found.principal, found)
+                return await self._write(again, found)
             except KeyWrongLastSequenceError:
                 continue
         raise LeaseLapsed(f"The holder of session {holding.session_id} changes faster than it can be read.")
@@ -116,7 +142,7 @@ class OwnershipBucket:
             if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
                 return
             try:
-                await self._write(holding.session_id, "", found.epoch, found.principal, found)
+                await self._write(replace(found, machine="", arriving=False), found)
             except KeyWrongLastSequenceError:
                 continue  # taken by another machine, or confirmed by its own at the same time: look which
             return
@@ -151,15 +177,18 @@ class OwnershipBucket:
         except KeyNotFoundError:
             return None
         value = json.loads(entry.value or b"{}")
-        return Holding(session_id, value["machine"], value["epoch"], value["principal"], entry.revision or 0)
+        arriving = value.get("arriving") is True
+        return Holding(session_id, value["machine"], value["epoch"], value["principal"], entry.revision or 0, arriving)
 
-    async def _write(
-        self, session_id: str, machine_id: str, epoch: int, principal: str, before: Holding | None
-    ) -> Holding:
-        value = json.dumps({"machine": machine_id, "epoch": epoch, "principal": principal}).encode()
+    async def _write(self, holding: Holding, before: Holding | None) -> Holding:
+        """Stores a holding unless somebody has written since `before`."""
+        value: dict[str, Any] = {"machine": holding.machine, "epoch": holding.epoch, "principal": holding.principal}
+        if holding.arriving:
+            value["arriving"] = True
         # `update`, never `create`: that would take a marker of a deletion for permission to try again.
-        revision = await self._sessions.update(session_id, value, last=before.revision if before else 0)
-        return Holding(session_id, machine_id, epoch, principal, revision)
+        last = before.revision if before else 0
+        revision = await self._sessions.update(holding.session_id, json.dumps(value).encode(), last=last)
+        return replace(holding, revision=revision)
 
 
 Verb = Callable[[str, dict[str, Any]], Awaitable[Any]]
@@ -180,6 +209,7 @@ class Keeper:
         self._verbs: dict[str, Verb] = {
             "claim": self._claim,
             "confirm": self._confirm,
+            "arrived": self._arrived,
             "release": self._release,
             "read": self._read,
             "elsewhere": self._elsewhere,
@@ -237,10 +267,14 @@ class Keeper:
 
     async def _claim(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         session_id, principal = str(arguments["session_id"]), str(arguments["principal"])
-        return _fields(await self._bucket.claim(session_id, principal, machine_id, only_given=True))
+        taking = arguments.get("taking") is True
+        return _fields(await self._bucket.claim(session_id, principal, machine_id, only_given=True, taking=taking))
 
     async def _confirm(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         return _fields(await self._bucket.confirm(_own_holding(machine_id, arguments)))
+
+    async def _arrived(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        return _fields(await self._bucket.arrived(_own_holding(machine_id, arguments)))
 
     async def _release(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         await self._bucket.release(_own_holding(machine_id, arguments))
@@ -253,7 +287,8 @@ class Keeper:
     async def _elsewhere(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         asked = [names.token(str(session_id)) for session_id in arguments["sessions"][:MOST_ASKED]]
         found = [await self._bucket.read(session_id) for session_id in asked]
-        return [each.session_id for each in found if each is not None and each.machine != machine_id]
+        # One that has yet to arrive is not there either, whatever an older copy on the machine's disk says.
+        return [each.session_id for each in found if each and (each.machine != machine_id or each.arriving)]
 
     async def _sealing_key(self, _: str, __: dict[str, Any]) -> Any:
         return b64encode(bytes(self._secret.public_key)).decode()
@@ -281,15 +316,19 @@ class KeptOwnership:
         found = await self.ask("read", session_id=session_id)
         return None if found is None else Holding(**found)
 
-    async def claim(self, session_id: str, principal: str, machine_id: str) -> Holding:
+    async def claim(self, session_id: str, principal: str, machine_id: str, *, taking: bool = False) -> Holding:
         """As OwnershipBucket.claim; for this machine alone."""
         if machine_id != self._machine_id:
             raise ValueError("a machine claims for itself alone")
-        return Holding(**await self.ask("claim", session_id=session_id, principal=principal))
+        return Holding(**await self.ask("claim", session_id=session_id, principal=principal, taking=taking))
 
     async def confirm(self, holding: Holding) -> Holding:
         """As OwnershipBucket.confirm."""
         return Holding(**await self.ask("confirm", **_fields(holding)))
+
+    async def arrived(self, holding: Holding) -> Holding:
+        """As OwnershipBucket.arrived."""
+        return Holding(**await self.ask("arrived", **_fields(holding)))
 
     async def release(self, holding: Holding) -> None:
         """As OwnershipBucket.release."""
@@ -360,7 +399,7 @@ def _opened(key: PrivateKey, session_id: str, sealed: str) -> dict[str, Any]:
 
 
 _REFUSALS: dict[str, type[ClaudeCodeError]] = {
-    problem.__name__: problem for problem in (PermissionDenied, InvalidArgument, LeaseLapsed)
+    problem.__name__: problem for problem in (PermissionDenied, InvalidArgument, LeaseLapsed, StillArriving)
 }
 
 

@@ -67,6 +67,8 @@ class SessionDocument(BaseModel):
     """A `TreeRef`: the last tree that was saved."""
     tree_flaw: str | None = None
     """Why the tree could not be saved since."""
+    tree_behind: bool = False
+    """Whether a turn has begun since the tree was saved: it may have changed files that the tree has not."""
 
 
 class SecretSeal(Protocol):
@@ -91,6 +93,8 @@ class RecordStore:
         """The last saved tree of each session of this machine; goes into its document with the next write."""
         self.tree_flaws: dict[str, str] = {}
         """Why the tree of a session could not be saved since."""
+        self.trees_behind: set[str] = set()
+        """Sessions of which a turn has begun since their tree was saved."""
         self._bucket: KeyValue | None = None
 
     async def put(self, record: SessionRecord, holding: SessionHolding) -> None:
@@ -115,8 +119,11 @@ class RecordStore:
             questions=tuple(self.questions(record.session_id)),
             tree=self.trees.get(record.session_id),
             tree_flaw=self.tree_flaws.get(record.session_id),
+            tree_behind=record.session_id in self.trees_behind,
         )
-        await self._replace(record.session_id, document)
+        # A server that was restarted has saved no tree yet: the one of before stays, and is not forgotten.
+        knows_tree = record.session_id in self.trees or record.session_id in self.tree_flaws
+        await self._replace(record.session_id, document, keep_tree=not knows_tree)
 
     async def read(self, session_id: str) -> SessionDocument:
         """SessionNotFound if no machine has written one; InvalidArgument if it is of another version."""
@@ -149,10 +156,9 @@ class RecordStore:
             await self._replace(session_id, document, over=True)
         return document
 
-    async def _replace(self, session_id: str, document: SessionDocument, *, over: bool = False) -> None:
-        value = zlib.compress(document.model_dump_json().encode())
-        if len(value) > self._connection.client.max_payload - 1024:
-            raise InvalidArgument(f"The record of session {session_id} is too large for the fleet.")
+    async def _replace(
+        self, session_id: str, document: SessionDocument, *, over: bool = False, keep_tree: bool = False
+    ) -> None:
         with answering():
             for _ in range(_MOST_TRIES):
                 found, revision = await self._get(session_id)
@@ -161,6 +167,13 @@ class RecordStore:
                 ours = found is not None and found.epoch == document.epoch and not over
                 if ours and found is not None and found.record.revision > document.record.revision:
                     return  # a later one of ours was faster
+                if keep_tree and found is not None:
+                    behind = document.tree_behind or found.tree_behind
+                    kept = {"tree": found.tree, "tree_flaw": found.tree_flaw, "tree_behind": behind}
+                    document = document.model_copy(update=kept)
+                value = zlib.compress(document.model_dump_json().encode())
+                if len(value) > self._connection.client.max_payload - 1024:
+                    raise InvalidArgument(f"The record of session {session_id} is too large for the fleet.")
                 try:
                     kv = await self._kv()
                     # With the revision that was looked at: whoever wrote since then is looked at again.

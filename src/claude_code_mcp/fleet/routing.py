@@ -78,11 +78,15 @@ class FleetView(Protocol):
         """Returns when a machine has come or gone."""
 
     async def holder(self, session_id: str) -> str | None:
-        """The id of the machine that holds a session; empty if the last one gave it up, None if there never was one."""
+        """The id of the machine that holds a session; empty if the last one gave it up, or the next one has yet to take
+        it; None if there never was one."""
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
         """Gives a session that no living machine holds to one; None if it is that machine's already. Raises
         HeldElsewhere if another has it by then, and PermissionDenied if it is another principal's."""
+
+    async def give_back(self, session_id: str, principal: str, machine_id: str) -> None:
+        """Gives a session that nobody holds back to the machine that has just given it away. Raises HeldElsewhere."""
 
     async def take_back(self, holding: Holding) -> None:
         """Frees a session again that a machine was given and has not claimed since."""
@@ -374,6 +378,10 @@ class FairQueue:
                 return number
         raise InvalidArgument(f"{ticket} does not wait for a machine")
 
+    def order(self) -> list[str]:
+        """All tickets in the order in which they will be served."""
+        return [ticket for ticket, _ in self._in_turn()]
+
     def remove(self, ticket: str) -> None:
         """Takes a demand out; does nothing if it does not wait. The turn of its principal stays where it is."""
         for principal, demands in self._waiting.items():
@@ -431,10 +439,15 @@ class LiveFleet:
 
     async def holder(self, session_id: str) -> str | None:
         holding = await self._ownership.last(session_id)
+        if holding is not None and holding.arriving:
+            return ""
         return holding.machine if holding is not None else None
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
         return await self._ownership.give(session_id, principal, machine_id)
+
+    async def give_back(self, session_id: str, principal: str, machine_id: str) -> None:
+        await self._ownership.give_back(session_id, principal, machine_id)
 
     async def take_back(self, holding: Holding) -> None:
         await self._ownership.release(holding)
@@ -442,4 +455,9 @@ class LiveFleet:
 
 def choose_machine(machines: Sequence[Machine], request: PlacementRequest) -> Machine:
     """A machine of this very version for a new session. Raises NoMachine with the reason for each machine."""
-    return choose(machines, Demand(version=__version__, machine=request.machine, labels=request.labels))
+    return choose(machines, demand_of(request))
+
+
+def demand_of(request: PlacementRequest) -> Demand:
+    """What a request needs: a machine of this very version, beside what it says itself."""
+    return Demand(version=__version__, machine=request.machine, labels=request.labels)

@@ -255,8 +255,10 @@ class _Taking:
             async with lock:
                 held = self._holdings.held(session_id)
                 # With its epoch it is here already, and was perhaps not confirmed yet since this machine came back.
-                if held is not None and (await self._holdings.claim(session_id, principal)).epoch == held.epoch:
-                    return Taken()
+                if held is not None:
+                    claimed = await self._holdings.claim(session_id, principal, taking=held.arriving)
+                    if claimed.epoch == held.epoch and not claimed.arriving:
+                        return Taken()
                 return await self._take(session_id, principal)
         finally:
             if not lock.locked():
@@ -272,7 +274,13 @@ class _Taking:
             raise
         log.info("session %s goes on here, in %s", session_id, adopted.record.cwd)
         outcome = adopted.record.outcome
-        return Taken(outcome.detail if adopted.turn_lost and outcome is not None else "", adopted.without_tree or "")
+        lost = outcome.detail if adopted.turn_lost and outcome is not None else ""
+        return Taken(lost, adopted.without_tree or "", _OLDER_TREE if adopted.tree_behind else "")
+
+
+_OLDER_TREE = (
+    "Its last machine was lost before it had saved the files of the last turn: they are as they were before it."
+)
 
 
 def _new_directory(parent: Path, session_id: str) -> Path:
