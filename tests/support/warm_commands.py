@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from tests.support import tls_context
+from tests.support import tls_context, tool_schemas
 from tests.support.waiting import HANG_SECONDS
 
 LAZY = ("httpx2", "keyring", "mcp.client.sse", "prompt_toolkit", "uvicorn", "websockets.asyncio.client")
@@ -260,6 +260,8 @@ def _import_everything() -> None:
     for name in LAZY:
         importlib.import_module(name)
     tls_context.share()
+    tool_schemas.share()
+    tool_schemas.make_all()
 
 
 def _next_command(listener: socket.socket) -> list[str] | None:
