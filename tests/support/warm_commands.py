@@ -31,7 +31,17 @@ from typing import IO, Any, NoReturn
 from tests.support import tls_context, tool_schemas
 from tests.support.waiting import HANG_SECONDS
 
-LAZY = ("httpx2", "keyring", "mcp.client.sse", "prompt_toolkit", "uvicorn", "websockets.asyncio.client")
+LAZY = (
+    "claude_code_mcp.app",
+    "claude_code_mcp.server.server",
+    "claude_code_mcp.server.transports.http",
+    "httpx2",
+    "keyring",
+    "mcp.client.sse",
+    "prompt_toolkit",
+    "uvicorn",
+    "websockets.asyncio.client",
+)
 """Packages that commands import when they need them."""
 PATIENCE = HANG_SECONDS
 WARM_SERVERS = "TEST_WARM_SERVERS"
