@@ -18,7 +18,7 @@ from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Observer, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
-from .support import leftovers, quick, skipped, tls_context, warm_commands
+from .support import leftovers, quick, skipped, tls_context, tool_schemas, warm_commands
 
 RUN = leftovers.RUN
 
@@ -37,6 +37,7 @@ settings.load_profile("patient")
 
 
 tls_context.share()
+tool_schemas.share()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

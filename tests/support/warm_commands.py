@@ -28,10 +28,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from tests.support import tls_context
+from tests.support import tls_context, tool_schemas
 from tests.support.waiting import HANG_SECONDS
 
-LAZY = ("httpx2", "keyring", "mcp.client.sse", "prompt_toolkit", "uvicorn", "websockets.asyncio.client")
+LAZY = (
+    "claude_code_mcp.app",
+    "claude_code_mcp.server.server",
+    "claude_code_mcp.server.transports.http",
+    "httpx2",
+    "keyring",
+    "mcp.client.sse",
+    "prompt_toolkit",
+    "uvicorn",
+    "websockets.asyncio.client",
+)
 """Packages that commands import when they need them."""
 PATIENCE = HANG_SECONDS
 WARM_SERVERS = "TEST_WARM_SERVERS"
@@ -260,6 +270,8 @@ def _import_everything() -> None:
     for name in LAZY:
         importlib.import_module(name)
     tls_context.share()
+    tool_schemas.share()
+    tool_schemas.make_all()
 
 
 def _next_command(listener: socket.socket) -> list[str] | None:

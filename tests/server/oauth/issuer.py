@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
@@ -53,8 +53,6 @@ class Issuer:
 def sign(
     claims: dict[str, Any], key: Any = RSA_KEY, key_id: str | None = "rsa", algorithm: str = "RS256", **head: Any
 ) -> str:
-    if isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
-        key = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     headers = {**head, **({"kid": key_id} if key_id is not None else {})}
     return jwt.encode(claims, key, algorithm, headers)
 
