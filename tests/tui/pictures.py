@@ -1,10 +1,9 @@
-"""Pictures of the terminal interface as SVG, made from the demo.
+"""Pictures of the terminal interface as SVG, and a story as a moving one, made from the demo.
 
 python -m tests.tui.pictures docs/pictures
 """
 
 import asyncio
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +13,7 @@ from claude_code_mcp.tui.application import Tui
 from claude_code_mcp.tui.conversation_view import ConversationView
 from claude_code_mcp.tui.question_panel import QuestionPanel
 
-_LONGEST_WAIT = 120.0
-_FONT_FACE = re.compile(r"@font-face \{[^}]*\}")
-"""Where a font would be fetched from; without it the reader's own monospace font is used."""
+from .story_picture import LONGEST_WAIT, lay_out, take_story, without_fonts
 
 
 async def take_pictures(server: DemoServer, started: dict[str, str], directory: Path) -> list[Path]:
@@ -26,14 +23,14 @@ async def take_pictures(server: DemoServer, started: dict[str, str], directory: 
     async with app.run_test(size=(116, 34)) as pilot:
 
         async def until(reached: Callable[[], object]) -> None:
-            async with asyncio.timeout(_LONGEST_WAIT):
+            async with asyncio.timeout(LONGEST_WAIT):
                 while not reached():
                     await pilot.pause(0.1)
 
         def take(name: str) -> None:
             taken.append(directory / f"tui-{name}.svg")
             drawn = app.export_screenshot(title="claude-code-mcp tui", simplify=True)
-            taken[-1].write_text(_FONT_FACE.sub("", drawn), encoding="utf-8")
+            taken[-1].write_text(without_fonts(drawn), encoding="utf-8")
 
         panel = app.main.query_one(QuestionPanel)
         await until(lambda: len(app.pump.open_questions()) == 3 and panel.asked is not None)
@@ -63,6 +60,12 @@ def main(directory: Path) -> int:
         started = server.start_sessions(sessions)
         for picture in asyncio.run(take_pictures(server, started, directory)):
             print(picture)
+    # A server of its own: the task of the story is begun by the person in it.
+    with demo_server() as (server, sessions):
+        started = server.start_sessions(sessions, without="shop")
+        story = directory / "tui-story.svg"
+        story.write_text(asyncio.run(take_story(server, started, lay_out(server))), encoding="utf-8")
+        print(story)
     return 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.client.live_sessions import LiveSessions
+from claude_code_mcp.installation import extra_command
 from claude_code_mcp.testing.script import script, text
 from claude_code_mcp.tui.screens import NewSession
 from tests.commands.conftest import program
@@ -132,7 +133,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     answer = subprocess.run([SCRIPT, "tui"], env=environment, capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert "claude-code-mcp[tui]" in answer.stderr
+    assert extra_command("tui") in answer.stderr
 
 
 def test_without_a_terminal_it_says_so() -> None:

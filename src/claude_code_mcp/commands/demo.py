@@ -343,11 +343,22 @@ class DemoServer:
         self._client = self._client or start_server([], self._environment)
         return self._client
 
-    def start_sessions(self, sessions: LiveSessions) -> dict[str, str]:
-        """Begins all sessions; their ids by the names of their projects."""
-        return {project.name: self._start(sessions, project) for project in projects()}
+    def start_sessions(self, sessions: LiveSessions, *, without: str = "") -> dict[str, str]:
+        """Begins all sessions but that of the project `without`, which is only laid out; their ids by the names of
+        their projects."""
+        places = {project.name: self._lay_out(project) for project in projects()}
+        return {
+            project.name: str(
+                sessions.create(project.prompt, workingDirectory=str(places[project.name]), **project.options)[
+                    "sessionId"
+                ]
+            )
+            for project in projects()
+            if project.name != without
+        }
 
-    def _start(self, sessions: LiveSessions, project: Project) -> str:
+    def _lay_out(self, project: Project) -> Path:
+        """The directory of a project, with its files and with what the model says there."""
         place = self.sandbox.project / project.name
         place.mkdir()
         for name, content in project.files.items():
@@ -355,5 +366,4 @@ class DemoServer:
         rules = script("What the model of this demo says:", *project.steps)
         assert MARKER in rules
         (place / "CLAUDE.md").write_text(rules, encoding="utf-8")
-        made = sessions.create(project.prompt, workingDirectory=str(place), **project.options)
-        return str(made["sessionId"])
+        return place
