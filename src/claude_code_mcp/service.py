@@ -200,6 +200,7 @@ class Service:
         start_task(self.neighbours.follow_shares(self._shares.changes_file, self.access.refresh), endless=True)
         start_task(self._sessions.clean_up_regularly(), endless=True)
         start_task(self._slots.watch_memory(), endless=True)
+        start_task(bookkeeper.announce_left_over(), endless=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:

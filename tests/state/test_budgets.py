@@ -1,5 +1,8 @@
 """A budget of which little is left warns once, whoever spends, however many servers there are, and after a restart."""
 
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from claude_code_mcp.state.spending import Spending
 
 from .test_spending import DAY, NOON, Clock
 
+ROOT = Path(__file__).parents[2]
 MONTH = Budget(100.0)
 TODAY = Budget(10.0, "day")
 GROUP = Budget(1000.0, "month", "leads")
@@ -108,6 +112,33 @@ def test_of_servers_that_write_at_once_one_says_it(tmp_path: Path, clock: Clock)
         thread.join()
     (warning,) = said
     assert warning.spent == 80.0
+
+
+def test_what_a_server_that_has_ended_did_not_come_to_say_the_next_one_says(tmp_path: Path, clock: Clock) -> None:
+    server = "import sys; from pathlib import Path; sys.path[:0] = sys.argv[2:]"
+    server += "; from tests.state.test_budgets import die_before_saying; die_before_saying(Path(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", server, str(tmp_path / "state"), str(ROOT)], check=True)
+    first, second = (Spending(Database(tmp_path / "state"), clock) for _ in range(2))
+    (warning,) = first.take_unannounced()
+    assert (warning.principal, warning.spent) == ("alice", 85.0)
+    assert second.take_unannounced() == [], "it is said by one"
+    assert first.take_unannounced() == []
+    assert spend(second, "alice", 5.0, MONTH) == []
+    first.note_announced(warning)
+    assert second.take_unannounced() == []
+    assert [known.spent for known in second.warnings()] == [90.0]
+
+
+def test_what_was_said_is_said(spending: Spending, tmp_path: Path, clock: Clock) -> None:
+    (warning,) = spend(spending, "alice", 85.0, MONTH)
+    spending.note_announced(warning)
+    assert Spending(Database(tmp_path / "state"), clock).take_unannounced() == []
+
+
+def die_before_saying(state: Path) -> None:
+    """A server that is killed when it has written an amount and said nothing yet."""
+    assert len(spend(Spending(Database(state), Clock()), "alice", 85.0, MONTH)) == 1
+    os._exit(0)
 
 
 def test_an_amount_that_could_not_be_written_warns_with_the_next(tmp_path: Path, clock: Clock) -> None:

@@ -41,6 +41,7 @@ from ..model.tool_names import PREFIX
 from ..model.usage import Usage
 from ..questions.broker import Broker
 from ..redaction import Redactor
+from ..state.budgets import BudgetWarning
 from ..state.message_keys import LONGEST_KEY, KeyName, KeyState, MessageKeys, TakenKey
 from ..state.session_records import SessionRecord
 from .background import StartTask
@@ -58,6 +59,8 @@ from .session_loader import messages_in_transcript
 log = logging.getLogger(__name__)
 
 _ACCEPTED_BEFORE = "The message was accepted before; what came of it is in the conversation."
+_LEFT_OVER_DELAY = 5.0
+"""Seconds after the start of a server in which everybody who observes it has come."""
 _KEPT = 2000
 """Accepted keys that are known without the database."""
 
@@ -469,10 +472,25 @@ class Bookkeeper:
     async def _write_cost(self, session_id: str, owner: str, usd: float) -> None:
         """Writes a cost, and says which budgets warn because of it. In the audit trail also if the session is gone."""
         for warning in await asyncio.to_thread(self._limits.write_cost, owner, usd, session_id):
-            self._observers.act(AuditEvent(AuditKind.BUDGET_WARNED, owner, session_id, warning.fields))
             session = self.sessions.known(session_id)
             if session is not None:
                 session.log.append(BudgetWarned(warning.line, size=len(warning.line)))
+            await self._announce(warning, session_id)
+
+    async def announce_left_over(self) -> None:
+        """Says the warnings that servers which have ended did not come to say, a moment after the start: whoever tells
+        people is there by then."""
+        await asyncio.sleep(_LEFT_OVER_DELAY)
+        try:
+            for warning in await asyncio.to_thread(self._limits.spending.take_unannounced):
+                await self._announce(warning, None)
+        except OSError as error:  # the next server says them
+            log.warning("what was left to say of budgets cannot be read: %s", error)
+
+    async def _announce(self, warning: BudgetWarning, session_id: str | None) -> None:
+        # First: a server that is killed in between leaves it to the next one.
+        self._observers.act(AuditEvent(AuditKind.BUDGET_WARNED, warning.principal, session_id, warning.fields))
+        await asyncio.to_thread(self._limits.spending.note_announced, warning)
 
     def on_moved(self, old: str, new: str) -> None:
         """A session goes on under another id. This is on disk when it returns, before anybody learns the new id."""

@@ -17,7 +17,17 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .budgets import Budget, BudgetWarning, forget_warnings, spent_of, warn_once, warnings_on
+from .budgets import (
+    Budget,
+    BudgetWarning,
+    forget_warnings,
+    has_unannounced,
+    mark_announced,
+    spent_of,
+    take_unannounced,
+    warn_once,
+    warnings_on,
+)
 from .database import Database
 from .session_holders import ServerLife
 
@@ -96,8 +106,8 @@ class Spending:
 
     def write(self, who: str, usd: float, session_id: str = "", budgets: Sequence[Budget] = ()) -> list[BudgetWarning]:
         """Writes an amount that was noted, with what is left of the reservation; returns the warnings of `budgets` that
-        are due with it and that no server has had before. OSError if that cannot be done; then the amount counts in
-        this server alone."""
+        are due with it and that no server has had before, to be said by this one (`note_announced`). OSError if that
+        cannot be done; then the amount counts in this server alone."""
         with self._writing:
             with self._lock:
                 day = self._begin_day()
@@ -115,7 +125,7 @@ class Spending:
                     _reserve(db, session_id, who, self._life.id, remaining, for_groups)
                 # In this transaction: of two servers that write at once, the second finds the warning of the first.
                 now = self._clock()
-                due = (warn_once(db, budget, who, day, now) for budget in budgets)
+                due = (warn_once(db, budget, who, day, now, self._life.id) for budget in budgets)
                 return [warning for warning in due if warning is not None]
 
             warnings = self._database.write(change)
@@ -131,6 +141,21 @@ class Spending:
     def write_reservation(self, who: str, session_id: str) -> None:
         """Makes known to others what is left of a session's reservation, or that it has none. Raises OSError."""
         self.write(who, 0.0, session_id)
+
+    def note_announced(self, warning: BudgetWarning) -> None:
+        """A warning that `write` or `take_unannounced` returned was said; until then it is this server's to say. Raises
+        OSError."""
+        self._database.write(lambda db: mark_announced(db, warning))
+
+    def take_unannounced(self) -> list[BudgetWarning]:
+        """The warnings that servers which have ended did not come to say; they are this server's now. Raises
+        OSError."""
+        day = _day_of(self._clock())
+        # As a rule there is none, and nobody waits for a writer, nor learns that this server lives.
+        if not self._database.read(lambda db: has_unannounced(db, day)):
+            return []
+        self._life.begin()
+        return self._database.write(lambda db: take_unannounced(db, day, self._life.id, self._life.lives))
 
     def warnings(self) -> list[BudgetWarning]:
         """The warnings of this day and month, of all servers and callers. OSError if they cannot be read."""

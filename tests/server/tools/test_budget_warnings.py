@@ -4,14 +4,21 @@ trail and the log, in the events that terminals and the console follow, and in `
 import asyncio
 import json
 import logging
+import sqlite3
+import time
 
 import pytest
 
 from claude_code_mcp.model.events import AuditEvent, AuditKind, BudgetWarned, Event
 from claude_code_mcp.observers.session_log import SessionLog
 from claude_code_mcp.policy.policy import OPEN_PROFILE, Limits, Policy
+from claude_code_mcp.state.budgets import Budget, warn_once
+from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
+from tests.conftest import StartService
 from tests.support import warm_commands
+from tests.support.waiting import until_true
 
 from .conftest import StartCaller, ToolCaller
 
@@ -55,6 +62,9 @@ async def test_the_turn_that_makes_a_budget_low_says_so_and_no_other(
     assert [record.getMessage() for record in caplog.records if record.name.endswith("session_log")] == [line]
     (act,) = [act for act in acts.seen if act.kind is AuditKind.BUDGET_WARNED]
     assert (act.who, act.session_id, act.details["limitUsd"]) == ("local", session.id, 100)
+    query = "SELECT body FROM documents WHERE kind = 'budget_warning'"
+    ((kept,),) = await asyncio.to_thread(caller.service.state.rows, query)
+    assert json.loads(kept)[-1] == "", "it is no server's to say any more"
     costs = await caller.ok("claude_session_costs")
     (budget,) = costs["budgets"]
     assert (budget["limitUsd"], budget["warning"][: len(LOW)]) == (100, LOW)
@@ -68,3 +78,21 @@ async def test_the_turn_that_makes_a_budget_low_says_so_and_no_other(
         )
         (row,) = json.loads(listed.stdout)["budgetWarnings"]
         assert (row["caller"], row["limitUsd"], row["warning"][: len(LOW)]) == ("local", 100, LOW)
+
+
+async def test_a_server_says_what_one_that_was_killed_did_not_come_to_say(
+    start_service: StartService, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("claude_code_mcp.sessions.acceptance._LEFT_OVER_DELAY", 0.0)
+    now, day = time.time(), time.strftime("%Y-%m-%d", time.gmtime())
+    budget, state = Budget(10.0, "month"), database_in(sandbox.root / "state")
+
+    def killed(db: sqlite3.Connection) -> None:
+        db.execute("INSERT INTO spending VALUES (?, 'alice', '', 9.0)", (day,))
+        assert warn_once(db, budget, "alice", day, now, "a-server-that-is-gone") is not None
+
+    await asyncio.to_thread(state.write, killed)
+    acts = Acts()
+    await start_service(observers=[acts])
+    await until_true(lambda: acts.seen)
+    assert [(act.kind, act.who, act.session_id) for act in acts.seen] == [(AuditKind.BUDGET_WARNED, "alice", None)]
