@@ -117,6 +117,7 @@ async def serving_gateway(
         queue = PlacementQueue(fleet.machines, fleet.changed, settings.fleet_wait_ms / 1000)
         gateway = Gateway(connection, fleet, choose_machine, settings, queue.place)
         gateway.service.start_task(gateway.follow_machines())
+        gateway.service.start_task(fleet.note_absences())
         shared = at.opened()
 
         def status() -> dict[str, Any]:
