@@ -26,6 +26,7 @@ from nats.aio.msg import Msg
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
+from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from . import names
 from .connection import FleetConnection
@@ -226,6 +227,7 @@ class Keeper:
             "elsewhere": self._elsewhere,
             "sealing_key": self._sealing_key,
             "unseal": self._unseal,
+            "clock": self._clock,
         }
 
     @asynccontextmanager
@@ -303,6 +305,10 @@ class Keeper:
 
     async def _sealing_key(self, _: str, __: dict[str, Any]) -> Any:
         return b64encode(bytes(self._secret.public_key)).decode()
+
+    async def _clock(self, _: str, __: dict[str, Any]) -> Any:
+        """For `doctor`: what time it is here, and of which version this is."""
+        return {"time": time.time(), "version": __version__}
 
     async def _unseal(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         session_id = str(arguments["session_id"])
