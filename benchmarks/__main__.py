@@ -27,6 +27,7 @@ _MODULES = (
     "terminal",
     "watchers",
     "fleet",
+    "fleet_takeover",
 )
 _HEADINGS = ("", "against", "engine", "measured", "goal", "")
 

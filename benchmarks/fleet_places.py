@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -134,11 +134,13 @@ class MachinePlace(Sandbox):
 class FleetPlaces:
     """The machines of one run and their servers."""
 
-    def __init__(self, root: Path, model_url: str, servers: int) -> None:
+    def __init__(
+        self, root: Path, model_url: str, servers: int, names: Sequence[str] = ("north", "east", "south", "west")
+    ) -> None:
+        """The first half of the machines are gateways too."""
         self.servers: list[OwnServer] = cluster(root / "nats", servers)
         self.nats = ",".join(server.url for server in self.servers)
         self._operator = self.servers[0].credentials("operator", 9)
-        names = ("north", "east", "south", "west")
         self.machines = [
             MachinePlace(
                 root / name,
@@ -146,7 +148,7 @@ class FleetPlaces:
                 name,
                 self.servers[0].credentials(name, number),
                 self.nats,
-                gateway=number < 2,
+                gateway=number < len(names) / 2,
             )
             for number, name in enumerate(names)
         ]

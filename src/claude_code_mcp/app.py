@@ -433,10 +433,11 @@ async def running_service(
     *,
     others: bool = False,
     replica: "SessionReplica | None" = None,
+    machine: str | None = None,
 ) -> "AsyncIterator[tuple[Service, HubProvider]]":
     """A running service with its hub, policy and observers; `policy` may be the name of the profile for callers that
     have no other; `others` than the `principals` may call too. The service is closed before the hubs that its sessions
-    use; the audit trail is closed after the service, and is complete by then."""
+    use; the audit trail is closed after the service, and is complete by then; it names the `machine` of a fleet."""
     for name, meant in unknown_variables(os.environ).items():
         log.warning("%s is set, and there is no such setting%s", name, f": did you mean {meant}?" if meant else "")
     for secret in (
@@ -463,7 +464,7 @@ async def running_service(
             replica=replica,
         )
         service.observe(SessionLog(), SessionLog.EVENTS, SessionLog.ACTS)
-        audit, telemetry = _audit(settings, audit_file), _telemetry(settings)
+        audit, telemetry = _audit(settings, audit_file, machine), _telemetry(settings)
         closing = [observer for observer in (audit, telemetry) if observer is not None]
         for observer in closing:
             service.observe(observer)
@@ -493,7 +494,7 @@ def _telemetry(settings: Settings) -> "Telemetry | None":
     return Telemetry(_redactor.text)
 
 
-def _audit(settings: Settings, default: Path | None) -> Audit | None:
+def _audit(settings: Settings, default: Path | None, machine: str | None = None) -> Audit | None:
     path = default if settings.audit_file is None else settings.audit_file
     if path is None and settings.audit_sinks:
         path = settings.state_dir / "audit.jsonl"
@@ -509,7 +510,8 @@ def _audit(settings: Settings, default: Path | None) -> Audit | None:
         trail = RotatingJsonl(Path(path), settings.audit_max_bytes, sinks=sinks)
     except OSError as error:
         raise InvalidArgument(f"The audit trail {path} cannot be written: {error.strerror or error}.") from None
-    return Audit(trail, _redactor, prompts=settings.audit_prompts, arguments=settings.audit_arguments)
+    shown = {"prompts": settings.audit_prompts, "arguments": settings.audit_arguments}
+    return Audit(trail, _redactor, **shown, machine=machine)
 
 
 @contextmanager

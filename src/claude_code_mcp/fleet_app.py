@@ -45,18 +45,18 @@ _ASKS = {"web": _no_console, "sessions": _nothing, "metrics": _nothing, "hub": _
 
 
 @asynccontextmanager
-async def machine_server(settings: Settings, replica: "SessionReplica") -> AsyncIterator[McpServer]:
-    """The ordinary server, for callers of gateways. Whoever has a token of their own there must be known here too: by
-    the same file of tokens, or the same issuer."""
+async def machine_server(settings: Settings, name: str, replica: "SessionReplica") -> AsyncIterator[McpServer]:
+    """The ordinary server, for callers of gateways, with an audit trail of its own that names it. Whoever has a token
+    of their own there must be known here too: by the same file of tokens, or the same issuer."""
     several = settings.http_tokens_file is not None or settings.oauth_issuer is not None
     callers = await asyncio.to_thread(shared_callers, settings, "the gateway" if several else None)
     policy = shared_policy(settings, "the gateway" if several else None)
     principals = {LOCAL, *callers.names} if callers is not None else ()
     others = callers is not None and callers.open
-    async with running_service(settings, policy, None, principals=principals, others=others, replica=replica) as (
-        service,
-        hosting,
-    ):
+    audit_file = settings.state_dir / "audit.jsonl"
+    async with running_service(
+        settings, policy, audit_file, principals=principals, others=others, replica=replica, machine=name
+    ) as (service, hosting):
         yield McpServer(service, "keep", hosting.host)
 
 
@@ -117,6 +117,7 @@ async def serving_gateway(
         queue = PlacementQueue(fleet.machines, fleet.changed, settings.fleet_wait_ms / 1000)
         gateway = Gateway(connection, fleet, choose_machine, settings, queue.place)
         gateway.service.start_task(gateway.follow_machines())
+        gateway.service.start_task(fleet.note_absences())
         shared = at.opened()
 
         def status() -> dict[str, Any]:
@@ -126,7 +127,14 @@ async def serving_gateway(
         if http is not None and callers is not None:
             bind = read_address(http)
             check_exposure(bind, callers, settings)
-            server = HttpServer(bind, lambda address: http_app(gateway, settings, address, callers), settings=settings)
+            from .fleet.fleet_metrics import FleetMetrics  # noqa: PLC0415 - imports prometheus_client
+
+            metrics = FleetMetrics(membership.machines, membership.gone, lambda: len(queue))
+            server = HttpServer(
+                bind,
+                lambda address: http_app(gateway, settings, address, callers, lambda _: metrics.render()),
+                settings=settings,
+            )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shared.run)
             serving = None

@@ -115,7 +115,7 @@ async def machine(
     database = database_in(given.state_dir)
     transcripts, records = TranscriptStore(fleet), RecordStore(fleet, database, secrets or OpenSeal())
     holdings, lost = Holdings(ledger, name), list[str]()
-    replica = FleetReplica(transcripts, records, holdings.holding_of, lost.append)
+    replica = FleetReplica(transcripts, records, holdings.holding_of, lost.append, holdings.claim)
     environment = sandbox.environment(**{RUN: os.environ[RUN]})
     try:
         async with Service(given, environment, replica=replica) as service:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -152,6 +153,12 @@ def test_clients_reach_a_fleet_over_http_with_a_token_and_it_ends_when_it_is_sto
         assert httpx2.post(url, json=request, headers=headers).status_code == 401
         answer = httpx2.post(url, json=request, headers={**headers, "authorization": f"Bearer {token}"}, timeout=60)
         assert (answer.status_code, '"sessions":[]' in answer.text.replace(" ", "")) == (200, True), answer.text
+        metrics = httpx2.get(url.removesuffix("/mcp") + "/metrics", headers={"authorization": f"Bearer {token}"})
+        assert 'claude_code_mcp_fleet_machine_up{id="' in metrics.text, metrics.text
+        trail = home / "state" / "audit.jsonl"
+        until(lambda: trail.exists() and "\n" in trail.read_text())  # written by a thread of its own
+        begun = json.loads(trail.read_text().splitlines()[0])
+        assert (begun["act"], begun["machine"]) == ("server_started", socket.gethostname())
         assert "has no console" in run(home, "web").stderr
         second = run(home, "fleet", "up", "--listen", "127.0.0.1:0")
         assert (second.returncode, "runs already" in second.stderr) == (2, True), second.stderr

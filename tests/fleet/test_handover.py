@@ -1,5 +1,6 @@
 """A session goes on at another machine: two homes and two state directories on one fleet."""
 
+import asyncio
 import uuid
 import zlib
 from pathlib import Path
@@ -25,6 +26,7 @@ from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import agent, script, tool
 from tests.sessions.support import end_of, event, run, say
 from tests.sessions.worktree_support import git, repository
+from tests.support.waiting import until_true
 
 from .machines import Ledger, OpenSeal, machine
 from .test_trees import contents, state
@@ -272,3 +274,30 @@ async def test_a_machine_that_was_restarted_keeps_the_tree_and_says_when_it_is_o
         assert not adopted.turn_lost
         assert contents(tmp_path / "there") == contents(source)
         assert not (await two.records.read(session.id)).tree_behind, "it is said once"
+
+
+async def test_a_message_that_waits_while_its_session_is_given_away_does_not_run_there(
+    fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was admitted before: the machine held the session then."""
+    ledger, cwd = Ledger(), tmp_path / "work"
+    cwd.mkdir()
+    async with machine("one", fleet, ledger, tmp_path, model.url) as one:
+        session, _ = await run(one.service, script("go", "yes"), SessionOptions(cwd=str(cwd)))
+        copied, almost_given, let_through = one.mover._copied, asyncio.Event(), asyncio.Event()
+
+        async def hold_up(session_id: str) -> None:
+            await copied(session_id)
+            almost_given.set()
+            await let_through.wait()
+
+        monkeypatch.setattr(one.mover, "_copied", hold_up)
+        giving = asyncio.ensure_future(one.mover.give(session.id, LOCAL_CALLER, without_tree=True))
+        await almost_given.wait()
+        sending = asyncio.ensure_future(one.service.send(session.id, script("too late", "x")))
+        await until_true(lambda: session.process.starting._waiters)
+        let_through.set()
+        await giving
+        with pytest.raises(SessionBusy, match="just given away"):
+            await sending
+        assert not any("too late" in str(request.body) for request in model.requests)

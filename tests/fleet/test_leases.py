@@ -280,6 +280,20 @@ async def test_a_session_is_given_back_only_if_nobody_has_it(fleet: FleetConnect
         await bucket.give_back("s1", "alice", "b")
 
 
+async def test_the_time_to_come_back_begins_when_a_machine_is_gone_and_not_with_the_first_message(
+    fleet: FleetConnection,
+) -> None:
+    bucket = await OwnershipBucket.opened(fleet)
+    bucket.note_present(["a", "b"])
+    assert not bucket._missing
+    bucket.note_present(["b"])
+    since = bucket._missing["a"]
+    bucket.note_present(["b"])
+    assert bucket._missing == {"a": since}
+    bucket.note_present(["a", "b"])
+    assert not bucket._missing, "when it goes again, it has its whole time again"
+
+
 async def test_an_entry_that_expired_at_the_server_is_a_lapse_whatever_the_clock_says(fleet: FleetConnection) -> None:
     async with machine(fleet, "a") as (a, turns, lease):
         holding = await a.claim("s1", "alice")

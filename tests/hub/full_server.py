@@ -1,6 +1,7 @@
 """An MCP server on stdio with a handshake that has everything: tools, prompts, resources, completions, subscriptions,
 and all that it can ask of its client. Its arguments say how it takes the first message, if that is another than
-`initialize`: `ends`, `mute`, `stuck`; and `slow=SECONDS`, how long it takes to start."""
+`initialize`: `ends`, `mute`, `stuck`; and `slow=SECONDS`, how long it takes to start;
+`gate=FILE`, without which it does not start."""
 
 import json
 import os
@@ -49,6 +50,8 @@ class Server:
 
     def run(self) -> None:
         time.sleep(float(FAULTS.get("slow", 0)))
+        while "gate" in FAULTS and not os.path.exists(FAULTS["gate"]):
+            time.sleep(0.02)
         greeted = False
         for line in sys.stdin:
             message = json.loads(line)

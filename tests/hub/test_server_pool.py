@@ -132,16 +132,22 @@ async def test_a_slow_server_is_not_taken_for_a_mute_one(start_hub: StartHub) ->
 async def test_a_session_has_the_tools_of_the_last_time_while_the_server_starts_and_a_call_waits(
     tmp_path: Path,
 ) -> None:
-    slow = {"x": full("slow=3")}
-    async with make_hub(tmp_path, slow) as hub:
+    gate = tmp_path / "gate"
+    gate.touch()
+    starting = {"x": full(f"gate={gate}")}
+    async with make_hub(tmp_path, starting) as hub:
         await hub.tools(timeout=PATIENCE)
         await until_remembered(hub)
-    async with make_hub(tmp_path, slow) as hub:
+    gate.unlink()
+    async with make_hub(tmp_path, starting) as hub:
         session = Session(hub)
         await session.begin()
         assert "echo" in await session.tools()
-        assert hub.status("x")[0].state == "pending"
-        assert text_in(await session.call("echo", word="hi")) == '{"word": "hi"}'
+        call = asyncio.create_task(session.call("echo", word="hi"))
+        await asyncio.sleep(0)  # it is under way
+        assert (hub.status("x")[0].state, call.done()) == ("pending", False)
+        gate.touch()
+        assert text_in(await call) == '{"word": "hi"}'
 
 
 async def until_remembered(hub: Hub) -> None:

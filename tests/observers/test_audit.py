@@ -52,6 +52,13 @@ def test_every_act_is_told_with_who_and_where(book: Book, kind: AuditKind) -> No
     assert line == {"act": str(kind), "who": "alice", "session": "s-1", "field": "cwd"}
 
 
+def test_on_a_machine_of_a_fleet_every_line_names_it(tmp_path: Path) -> None:
+    book = Book(tmp_path / "audit", machine="desk")
+    book.audit.act(AuditEvent(AuditKind.SERVER_STARTED, "server"))
+    book.audit.event("s-1", "alice", QuestionOpened(QUESTION))
+    assert [line["machine"] for line in book.lines()] == ["desk", "desk"]
+
+
 def test_errors_of_no_matter_are_left_out(book: Book) -> None:
     book.audit.act(AuditEvent(AuditKind.FAILED, "alice", None, {"code": "INVALID_ARGUMENT"}))
     book.audit.event("s-1", "alice", Output("text"))

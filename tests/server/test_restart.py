@@ -67,7 +67,10 @@ class Servers:
                 os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
     def transcript(self, session_id: str) -> str:
-        return "".join(path.read_text() for path in self.place.home.rglob(f"{session_id}.jsonl"))
+        try:
+            return "".join(path.read_text() for path in self.place.home.rglob(f"{session_id}.jsonl"))
+        except FileNotFoundError:  # Claude Code removes directories of its own meanwhile
+            return ""
 
     def offered(self, session_id: str) -> set[str]:
         """The tools that the model was last offered in a session."""

@@ -277,6 +277,22 @@ def test_the_filter_takes_words_in_any_order_and_case() -> None:
     assert arranged(SESSIONS, [], NOW, "nothing like it") == []
 
 
+def test_sessions_of_a_fleet_are_grouped_by_machine_and_filtered_by_it() -> None:
+    asking = listed("5" * 36, "d", "p", machine="desk", activeStatus="waiting_for_input", asks=["x"])
+    at = {name: f"2026-01-01T0{hour}:00:00Z" for hour, name in enumerate("abc", 1)}
+    stored = [
+        listed("1" * 36, "a", "p", machine="desk") | {"timestamp": at["a"]},
+        listed("2" * 36, "b", "p", machine="lap\x1btop") | {"timestamp": at["b"]},
+        listed("3" * 36, "c", "p", machine="desk") | {"timestamp": at["c"]},
+    ]
+    rows = arranged([asking], stored, NOW)
+    # Who asks comes first, wherever it is; of the rest the machine that was used last.
+    assert [row.title for row in rows] == ["d", "c", "a", "b"]
+    assert rows[1].details.startswith("desk · ")
+    assert "\x1b" not in rows[3].machine
+    assert [row.title for row in arranged([], stored, NOW, "top")] == ["b"]
+
+
 # -- choices and completion ---------------------------------------------------------------------------------------
 
 

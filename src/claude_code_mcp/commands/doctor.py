@@ -42,6 +42,7 @@ from ..shared.client import NotRunning, ask_server
 from ..shared.place import Place, is_held, places
 from ..state.state_directory import database_in
 from .conventions import add_config_file, add_json, agreed, print_json
+from .fleet_doctor import check_fleet
 from .login import ADVICE, login_of, run_cli
 
 _NEEDED_DISK = 500 << 20
@@ -150,6 +151,7 @@ def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> 
         yield _check_writable("directory of the audit trail", directory, "set CLAUDE_CODE_MCP_AUDIT_FILE")
     yield _check_writable("Claude Code's directory", Path(config_directory(os.environ)), "check HOME and its owner")
     yield from _check_disks(settings)
+    yield from (Finding(*found) for found in check_fleet(settings))
     yield _containment()
     yield _check_isolation(settings)
     if deep:

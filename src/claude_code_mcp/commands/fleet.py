@@ -309,7 +309,9 @@ async def _machine_at_work(
 
     # Before the lease is taken: a second runner with the same key would end the first.
     with only_process(_directory(settings) / "runner.lock", "A runner of this machine runs already."):
-        async with running_machine(connection, machine, ownership, settings, partial(machine_server, settings)):
+        async with running_machine(
+            connection, machine, ownership, settings, partial(machine_server, settings, machine.name)
+        ):
             yield
 
 

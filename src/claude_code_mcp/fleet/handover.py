@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 _MOST_NAMED = 5
 _LONGEST_COPY = 120.0
+_MOST_TRIES, _LET_GO_PAUSE = 200, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,13 +296,24 @@ class SessionMover:
             await self._copied(session.id)
             # Within the rest: a message that waits begins its turn only when the holding is not ours any more.
             await self._holdings.release(holding)
-        await self._service.relocation.let_go(session.id)
+        await self._let_go(session.id)
         self._replica.forget(session.id)
         self._records.trees.pop(session.id, None)
         self._records.tree_flaws.pop(session.id, None)
         self._records.trees_behind.discard(session.id)
         self.handed_over.add(session.id)
         return HandedOver(session.id, session.owner, tree)
+
+    async def _let_go(self, session_id: str) -> None:
+        """Forgets a session that was given away. Messages that waited for it are refused first, one after the other;
+        it is given away whatever they do."""
+        for _ in range(_MOST_TRIES):
+            try:
+                await self._service.relocation.let_go(session_id)
+                return
+            except SessionBusy:
+                await asyncio.sleep(_LET_GO_PAUSE)
+        log.warning("session %s was given away, and somebody still waits for it here", session_id)
 
     async def _copied(self, session_id: str) -> None:
         """Waits until the fleet has everything. Not for ever: a session whose messages wait for this stays here."""

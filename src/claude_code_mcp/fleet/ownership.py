@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Self
@@ -26,6 +26,7 @@ from nats.aio.msg import Msg
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
+from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from . import names
 from .connection import FleetConnection
@@ -52,6 +53,8 @@ class OwnershipBucket:
         self._machines = machines
         self._missing: dict[str, float] = {}
         """Machine → when it was first seen to have no lease."""
+        self._seen: frozenset[str] = frozenset()
+        """The machines that were there when somebody last looked."""
 
     @classmethod
     async def opened(cls, connection: FleetConnection) -> Self:
@@ -61,6 +64,15 @@ class OwnershipBucket:
         # While NATS was gone every lease has ended: who was alive gets its time to come back.
         connection.when_reconnected.append(bucket._missing.clear)
         return bucket
+
+    def note_present(self, alive: Collection[str]) -> None:
+        """These machines are there now. Who is not any more has its time to come back from now on, and not only from
+        the first message to one of its sessions."""
+        for machine_id in alive:
+            self._missing.pop(machine_id, None)
+        for machine_id in self._seen.difference(alive):
+            self._missing.setdefault(machine_id, time.monotonic())
+        self._seen = frozenset(alive)
 
     async def read(self, session_id: str) -> Holding | None:
         """The holder; None if no machine has the session."""
@@ -215,6 +227,7 @@ class Keeper:
             "elsewhere": self._elsewhere,
             "sealing_key": self._sealing_key,
             "unseal": self._unseal,
+            "clock": self._clock,
         }
 
     @asynccontextmanager
@@ -292,6 +305,10 @@ class Keeper:
 
     async def _sealing_key(self, _: str, __: dict[str, Any]) -> Any:
         return b64encode(bytes(self._secret.public_key)).decode()
+
+    async def _clock(self, _: str, __: dict[str, Any]) -> Any:
+        """For `doctor`: what time it is here, and of which version this is."""
+        return {"time": time.time(), "version": __version__}
 
     async def _unseal(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         session_id = str(arguments["session_id"])

@@ -437,6 +437,13 @@ class LiveFleet:
     async def changed(self) -> None:
         await self._membership.changed.wait()
 
+    async def note_absences(self) -> None:
+        """Has the holders' bucket know since when a machine is gone, until it is cancelled."""
+        while True:
+            changed = self._membership.changed  # before the look: what happens after it is not missed
+            self._ownership.note_present([machine.id for machine in self.machines()])
+            await changed.wait()
+
     async def holder(self, session_id: str) -> str | None:
         holding = await self._ownership.last(session_id)
         if holding is not None and holding.arriving:

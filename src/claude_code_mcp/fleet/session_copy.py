@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..errors import ClaudeCodeError
+from ..errors import ClaudeCodeError, SessionBusy
 from ..model.events import AuditEvent, Event, QuestionOpened, QuestionSettled
 from ..sessions.background import BackgroundTasks
 from ..sessions.replica import LocalFiles
@@ -124,6 +124,13 @@ class FleetReplica:
         if before is None:
             # What was reported without a holding was not kept.
             self.catch_up(session_id)
+
+    def check_held(self, session_id: str) -> None:
+        if self._claim is not None and self.holding_of(session_id) is None:
+            raise SessionBusy(
+                f"Session {session_id} was just given away by this machine. Send the message again.",
+                session_id=session_id,
+            )
 
     def process_started(self, session_id: str, files: LocalFiles) -> None:
         copy = self._copies.setdefault(session_id, _Copy())

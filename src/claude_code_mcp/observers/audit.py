@@ -265,15 +265,22 @@ _LONGEST_TEXT = 2000
 
 class Audit:
     """An observer that writes the trail. Of a prompt it has the hash, and with `prompts` the whole text; the arguments
-    of a call to an MCP server it has only with `arguments`."""
+    of a call to an MCP server it has only with `arguments`. On a machine of a fleet every line names the `machine`."""
 
     def __init__(
-        self, trail: RotatingJsonl, redactor: Redactor, *, prompts: bool = False, arguments: bool = False
+        self,
+        trail: RotatingJsonl,
+        redactor: Redactor,
+        *,
+        prompts: bool = False,
+        arguments: bool = False,
+        machine: str | None = None,
     ) -> None:
         self._trail = trail
         self._redactor = redactor
         self._prompts = prompts
         self._arguments = arguments
+        self._machine = machine
 
     def close(self) -> None:
         """Blocks until everything is written."""
@@ -320,6 +327,7 @@ class Audit:
 
     def _write(self, act: str, who: str, session_id: str | None, details: Mapping[str, Any]) -> None:
         entry = {"at": timestamp(), "act": act, "who": who, **({"session": session_id} if session_id else {})}
+        entry |= {"machine": self._machine} if self._machine is not None else {}
         entry |= {name: value for name, value in details.items() if value is not None}
         # Before it is cut: half of a secret would not be recognised.
         clean = self._redactor.data(entry)

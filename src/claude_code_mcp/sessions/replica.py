@@ -38,6 +38,10 @@ class SessionReplica(Protocol):
     async def admit(self, session_id: str, owner: str) -> None:
         """Before a session is given a message: raises ClaudeCodeError unless this machine may write the session."""
 
+    def check_held(self, session_id: str) -> None:
+        """With the acceptance of a message, nothing awaited in between: raises SessionBusy if the session was given
+        away since `admit`, while the message waited."""
+
     def process_started(self, session_id: str, files: LocalFiles) -> None:
         """A process writes the session from now on; `files` reads all that it has written, whenever it is called."""
 

@@ -46,6 +46,8 @@ class SessionRow:
     owner: str = ""
     """Whose it is, if somebody else has shared it."""
     shared_with: str = ""
+    machine: str = ""
+    """Where it runs, in a fleet."""
 
     @property
     def sign(self) -> str:
@@ -54,7 +56,9 @@ class SessionRow:
     @property
     def searched(self) -> str:
         """What the terms of a filter are looked for in."""
-        return " ".join((self.title, self.project, self.state, self.id, self.owner, *self.asks)).casefold()
+        return " ".join(
+            (self.title, self.project, self.state, self.id, self.owner, self.machine, *self.asks)
+        ).casefold()
 
     @property
     def details(self) -> str:
@@ -62,7 +66,7 @@ class SessionRow:
         if self.asks:
             return self.asks[0]
         shared = f"of {self.owner}" if self.owner else "shared" if self.shared_with else ""
-        return " · ".join(filter(None, (shared, self.project, self.age, self.cost)))
+        return " · ".join(filter(None, (self.machine, shared, self.project, self.age, self.cost)))
 
     @property
     def sharing(self) -> str:
@@ -86,6 +90,7 @@ def row_of(listed: Mapping[str, Any], now: float) -> SessionRow:
         timestamp=listed["timestamp"],
         owner=visible(clip_line(listed.get("owner") or "", 60)),
         shared_with=visible(clip_line(sharing_line(listed.get("sharedWith") or ()), 200)),
+        machine=visible(clip_line(listed.get("machine") or "", 60)),
     )
 
 
@@ -96,15 +101,23 @@ def arranged(
     wanted: str = "",
     found: Container[str] = (),
 ) -> list[SessionRow]:
-    """Those that need a person first, then those at work, then the rest, each by their last use; with `wanted`, those
-    that have all of its terms in title, project, state or id, and those that were `found` for it elsewhere."""
+    """Those that need a person first, then those at work, then the rest by machine, each by their last use; with
+    `wanted`, those that have all of its terms in title, project, state, id or machine, and those that were `found` for
+    it elsewhere."""
     # Those in memory last, so that they take the place of what the disk says of the same session.
     listed = {session["sessionId"]: session for session in (*stored, *live)}
     terms = wanted.casefold().split()
     rows = [row_of(session, now) for session in listed.values()]
     rows = [row for row in rows if row.id in found or all(term in row.searched for term in terms)]
     rows.sort(key=lambda row: row.timestamp, reverse=True)
-    return sorted(rows, key=lambda row: _NEED.get(row.state if row.in_memory else "", 2))
+    # The machine that was used last comes first. Without a fleet all have none, and stay as they are.
+    machines = [*dict.fromkeys(row.machine for row in rows)]
+
+    def place(row: SessionRow) -> tuple[int, int]:
+        need = _NEED.get(row.state if row.in_memory else "", 2)
+        return need, machines.index(row.machine) if need == 2 else 0
+
+    return sorted(rows, key=place)
 
 
 def asking_elsewhere(rows: Iterable[SessionRow], current: str | None) -> int:

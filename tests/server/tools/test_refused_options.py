@@ -1,5 +1,6 @@
 """Agents, schemas and MCP servers that cannot be used are refused by the name that the caller wrote."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ STRICT: list[tuple[dict[str, Any], str]] = [
     (server(command="/no/such/program"), "ENOENT"),
     (server(command="false"), "closed"),
     (server(command="tail", args=["-f", "/dev/null"]), "timed out"),
-    (server(type="http", url="http://127.0.0.1:9/mcp"), "ECONNREFUSED"),
+    (server(type="http", url="http://127.0.0.1:9/mcp"), "ECONNREFUSED|probe timed out"),
 ]
 
 
@@ -125,7 +126,7 @@ async def test_a_strict_session_without_one_of_its_servers_is_refused(
     )
     assert code == "UPSTREAM_UNAVAILABLE"
     assert message.startswith("mcpServers.x: the server did not connect: ")
-    assert reason in message
+    assert re.search(reason, message)
     assert caller.service.sessions() == []
     assert len(caller.model.requests) == asked_before
 

@@ -1,0 +1,59 @@
+"""Metrics of a gateway for Prometheus: what each machine of the fleet reports, which are gone, and who waits.
+
+What happens within sessions is counted by their machines, each at its own `/metrics`. Imports prometheus_client, so
+only gateways that serve over HTTP import this module.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from .machines import FleetMember, Machine
+
+_PREFIX = "claude_code_mcp_fleet"
+_LABELS = ("machine", "id")
+
+
+class FleetMetrics(Collector):
+    """Looks at the fleet whenever it is rendered."""
+
+    def __init__(
+        self,
+        machines: Callable[[], Sequence[Machine]],
+        gone: Callable[[], Sequence[FleetMember]],
+        waiting: Callable[[], int],
+    ) -> None:
+        self._machines = machines
+        self._gone = gone
+        self._waiting = waiting
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def render(self) -> bytes:
+        """Everything in the text format of Prometheus."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        machines = self._machines()
+        present = GaugeMetricFamily(
+            f"{_PREFIX}_machine_up", "1 if the machine is there, 0 if it is gone", labels=_LABELS
+        )
+        for machine in machines:
+            present.add_metric((machine.name, machine.id), 1)
+        for member in self._gone():
+            present.add_metric((member.name, member.id), 0)
+        yield present
+        for name, help_text, value in (
+            ("sessions", "Sessions at work on the machine", lambda machine: machine.sessions),
+            ("capacity", "Sessions that the machine takes", lambda machine: machine.capacity),
+            ("free_memory_bytes", "Free memory of the machine", lambda machine: machine.free_memory),
+            ("draining", "1 if the machine takes nothing new", lambda machine: int(machine.draining)),
+        ):
+            family = GaugeMetricFamily(f"{_PREFIX}_machine_{name}", help_text, labels=_LABELS)
+            for machine in machines:
+                family.add_metric((machine.name, machine.id), value(machine))
+            yield family
+        yield GaugeMetricFamily(f"{_PREFIX}_waiting", "New sessions that wait for a machine", value=self._waiting())

@@ -1,0 +1,68 @@
+"""What `doctor` says of a fleet."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nats", reason="the extra `fleet` is not installed")
+
+from claude_code_mcp import __version__
+from claude_code_mcp.commands.fleet_doctor import FleetState, check_fleet, judged
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.fleet.host import hosting
+from claude_code_mcp.fleet.machines import Machine
+
+HERE = Machine("m1", "one", __version__, "2.1.325", frozenset(), 4, 0, 8 << 30, False, ())
+WHOLE = FleetState(0.3, __version__, (HERE,))
+
+
+def test_a_fleet_in_order() -> None:
+    found = list(judged(WHOLE))
+    assert all(ok for _, ok, _, _ in found)
+    assert [detail for _, _, detail, _ in found] == [
+        "it answers; 1 machines are there",
+        "as that of the gateway",
+        f"{__version__} everywhere that was seen",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "subject", "detail"),
+    [
+        (replace(WHOLE, clock_ahead=90.0), "fleet's clock", "90 s ahead of that of the gateway"),
+        (replace(WHOLE, clock_ahead=-90.0), "fleet's clock", "90 s behind that of the gateway"),
+        (replace(WHOLE, gateway_version="9.9"), "fleet's versions", "the gateway has 9.9"),
+        (replace(WHOLE, machines=(replace(HERE, version="9.9"),)), "fleet's versions", "one has 9.9"),
+        (replace(WHOLE, machines=(replace(HERE, cli_version=""),)), "fleet", "one has no Claude Code"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_to_do(state: FleetState, subject: str, detail: str) -> None:
+    (wrong,) = [found for found in judged(state) if not found[1]]
+    assert wrong[0::2] == (subject, detail)
+    assert wrong[3]
+
+
+def test_a_machine_that_is_gone_is_named() -> None:
+    assert "1 are gone: laptop" in next(judged(replace(WHOLE, gone=("laptop",))))[2]
+
+
+def test_a_machine_of_no_fleet_is_not_asked_about_one(tmp_path: Path) -> None:
+    assert list(check_fleet(load_settings({}, state_dir=tmp_path))) == []
+
+
+async def test_a_fleet_is_asked_while_it_is_up_and_missed_when_it_is_not(tmp_path: Path) -> None:
+    settings = load_settings({}, state_dir=tmp_path, fleet_directory=tmp_path / "trees")
+    async with hosting(tmp_path / "fleet", host="127.0.0.1", port=-1, name="server"):
+        found = await asyncio.to_thread(lambda: list(check_fleet(settings)))
+    assert [(subject, ok) for subject, ok, _, _ in found] == [
+        ("fleet", True),
+        ("fleet's clock", True),
+        ("fleet's versions", True),
+        ("fleet's disk", True),
+        ("fleet's disk", True),
+    ]
+    assert "gone: server" in found[0][2], "its machine does not run here, only the fleet's server"
+    found = await asyncio.to_thread(lambda: list(check_fleet(settings)))
+    assert found[0][:2] == ("fleet", False)
