@@ -92,7 +92,7 @@ def test_a_request_that_may_cost_is_not_sent_without_a_yes(environment: dict[str
     }
     report = json.loads(run(elsewhere, "doctor", "--deep", "--json").stdout)
     [finding] = [finding for finding in report["findings"] if finding["what"] == "API"]
-    assert (finding["ok"], "not tried" in finding["told"]) == (True, True)
+    assert (finding["ok"], "not tried" in finding["detail"]) == (True, True)
     assert not (tmp_path / "sent").exists()
     sent = run(elsewhere, "doctor", "--deep", "--yes").stdout
     assert (tmp_path / "sent").exists()
@@ -152,7 +152,7 @@ def test_a_cli_that_is_too_old_or_no_cli_at_all(
 ) -> None:
     found = wrong({**environment, "CLAUDE_CODE_PATH": script(tmp_path / "claude", says)})
     assert list(found) == ["Claude Code"]
-    assert expected in found["Claude Code"]["told"]
+    assert expected in found["Claude Code"]["detail"]
     assert found["Claude Code"]["fix"]
 
 
@@ -183,7 +183,7 @@ def test_every_broken_file_is_found(quick: dict[str, str], tmp_path: Path, broke
     found = wrong({**quick, **{variable: str(file) for variable, file in files.items()}})
     assert set(found) == {what for _, what in broken.values()}
     for variable, (_, what) in broken.items():
-        assert str(files[variable]) in found[what]["told"]
+        assert str(files[variable]) in found[what]["detail"]
         assert found[what]["fix"]
 
 
@@ -241,7 +241,7 @@ def test_a_sandbox_that_does_not_work_is_named_and_wrong_only_where_it_is_needed
     path = f"{tmp_path}:{quick['PATH']}"
     _, findings = examine({**quick, **found, "CLAUDE_CODE_MCP_POLICY": str(tmp_path / "policy"), "PATH": path})
     assert findings["isolation"]["ok"] is not is_wrong
-    assert "Permission denied" in findings["isolation"]["told"]
+    assert "Permission denied" in findings["isolation"]["detail"]
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -253,12 +253,12 @@ def test_a_root_that_holds_something_of_the_operators_is_wrong_where_callers_are
     environment["CLAUDE_CODE_MCP_TOKEN"] = TOKEN
     finding = examine(environment)[1]["isolation"]
     assert not finding["ok"]
-    assert f"{environment['HOME']} holds" in finding["told"]
+    assert f"{environment['HOME']} holds" in finding["detail"]
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_a_sandbox_that_works_is_told(quick: dict[str, str]) -> None:
-    assert examine(quick)[1]["isolation"]["told"].startswith("sandbox: bubblewrap works")
+    assert examine(quick)[1]["isolation"]["detail"].startswith("sandbox: bubblewrap works")
 
 
 # -- claude ---------------------------------------------------------------------------------------------------
@@ -294,5 +294,5 @@ def test_without_a_cli_one_line_says_so(environment: dict[str, str], path: str) 
 
 def test_a_misspelt_variable_is_found(quick: dict[str, str]) -> None:
     found = wrong({**quick, "CLAUDE_CODE_MCP_PROFIL": "local"})
-    assert "CLAUDE_CODE_MCP_PROFIL is set" in found["variables"]["told"]
+    assert "CLAUDE_CODE_MCP_PROFIL is set" in found["variables"]["detail"]
     assert found["variables"]["fix"] == "did you mean CLAUDE_CODE_MCP_PROFILE?"
