@@ -26,6 +26,7 @@ _MODULES = (
     "streaming",
     "terminal",
     "watchers",
+    "tracing",
     "fleet",
 )
 _HEADINGS = ("", "against", "engine", "measured", "goal", "")
