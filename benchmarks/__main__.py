@@ -26,6 +26,7 @@ _MODULES = (
     "streaming",
     "terminal",
     "watchers",
+    "tracing",
     "fleet",
     "fleet_takeover",
 )

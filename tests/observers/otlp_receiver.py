@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -18,6 +19,7 @@ class Receiver:
     spans: list[Any] = field(default_factory=list)
     resources: list[dict[str, Any]] = field(default_factory=list)
     metrics: dict[str, Any] = field(default_factory=dict)
+    logs: list[Any] = field(default_factory=list)
 
     def names(self, begin: str) -> list[tuple[str, str]]:
         """The spans whose names begin so, with their traces."""
@@ -28,6 +30,9 @@ class Receiver:
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 self.resources.append(attributes_of(resource.resource))
                 self.spans += [span for scope in resource.scope_spans for span in scope.spans]
+        elif path == "/v1/logs":
+            for resource in ExportLogsServiceRequest.FromString(body).resource_logs:
+                self.logs += [record for scope in resource.scope_logs for record in scope.log_records]
         elif path == "/v1/metrics":
             for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
                 self.metrics |= {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}

@@ -1,5 +1,6 @@
 """Traces and metrics of a real server, as a receiver of OTLP gets them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -26,12 +27,12 @@ def in_trace(receiver: Receiver) -> dict[str, Any]:
     return {span.name: span for span in receiver.spans if span.trace_id.hex() == TRACE}
 
 
-def call(url: str, prompt: str, cwd: Path) -> None:
+def call(url: str, prompt: str, cwd: Path, **more: Any) -> None:
     """A call of a tool with the trace context of its client."""
     first = httpx2.post(url, json=HELLO, headers=ACCEPT, timeout=LONG)
     headers = {**ACCEPT, "mcp-session-id": first.headers["mcp-session-id"]}
     httpx2.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=headers, timeout=LONG)
-    arguments = {"prompt": prompt, "cwd": str(cwd)}
+    arguments = {"prompt": prompt, "cwd": str(cwd), **more}
     params = {
         "name": "claude_code",
         "arguments": arguments,
@@ -86,6 +87,59 @@ def test_a_turn_is_below_the_clients_trace_with_its_answers_and_tools(
         *receiver.metrics
     }
     assert SECRET not in "".join(map(str, [*receiver.spans, *receiver.metrics.values()]))
+
+
+OF_CLAUDE_CODE = {
+    "CLAUDE_CODE_ENABLE_TELEMETRY": "1",
+    "CLAUDE_CODE_ENHANCED_TELEMETRY_BETA": "1",
+    "OTEL_TRACES_EXPORTER": "otlp",
+    "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    "OTEL_TRACES_EXPORT_INTERVAL": "100",
+    "OTEL_BSP_SCHEDULE_DELAY": "100",
+}
+"""With which Claude Code sends traces of its own."""
+
+
+def test_claude_code_and_servers_of_the_hub_are_in_the_trace_of_the_turn(
+    tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    place = Sandbox(tmp_path, model.url)
+    entry = {"command": sys.executable, "args": [str(Path(__file__).with_name("a_traced_server.py"))]}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"traced": entry}}))
+    with receiving() as receiver:
+        environment = place.environment(
+            **{
+                RUN: os.environ[RUN],
+                "CLAUDE_CODE_MCP_STATE_DIR": str(tmp_path / "state"),
+                "CLAUDE_CODE_MCP_PROFILE": "local",
+                "CLAUDE_CODE_MCP_HUB_FILE": str(tmp_path / "mcp.json"),
+                "CLAUDE_CODE_MCP_OTEL": "1",
+                "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+                "TRACEPARENT": "00-" + "1" * 32 + "-" + "2" * 16 + "-01",  # of whoever has started the server
+                "ANTHROPIC_AUTH_TOKEN": SECRET,
+                **OF_CLAUDE_CODE,
+            }
+        )
+        del environment["DISABLE_TELEMETRY"]
+        with http_server(environment, place.project) as server:
+            shell = tool("Bash", command="echo of the shell: $TRACEPARENT", description="Look")
+            prompt = script("Look.", tool("mcp__traced__look"), shell, text("Seen."))
+            call(server.url, prompt, place.project, allowedTools=["mcp__traced__look", "Bash"])
+            # While it lives: how long it may take to send the rest at its end is not what this is about.
+            until(lambda: receiver.names("claude_code.interaction"), f"no span of Claude Code has come: {server.said}")
+        # The rest comes when the server ends.
+    spans = {span.name: span for span in receiver.spans}
+    turn, looked = spans["invoke_agent claude-code"], spans["execute_tool mcp__traced__look"]
+    assert turn.trace_id.hex() == TRACE
+    assert spans["claude_code.interaction"].parent_span_id == turn.span_id
+    # The call at the server is a span of the SDK, below the tool; the server is told of that one.
+    [sent] = [span for span in receiver.spans if span.parent_span_id == looked.span_id]
+    seen = "".join(path.read_text() for path in (place.home / ".claude" / "projects").rglob("*.jsonl"))
+    assert f"traceparent 00-{TRACE}-{sent.span_id.hex()}-01" in seen
+    assert f"of the shell: 00-{TRACE}-{turn.span_id.hex()}-01" in seen
+    bodies = [record.body.string_value for record in receiver.logs]
+    assert any("serving MCP on" in body for body in bodies), bodies
+    assert SECRET not in "".join(bodies)
 
 
 def test_nothing_of_it_is_loaded_where_it_is_off() -> None:

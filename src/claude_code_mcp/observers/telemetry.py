@@ -1,20 +1,23 @@
-"""Traces and metrics by OpenTelemetry, sent over OTLP to where the usual `OTEL_…` variables say.
+"""Traces, metrics and logs by OpenTelemetry, sent over OTLP to where the usual `OTEL_…` variables say.
 
 Imports the SDK and the exporter of OpenTelemetry (the extra `otel`), so only servers with it switched on import this
 module. Names and attributes are those of the semantic conventions for generative AI, as far as they have any.
 
 A turn is a span (`invoke_agent`) below the request that began it, with a span for each answer of the model (`chat`),
 each tool (`execute_tool`) and each question. The MCP SDK has a span for each request, below that of the client if its
-`_meta` has a `traceparent`, and hands the trace on to MCP servers that a client calls. No prompt, answer, argument or
-result is in any of it. What a session says of itself is a claim here too: texts are cut, and open spans are limited.
+`_meta` has a `traceparent`, and hands the trace on to MCP servers of the hub: what a session calls is below the tool of
+its turn. A Claude Code process has the trace of the turn that it was started for in its environment (`TRACEPARENT`),
+which it reads once. No prompt, answer, argument or result is in any of it. What a session says of itself is a claim
+here too: texts are cut, and open spans are limited.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentelemetry import metrics, trace
+from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
@@ -28,6 +31,8 @@ from .. import __version__
 from ..model.events import AuditEvent, Event, Message, QuestionOpened, QuestionSettled, TurnEnded, TurnStarted
 from ..model.text import cut
 from ..model.usage import Usage
+from ..sessions.session_traces import use_traces
+from .telemetry_logs import TelemetryLogs
 
 log = logging.getLogger(__name__)
 
@@ -72,14 +77,45 @@ class Telemetry:
         self._redact = redact
         self._turns: dict[str, _Turn] = {}
         self._labels: dict[str, set[str]] = {"caller": set(), "model": set()}
+        self._logs = TelemetryLogs(resource, redact)
+        use_traces(self)
 
     def close(self) -> None:
         """Sends what is left; blocks until that is done or has failed."""
+        use_traces(None)
         for turn in self._turns.values():
             _end_all(turn)
             turn.span.end()
         self._traces.shutdown()
         self._metrics.shutdown()
+        self._logs.close()
+
+    # -- the traces of sessions, see `SessionTraces` --------------------------------------------------------------
+
+    def variables(self, session_id: str) -> Mapping[str, str]:
+        turn, carrier = self._turns.get(session_id), dict[str, str]()
+        if turn is None:
+            return {}
+        propagate.inject(carrier, trace.set_span_in_context(turn.span))
+        if "traceparent" not in carrier:
+            return {}  # the operator has other propagators
+        # Both: one that the server itself was started with belongs to another trace.
+        return {"TRACEPARENT": carrier["traceparent"], "TRACESTATE": carrier.get("tracestate", "")}
+
+    @contextlib.contextmanager
+    def within(self, session_id: str, tool_use_id: str) -> Iterator[None]:
+        turn = self._turns.get(session_id)
+        # Without a turn in no trace: the current one is that of a request which is over.
+        found = context.Context()
+        if turn is not None:
+            found = trace.set_span_in_context(turn.tools.get(tool_use_id, turn.span), found)
+        token = context.attach(found)
+        try:
+            yield
+        finally:
+            context.detach(token)
+
+    # -- what happens ---------------------------------------------------------------------------------------------
 
     def act(self, act: AuditEvent) -> None:
         """Acts of callers are requests, which have their spans."""

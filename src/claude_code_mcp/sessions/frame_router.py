@@ -35,6 +35,7 @@ from .frame_claims import CallClaim, FalseClaim, FrameClaims
 from .live_process import LiveProcess
 from .policy_enforcer import PolicyEnforcer, tool_behind
 from .replica import SessionReplica, is_mirror, mirrored_entries
+from .session_traces import within_turn
 from .turn import SessionParts, TurnRunner
 
 _LONGEST_COMPARISON = 5.0
@@ -225,7 +226,8 @@ class FrameRouter:
         name, message = str(frame.request.get("server_name")), frame.request.get("message")
         method, params = _method_of(message)
         if method != "tools/call":
-            live.bridge.forward(process, frame, partial(self._permit_reading, name, method, params))
+            with within_turn(self._session.id, params):
+                live.bridge.forward(process, frame, partial(self._permit_reading, name, method, params))
             return
         tool = plain_name(name, str(params.get("name")))
         try:
@@ -234,7 +236,9 @@ class FrameRouter:
             self._refute(false, frame)
             return
         failed = partial(claims.call_failed, params) if claim is CallClaim.ALLOWED else None
-        live.bridge.forward(process, frame, partial(self._permit_call, tool, params, claim), failed)
+        # The task that is begun for it keeps this context.
+        with within_turn(self._session.id, params):
+            live.bridge.forward(process, frame, partial(self._permit_call, tool, params, claim), failed)
 
     async def _permit_reading(self, server: str, method: str, params: Raw) -> None:
         """Raises PermissionDenied where the policy denies what the message would read."""

@@ -37,6 +37,7 @@ from ..processes.supervision import ChildOptions
 from ..store.event_log import EventReader
 from ..store.transcripts import Transcripts
 from .homes import Home
+from .session_traces import is_traced, trace_variables
 
 _CONNECT_MILLISECONDS = 30_000
 """How long Claude Code tries to connect to an MCP server unless MCP_TIMEOUT says otherwise."""
@@ -50,6 +51,8 @@ _STATUS_INTERVAL = 0.1
 _MOST_DEBUG_FILES = 1000
 _MOST_BUDGETS = 10
 """Warnings of budgets that a report has."""
+_OWN_TELEMETRY = "CLAUDE_CODE_ENABLE_TELEMETRY"
+"""The variable with which Claude Code sends traces of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,9 @@ class Launcher:
             debug_file = await asyncio.to_thread(_new_file, os.path.join(launch.cwd, options.debug_file))
             options = options.model_copy(update={"debug_file": debug_file})
         command, scratch = await asyncio.to_thread(self._prepare, launch, options, start, mark)
-        environment = build_environment(self.environment, self._variables(launch, command), mark)
+        # The trace is no part of `key`: a spare process has none, and can be taken all the same.
+        variables = {**trace_variables(start.session_id), **self._variables(launch, command)}
+        environment = build_environment(self.environment, variables, mark)
         argv = self._argv(options, command)
         if self.home.enclosure is None:
             return await ClaudeProcess.start(
@@ -237,6 +242,8 @@ class Launcher:
             return None  # it writes a file before anybody has used it
         command = build_command(options, ConversationStart(""), Path(), **self._more(launch, options))
         argv, variables = self._argv(options, command), self._variables(launch, command)
+        if is_traced() and {**self.environment, **variables}.get(_OWN_TELEMETRY):
+            return None  # it reads at its start which trace it is in, and nobody's turn has begun
         read = start_inputs({**self.environment, **variables}, launch.cwd, options.additional_directories, argv[0])
         if read is None:
             return None
