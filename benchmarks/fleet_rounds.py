@@ -223,7 +223,8 @@ class Round:
         moving = asyncio.ensure_future(
             call(gateway, "claude_manage_session", sessionId=self.worked.id, action="move", machine=target.name)
         )
-        await asyncio.sleep(self.dice.uniform(0, 2.0))
+        # Half a second on an idle machine, seconds on a busy one: mostly early, sometimes after its end.
+        await asyncio.wait([moving], timeout=8 * self.dice.random() ** 3)
         victim.kill()
         if self.dice.random() < 0.5:
             victim.start()
