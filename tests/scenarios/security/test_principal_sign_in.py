@@ -97,7 +97,6 @@ def where_the_browser_ends(caller: Connection) -> str:
     return httpx2.get(admin(caller, "authenticate").data["url"]).headers["location"]
 
 
-@pytest.mark.soak  # tests/hub/test_oauth.py
 def test_each_caller_signs_in_for_itself_and_uses_no_others_account(
     target: Target, alice: Connection, mallory: Connection, tickets: tuple[Witness, str]
 ) -> None:
