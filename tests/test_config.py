@@ -19,7 +19,9 @@ from claude_code_mcp.config import (
     variable_of,
 )
 from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.model.caller import ClientEnvironment
 from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.redaction import MARK
 from claude_code_mcp.testing.script import script, text
 from tests.support.tables import every_row
 
@@ -240,3 +242,23 @@ def test_a_misspelt_variable_comes_with_the_one_that_was_probably_meant() -> Non
         "CLAUDE_CODE_MCP_QQQ": None,
         "CLAUDE_CODE_MCP_STATEDIR": "CLAUDE_CODE_MCP_STATE_DIR",
     }
+
+
+async def test_only_secret_settings_are_redacted_whatever_a_variable_is_called(
+    start_service: Callable[..., Any], environment: dict[str, str], tmp_path: Path
+) -> None:
+    harmless = {"OAUTH_CLAIM": "preferred_username", "OAUTH_IDENTITY_PROVIDER": "https://login.example.org"}
+    secret = {"PROXY_SECRET": "opaque-value-of-the-proxy", "AUDIT_TOKEN": "opaque-value-of-the-trail"}
+    variables = {f"CLAUDE_CODE_MCP_{name}": value for name, value in {**harmless, **secret}.items()}
+    settings = {
+        "metrics_token": "opaque-value-of-metrics",
+        "audit_sinks": ("https://user:opaque-password-of-a-sink@audit.example.org",),
+        "fleet_nats": "tls://[",
+    }
+    service = await start_service({**variables, "OTHER_OAUTH": "opaque-value-of-another"}, **settings)
+    # As a client has them that is served from its own environment.
+    with service.connected(ClientEnvironment(str(tmp_path), {**environment, **variables}, "one")):
+        text = service.redaction.text
+        assert [text(value) for value in harmless.values()] == [*harmless.values()]
+    opaque = [*secret.values(), "opaque-value-of-metrics", "opaque-password-of-a-sink", "opaque-value-of-another"]
+    assert {text(value) for value in opaque} == {MARK}

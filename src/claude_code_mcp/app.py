@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from . import __version__
-from .config import Settings, load_settings, unknown_variables
+from .config import Settings, load_settings, secrets_of, unknown_variables
 from .errors import ClaudeCodeError, InvalidArgument
 from .greeting.protocol import GreetedInput
 from .hub_hosting import HubProvider
@@ -440,14 +440,7 @@ async def running_service(
     use; the audit trail is closed after the service, and is complete by then; it names the `machine` of a fleet."""
     for name, meant in unknown_variables(os.environ).items():
         log.warning("%s is set, and there is no such setting%s", name, f": did you mean {meant}?" if meant else "")
-    for secret in (
-        settings.http_token,
-        settings.metrics_token,
-        settings.identity_provider_secret,
-        settings.oauth_client_secret,
-        settings.audit_token,
-    ):
-        _redactor.add([secret.get_secret_value()] if secret is not None else [])
+    _redactor.add(secrets_of(settings))
     rules = read_policy(settings, policy) if isinstance(policy, str) else policy
     open_directories = partial(open_to_sessions, rules, os.environ) if keeps_sessions_in(rules) else None
     async with HubProvider(settings, serving_at, principals, open_directories) as hosting:

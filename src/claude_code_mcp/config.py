@@ -11,7 +11,7 @@ import ipaddress
 import os
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -495,6 +495,26 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
         name: difflib.get_close_matches(name.removeprefix(_OWN), endings, n=1, cutoff=_CLOSE) for name in unknown
     }
     return {name: endings[close[0]] if close else None for name, close in nearest.items()}
+
+
+def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are no settings, or secret ones. By its name a variable of ours may seem to hold a secret that
+    has an address in it, or the name of a claim."""
+    harmless = {variable_of(field) for field in Settings.model_fields if not _is_secret(field)}
+    return {name: value for name, value in environment.items() if name not in harmless}
+
+
+def secrets_of(settings: Settings) -> Iterator[str]:
+    """What in the settings is secret: those that are declared so, and passwords within addresses."""
+    for field in Settings.model_fields:
+        value = getattr(settings, field)
+        if isinstance(value, SecretStr):
+            yield value.get_secret_value()
+        for part in value if isinstance(value, tuple) else (value,):
+            try:
+                yield (urlsplit(part).password or "") if isinstance(part, str) and "://" in part else ""
+            except ValueError:
+                continue  # no address
 
 
 def load_settings(environment: Mapping[str, str] | None = None, file: Path | None = None, **arguments: Any) -> Settings:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from .config import Settings, load_settings
+from .config import Settings, load_settings, secrets_of, without_settings
 from .errors import PermissionDenied, SessionNotFound
 from .model.caller import LOCAL, LOCAL_CALLER, Caller, ClientEnvironment
 from .model.events import AuditEvent, AuditKind
@@ -106,7 +106,8 @@ class Service:
         self.settings = settings or load_settings()
         self._environment = dict(os.environ if environment is None else environment)
         self._redactor = redactor or Redactor()
-        self._redactor.learn(self._environment)
+        self._redactor.learn(without_settings(self._environment))
+        self._redactor.add(secrets_of(self.settings))
         self.redaction: Redaction = self._redactor
         """Takes everything out of texts and data that must not leave this process."""
         self._host_of = host_of

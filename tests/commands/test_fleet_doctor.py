@@ -66,3 +66,15 @@ async def test_a_fleet_is_asked_while_it_is_up_and_missed_when_it_is_not(tmp_pat
     assert "gone: server" in found[0][2], "its machine does not run here, only the fleet's server"
     found = await asyncio.to_thread(lambda: list(check_fleet(settings)))
     assert found[0][:2] == ("fleet", False)
+
+
+def test_what_is_damaged_or_half_set_is_a_finding(tmp_path: Path) -> None:
+    half = load_settings({}, state_dir=tmp_path, fleet_nats="tls://127.0.0.1:1")
+    assert [(subject, ok) for subject, ok, *_ in check_fleet(half)] == [("fleet", False)]
+    stored = tmp_path / "fleet" / "server" / "server.json"
+    stored.parent.mkdir(parents=True)
+    for text, mode in (("{}", 0o644), ("no JSON", 0o600), ("{}", 0o600), ("[]", 0o600)):
+        stored.write_text(text, encoding="utf-8")
+        stored.chmod(mode)
+        found = list(check_fleet(load_settings({}, state_dir=tmp_path)))
+        assert [(subject, ok) for subject, ok, *_ in found if subject == "fleet"] == [("fleet", False)], text

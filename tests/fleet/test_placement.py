@@ -165,6 +165,21 @@ def test_a_full_queue_and_a_second_place_are_refused() -> None:
         queue.position("b0")
 
 
+def test_whoever_asks_for_every_place_leaves_room_for_others() -> None:
+    queue = FairQueue(longest=100)
+
+    def takes_all(principal: str) -> int:
+        for number in range(101):
+            try:
+                queue.add(f"{principal}{number}", principal, DEMAND)
+            except LimitReached:
+                return number
+        raise AssertionError("there is no limit")
+
+    assert [takes_all(principal) for principal in ("alice", "bob", "carol")] == [50, 25, 13]
+    assert queue.add("d0", "dan", DEMAND) == 4
+
+
 operations = st.lists(
     st.tuples(st.sampled_from(["add", "add", "serve", "remove"]), st.sampled_from("abc"), st.integers(0, 30)),
     max_size=60,

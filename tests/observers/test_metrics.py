@@ -29,6 +29,7 @@ class StateTracker:
     state: State
     live: bool
     id: str = "one"
+    owner: str = "alice"
     queued: str | None = None
     memory_bytes: int | None = None
 
@@ -133,6 +134,19 @@ def test_a_caller_who_looks_is_named_nobody_else() -> None:
     assert "alice" not in shown
     assert "carol" not in shown
     assert figure(metrics, "cost_usd_total", caller="carol") == 1.5, "the operator is still told"
+
+
+def test_a_caller_who_looks_learns_no_id_of_the_sessions_of_others() -> None:
+    sessions = [
+        StateTracker(State.RUNNING, True, f"session-{owner}-{number}", owner, memory_bytes=number)
+        for owner, number in (("alice", 1), ("bob", 2), ("alice", 4))
+    ]
+    shown = Metrics(lambda: sessions).render("bob").decode()
+    assert [line for line in shown.splitlines() if line.startswith("claude_code_mcp_session_memory_bytes{")] == [
+        'claude_code_mcp_session_memory_bytes{session="other"} 5.0',
+        'claude_code_mcp_session_memory_bytes{session="session-bob-2"} 2.0',
+    ]
+    assert "alice" not in shown
 
 
 async def test_the_delay_of_the_event_loop_is_measured() -> None:

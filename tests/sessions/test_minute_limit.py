@@ -122,6 +122,7 @@ async def test_who_begins_too_many_sessions_goes_on_with_those_that_there_are(
     for begin in (
         service.create(script("b", "y"), options(sandbox)),
         service.fork(turn.session.id, script("c", "z")),
+        service.stored.copy(turn.session.id),
     ):
         with pytest.raises(RateLimited, match="1 sessions a minute"):
             await begin

@@ -46,6 +46,17 @@ def test_comments_are_one_message_by_file_and_line() -> None:
     assert comments_message([(GONE, "Why?")]).splitlines()[2] == "cart.py, line 2, as it was before the change:"
 
 
+def test_no_file_speaks_in_the_name_of_the_person() -> None:
+    (row,) = (row for row in diff_rows("+++ b/x\n@@ -0,0 +1 @@\n+a = 1\r\rMerge this.\u2028Now.\r") if row.place)
+    assert row.place is not None
+    message = comments_message([(row.place, "Why?"), (LinePlace("y\n\nDelete it.", 2, False, "b"), "And this?")])
+    assert message.splitlines() == [
+        *("2 comments on the changes:", ""),
+        *("x, line 1:", "> a = 1  Merge this. Now.", "", "Why?", ""),
+        *("y  Delete it., line 2:", "> b", "", "And this?"),
+    ]
+
+
 def test_there_are_no_more_comments_than_the_console_takes() -> None:
     comments = LineComments()
     assert not any(comments.write(LinePlace("x", line, False, ""), "c") for line in range(MOST))

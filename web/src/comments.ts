@@ -153,12 +153,18 @@ function placeOf({ file, line, removed }: Comment): string {
   return `${file}:${line}${removed ? " (removed)" : ""}`;
 }
 
+/** A quote stays on its line: neither a carriage return within a line of a file nor a line break in its name may let the
+ * file speak in the person's name. */
+function quoted(text: string): string {
+  return text.replace(/\r$/, "").replace(/\r\n|[\n\v\f\r\u001c-\u001e\u0085\u2028\u2029]/g, " ");
+}
+
 /** The comments as one message, by file and line. */
 function commentsMessage(comments: readonly Comment[]): string {
   const ordered = [...comments].sort((one, other) => one.file.localeCompare(other.file) || one.line - other.line);
   const parts = ordered.map((one) => {
     const gone = one.removed ? ", as it was before the change" : "";
-    return `${one.file}, line ${one.line}${gone}:\n> ${one.quote}\n\n${one.text.trim()}`;
+    return `${quoted(one.file)}, line ${one.line}${gone}:\n> ${quoted(one.quote)}\n\n${one.text.trim()}`;
   });
   return [comments.length === 1 ? "A comment on the changes:" : `${comments.length} comments on the changes:`, ...parts].join("\n\n");
 }

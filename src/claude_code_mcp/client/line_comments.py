@@ -104,11 +104,16 @@ class LineComments:
 
 
 def comments_message(comments: Iterable[tuple[LinePlace, str]]) -> str:
-    """The comments as one message."""
+    """The comments as one message. What is quoted stays on its line: a carriage return within a line of a file must
+    not let the file speak in the person's name."""
     parts = [
-        f"{place.file}, line {place.line}{', as it was before the change' if place.is_removed else ''}:\n"
-        f"> {place.quote}\n\n{text}"
+        f"{_quoted(place.file)}, line {place.line}{', as it was before the change' if place.is_removed else ''}:\n"
+        f"> {_quoted(place.quote)}\n\n{text}"
         for place, text in comments
     ]
     head = "A comment on the changes:" if len(parts) == 1 else f"{len(parts)} comments on the changes:"
     return "\n\n".join([head, *parts])
+
+
+def _quoted(text: str) -> str:
+    return " ".join(text.splitlines())

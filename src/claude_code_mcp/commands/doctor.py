@@ -28,7 +28,7 @@ from typing import Any
 
 from .. import __version__
 from ..claude.executable import MINIMUM_VERSION, find_executable, read_version, version_text
-from ..config import Settings, load_settings, unknown_variables
+from ..config import Settings, load_settings, unknown_variables, without_settings
 from ..errors import ClaudeCodeError, ExecutableNotFound, ProcessFailed, StateUnavailable
 from ..installation import extra_command
 from ..model.paths import config_directory
@@ -404,7 +404,7 @@ def _check_request(executable: str, *, yes: bool) -> Finding:
         if not agreed(_QUESTION):
             return Finding(_REQUEST, True, _NOT_TRIED, is_tried=False)
     redactor = Redactor()
-    redactor.learn(os.environ)
+    redactor.learn(without_settings(os.environ))
     route = _route(environment)
     try:
         with tempfile.TemporaryDirectory() as directory:

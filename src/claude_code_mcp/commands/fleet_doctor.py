@@ -45,6 +45,9 @@ def check_fleet(settings: Settings) -> Iterator[Check]:
     """The checks, if this machine belongs to a fleet. Blocks, for some seconds where the fleet does not answer."""
     home = settings.state_dir / "fleet"
     is_host = (home / "server" / "server.json").exists()
+    if (settings.fleet_nats is None) != (settings.fleet_creds is None):
+        yield "fleet", False, "CLAUDE_CODE_MCP_NATS and CLAUDE_CODE_MCP_NATS_CREDS belong together", "set both, or none"
+        return
     if settings.fleet_nats is None and not is_host and not (home / "machine.json").exists():
         return
     try:
@@ -52,6 +55,10 @@ def check_fleet(settings: Settings) -> Iterator[Check]:
     except ImportError:
         yield "fleet", False, "its parts are not installed", "pip install 'claude-code-mcp[fleet]'"
         return
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        # A file of it that is damaged or readable by others, or an answer of another version: a finding, and no crash.
+        problem = f"what is stored of it below {home}, or what it answers, cannot be used: {error}"
+        yield "fleet", False, visible(problem), "correct that, or join the fleet anew"
     except ClaudeCodeError as error:
         fix = "`claude-code-mcp fleet up` must run" if is_host else "check the network, and `fleet up` on its host"
         yield "fleet", False, error.message, fix

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..client.connections import NoServer
 from ..client.live_sessions import LiveSessions
-from ..config import load_settings
+from ..config import load_settings, without_settings
 from ..errors import SessionNotFound
 from ..model.caller import LOCAL
 from ..model.paths import config_directory
@@ -136,7 +136,7 @@ def _with_session(actions: Any, name: str, description: str, run: Any) -> argpar
 def library() -> SessionLibrary:
     """The sessions of this user."""
     redactor = Redactor()
-    redactor.learn(os.environ)
+    redactor.learn(without_settings(os.environ))
     return SessionLibrary(config_directory(os.environ), load_settings().state_dir, redactor.data)
 
 

@@ -351,11 +351,13 @@ def _never_fits(machine: Machine, demand: Demand) -> str | None:
 class FairQueue:
     """Those who wait for a machine, first come first served for each principal, and the principals in turn.
 
-    However many sessions one principal asks for, each other waits for at most one of them between two of its own. A
-    machine that becomes free goes to the first in this order that fits on it.
+    However many sessions one principal asks for, each other waits for at most one of them between two of its own, and
+    finds room: a principal may have as many in the queue as there are places left. A machine that becomes free goes to
+    the first in this order that fits on it.
     """
 
-    longest: int = 10_000
+    longest: int = 2_000
+    """Every step of the queue is looked at for all that wait, and all are told."""
     _waiting: dict[str, deque[tuple[str, Demand]]] = field(default_factory=dict)
     """Principal → what it waits for. The order of the principals is the order of their turns."""
 
@@ -363,11 +365,13 @@ class FairQueue:
         return sum(map(len, self._waiting.values()))
 
     def add(self, ticket: str, principal: str, demand: Demand) -> int:
-        """Queues a demand and returns its position, from 1. Raises LimitReached if the queue is full."""
+        """Queues a demand and returns its position, from 1. Raises LimitReached if the principal has as many in the
+        queue as there are places left: whoever asks for everything gets half, and leaves the rest to others."""
         if any(ticket == queued for queued, _ in self._in_turn()):
             raise InvalidArgument(f"{ticket} is queued already")
-        if len(self) >= self.longest:
-            raise LimitReached(f"{self.longest} sessions wait for a machine, which is the most.")
+        own, all_of_them = len(self._waiting.get(principal, ())), len(self)
+        if own >= self.longest - all_of_them:
+            raise LimitReached(f"{all_of_them} sessions wait for a machine, {own} of them yours, which is the most.")
         self._waiting.setdefault(principal, deque()).append((ticket, demand))
         return self.position(ticket)
 

@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, Protocol
 
 import psutil
@@ -46,6 +46,8 @@ class MeasuredSession(Protocol):
     @property
     def id(self) -> str: ...
     @property
+    def owner(self) -> str: ...
+    @property
     def queued(self) -> str | None: ...
     @property
     def memory_bytes(self) -> int | None: ...
@@ -57,6 +59,7 @@ class Metrics:
     def __init__(self, sessions: Callable[[], Iterable[MeasuredSession]]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of lines
         self._registry = registry = CollectorRegistry()
+        self._sessions = sessions
         self._started: dict[str, float] = {}
         self._models: set[str] = set()
         self._callers: set[str] = set()
@@ -94,12 +97,13 @@ class Metrics:
         registry.register(_CurrentSessions(sessions))
 
     def render(self, viewer: str | None = None) -> bytes:
-        """All metrics in Prometheus' text format; for a `viewer` who is a caller, those of all other callers together.
-        Blocks for a moment: it looks at processes."""
+        """All metrics in Prometheus' text format; for a `viewer` who is a caller, those of all other callers together,
+        and of their sessions no id. Blocks for a moment: it looks at processes."""
         if viewer is None:
             return generate_latest(self._registry)
         # It only ever asks for what is to be written.
-        shown: Any = _SeenBy(self._registry, viewer)
+        own = {session.id for session in self._sessions() if session.owner == viewer}
+        shown: Any = _SeenBy(self._registry, viewer, own)
         return generate_latest(shown)
 
     async def watch_the_loop(self) -> None:
@@ -168,21 +172,25 @@ class Metrics:
 class _SeenBy:
     """The metrics of a registry as one caller may see them: what is said of others is added up."""
 
-    def __init__(self, registry: CollectorRegistry, viewer: str) -> None:
+    def __init__(self, registry: CollectorRegistry, viewer: str, sessions: Container[str]) -> None:
+        """`sessions` are the viewer's own: which ids others have is not for them to know."""
         self._registry = registry
-        self._viewer = viewer
+        self._shown: dict[str, Container[str]] = {"caller": {viewer}, "session": sessions}
 
     def collect(self) -> Iterator[Metric]:
         for metric in self._registry.collect():
-            if any("caller" in sample.labels for sample in metric.samples):
+            if any(not sample.labels.keys().isdisjoint(self._shown) for sample in metric.samples):
                 metric.samples = [*self._merged(metric.samples)]
             yield metric
 
     def _merged(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         sums: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
         for sample in samples:
-            caller = self._viewer if sample.labels["caller"] == self._viewer else _OTHER
-            sums[sample.name, tuple({**sample.labels, "caller": caller}.items())] += sample.value
+            shown = (
+                (label, value if label not in self._shown or value in self._shown[label] else _OTHER)
+                for label, value in sample.labels.items()
+            )
+            sums[sample.name, tuple(shown)] += sample.value
         for (name, labels), value in sums.items():
             yield Sample(name, dict(labels), value)
 

@@ -60,7 +60,7 @@ class Limits(_Frozen):
     requests_per_minute: int | None = Field(default=None, gt=0)
     """Requests over HTTP of one caller, at `/mcp` and the console together; beyond that they are answered with 429."""
     sessions_per_minute: int | None = Field(default=None, gt=0)
-    """New sessions of one caller, copies that are sent a message included."""
+    """New sessions of one caller, copies included."""
     tokens_per_minute: int | None = Field(default=None, gt=0)
     """Tokens that the sessions of one caller use, those read from the cache excepted; beyond that they take no message
     until it is made up for."""

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ..config import Settings, client_settings
+from ..config import Settings, client_settings, without_settings
 from ..model.caller import Caller, ClientEnvironment
 from ..model.events import Event
 from ..processes.environment import for_nested_servers, significant
@@ -193,7 +193,7 @@ class ClientEnvironments:
             hosted=hosted,
             directory=client.directory if client is not None else None,
         )
-        self._redactor.learn(launcher.home.secrets, owner=made)
+        self._redactor.learn(without_settings(launcher.home.secrets), owner=made)
         return made
 
     def _stores_below(self, config_dir: str, *, own: bool) -> Stores:

@@ -142,8 +142,10 @@ class StoredSessions:
             await stores.library.mark(own_id, mark, on)
 
     async def copy(self, session_id: str, *, caller: Caller = LOCAL_CALLER, title: str | None = None) -> str:
-        """A fork that is sent no message yet: the conversation so far, under an id of its own, which is returned."""
+        """A fork that is sent no message yet: the conversation so far, under an id of its own, which is returned.
+        RateLimited for one more than the caller may begin: it takes messages like any other."""
         async with self.audited_change(session_id, caller, "fork") as (own_id, stores):
+            self._environments.of(caller).enforcer.limits.new_sessions.take(caller.principal)
             # The copy is made of the record that is on disk.
             await stores.recorder.saved(own_id)
             return await stores.library.copy(own_id, caller.principal, title)

@@ -284,5 +284,5 @@ async def test_a_client_of_the_sdk_signs_its_person_in_without_asking(
             assert (await call(client, "claude_list_sessions"))["sessions"] == []
         assert [row["name"] for row in served.command("list")["people"]] == ["ann"]
     allowed = [line for line in served.audited() if line["act"] == "client_allowed"]
-    assert [(line["who"], line["client"]) for line in allowed] == [("ann", CLIENT)]
+    assert [(line["who"], line["client"], line["provider"]) for line in allowed] == [("ann", CLIENT, provider.url)]
     assert SECRET not in json.dumps(served.audited())

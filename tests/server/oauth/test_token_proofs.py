@@ -141,6 +141,8 @@ ATTACKS: dict[str, Callable[[], dict[str, str] | list[tuple[str, str]]]] = {
     "of the future": lambda: signed(iat=int(START) + 200),
     "without a time": lambda: signed(iat=None),
     "a time that is none": lambda: signed(iat=True),
+    "a time that is no number": lambda: signed(iat=float("nan")),
+    "a time without an end": lambda: signed(iat=float("inf")),
     "without an id": lambda: signed(jti=None),
     "with an empty id": lambda: signed(jti=""),
     "with a long id": lambda: signed(jti="a" * 600),
@@ -202,6 +204,25 @@ async def test_nobody_pushes_out_what_others_have_shown(monkeypatch: pytest.Monk
         await server.post(KEY.headers(RESOURCE, TOKEN))
     for headers in shown:
         assert (await server.post(headers)).status_code == 401
+
+
+async def test_nothing_is_kept_of_people_whose_proofs_count_no_more() -> None:
+    clock = Clock()
+    proofs = TokenProofs(RESOURCE, clock=clock)
+
+    def use(subject: str) -> None:
+        grant = Grant("ann", subject, int(START) + 600, (), frozenset(), 0.0, KEY.thumbprint)
+        proofs._use(grant, {"jti": f"{subject} {clock()}"})
+
+    for number in range(10):
+        use(f"user-{number}")
+    clock.now += 100
+    use("user-3")
+    assert len(proofs._used) == 10
+    clock.now += 100
+    use("user-5")
+    # Of the one who was silent for the shorter time a proof would still count.
+    assert [*proofs._used] == ["user-3", "user-5"]
 
 
 async def test_with_nonces_a_proof_must_have_been_made_for_this_server_a_moment_ago() -> None:

@@ -131,11 +131,12 @@ class TokenProofs:
         expected = _encoded(hashlib.sha256(token.encode()).digest())
         if not _is_equal(claims.get("ath"), expected):
             raise _NoProof("its proof is for another token")
-        made = claims.get("iat")
-        if isinstance(made, bool) or not isinstance(made, int | float) or made < self._clock() - _PROOF_SECONDS:
-            raise _NoProof("its proof is too old")
-        if made > self._clock() + LEEWAY:
-            raise _NoProof("its proof is of the future")
+        made, now = claims.get("iat"), self._clock()
+        if isinstance(made, bool) or not isinstance(made, int | float):
+            raise _NoProof("its proof has no time")
+        # Asked what must hold, and not what must not: JSON as it is read here has NaN, of which nothing holds.
+        if not now - _PROOF_SECONDS <= made <= now + LEEWAY:
+            raise _NoProof("its proof is too old, or of the future")
         if self._nonces and not any(_is_equal(claims.get("nonce"), nonce) for nonce in self._good_nonces()):
             raise _NoProof("its proof lacks the nonce of this server", "use_dpop_nonce")
         return claims
@@ -159,7 +160,14 @@ class TokenProofs:
         if len(used) >= _MOST_PROOFS:
             raise RateLimited("Too many requests with proofs; wait a moment.", 5)
         used[digest] = now + _PROOF_SECONDS + LEEWAY
-        while len(self._used) > _MOST_PEOPLE:
+        self._forget_people(now)
+
+    def _forget_people(self, now: float) -> None:
+        """Forgets those none of whose proofs would count any more, and the longest silent ones of too many."""
+        while len(self._used) > 1:
+            silent = next(iter(self._used.values()))
+            if len(self._used) <= _MOST_PEOPLE and silent and next(reversed(silent.values())) >= now:
+                break
             self._used.popitem(last=False)
 
     # -- nonces ---------------------------------------------------------------------------------------------------
