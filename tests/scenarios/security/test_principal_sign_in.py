@@ -97,7 +97,7 @@ def where_the_browser_ends(caller: Connection) -> str:
     return httpx2.get(admin(caller, "authenticate").data["url"]).headers["location"]
 
 
-def test_each_caller_signs_in_for_itself_and_uses_no_others_account(
+def test_each_caller_signs_in_for_itself_uses_no_others_account_and_is_kept_apart(
     target: Target, alice: Connection, mallory: Connection, tickets: tuple[Witness, str]
 ) -> None:
     authority, _ = tickets
@@ -123,8 +123,6 @@ def test_each_caller_signs_in_for_itself_and_uses_no_others_account(
     assert admin(mallory, "disable").code == "PERMISSION_DENIED", "to sign in is all that anybody may"
     target.audit("hub_steered", 1, who="alice")
 
-
-def test_what_is_kept_of_a_caller_is_kept_apart(target: Target) -> None:
     kept = Path(target.environment["CLAUDE_CODE_MCP_STATE_DIR"]) / "mcp" / "principals"
     assert {path.name for path in kept.iterdir()} == {"alice", "mallory"}
     for name in ("alice", "mallory"):
