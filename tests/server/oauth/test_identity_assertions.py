@@ -178,6 +178,8 @@ ATTACKS: dict[str, Make] = {
     "no end": lambda made: made.assertion(exp=None),
     "no beginning": lambda made: made.assertion(iat=None),
     "of the future": lambda made: made.assertion(iat=int(time.time()) + 600, exp=int(time.time()) + 900),
+    "for ever": lambda made: made.assertion(exp=float("inf")),
+    "an end that is none": lambda made: made.assertion(exp=[1]),
     "for days": lambda made: made.assertion(exp=int(time.time()) + 86_400),
     "no id": lambda made: made.assertion(jti=None),
     "an empty id": lambda made: made.assertion(jti=""),
