@@ -408,7 +408,7 @@ def _check_request(executable: str, *, yes: bool) -> Finding:
     route = _route(environment)
     try:
         with tempfile.TemporaryDirectory() as directory:
-            answer = _ask(executable, environment, directory)
+            answer = _ask(executable, directory)
     except subprocess.TimeoutExpired:
         return Finding(_REQUEST, False, f"no answer within {_REQUEST_TIMEOUT:g} s{route}", _fix(""))
     except (OSError, ValueError) as error:
@@ -420,23 +420,14 @@ def _check_request(executable: str, *, yes: bool) -> Finding:
     return Finding(_REQUEST, True, f"it answered in {answer.get('duration_api_ms', 0)} ms for ${cost:.4f}{route}")
 
 
-def _ask(executable: str, environment: Mapping[str, str], directory: str) -> dict[str, Any]:
+def _ask(executable: str, directory: str) -> dict[str, Any]:
     arguments = [
         *("-p", "Say ok.", "--output-format", "json", "--model", "haiku", "--system-prompt", "Answer with: ok"),
         *("--tools", "", "--strict-mcp-config", "--no-session-persistence"),
     ]
-    done = subprocess.run(
-        [executable, *arguments],
-        # Its ten attempts with growing pauses would keep a person waiting for what the first one says.
-        env={**environment, "CLAUDE_CODE_MAX_RETRIES": "1"},
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_REQUEST_TIMEOUT,
-        check=False,
-    )
+    # Its ten attempts with growing pauses would keep a person waiting for what the first one says.
+    once = {"CLAUDE_CODE_MAX_RETRIES": "1"}
+    done = run_cli(executable, *arguments, variables=once, directory=directory, timeout=_REQUEST_TIMEOUT)
     try:
         answer = json.loads(done.stdout)
     except ValueError:

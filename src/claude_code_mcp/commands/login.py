@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,16 +65,23 @@ def missing_login(config: Path | None) -> str:
     )
 
 
-def run_cli(path: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Runs Claude Code with an environment as sessions have it, and waits for its end. Raises OSError and
-    SubprocessError."""
+def run_cli(
+    path: str,
+    *arguments: str,
+    variables: Mapping[str, str] | None = None,
+    directory: str | None = None,
+    timeout: float = _CLI_TIMEOUT,
+) -> "subprocess.CompletedProcess[str]":
+    """Runs Claude Code with an environment as sessions have it and these `variables`, and waits for its end. Raises
+    OSError and SubprocessError."""
     return subprocess.run(
         [path, *arguments],
-        env=child_environment(os.environ),
+        env={**child_environment(os.environ), **(variables or {})},
+        cwd=directory,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=_CLI_TIMEOUT,
+        timeout=timeout,
         check=False,
     )
