@@ -57,7 +57,7 @@ class MinuteLimit:
         left = max(self._by_now(caller, most) - amount, -1.0 * _LONGEST_DEBT * most)
         self._left.pop(caller, None)
         self._left[caller] = self._clock(), left
-        # The one who has used nothing for the longest time goes first: their minute is over.
+        # The one who has used nothing for the longest time goes first. With so many at once a debt may be forgotten.
         while len(self._left) > _MOST_CALLERS:
             self._left.popitem(last=False)
 
