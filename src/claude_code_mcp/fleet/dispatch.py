@@ -10,6 +10,8 @@ import hashlib
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -32,8 +34,14 @@ from .merged_results import Silent
 from .routing import FleetView, Goal, MachineIdentity, PlacementRequest, RequestRoute, find_machine, route, with_machine
 
 Choose = Callable[[Sequence[Any], PlacementRequest], MachineIdentity]
-Place = Callable[[PlacementRequest, Callable[[int, int], Awaitable[None]]], Awaitable[MachineIdentity]]
+ReportPosition = Callable[[int, int], Awaitable[None]]
+"""Is told the position of a new session in the queue, and the length of that."""
+Place = Callable[[PlacementRequest, ReportPosition], Awaitable[MachineIdentity]]
 """Chooses a machine for a new session, and waits for one if need be; takes what is to hear of its position."""
+OnDisk = Callable[[Sequence[MachineIdentity]], Awaitable[MachineIdentity]]
+"""Which of the machines has a session on its disk that no machine ever held; any one of them if none has."""
+GiveAway = Callable[[MachineIdentity], Awaitable[str]]
+"""Has a machine give a session away; the id under which it goes on. Raises if it does not."""
 _CAPABILITIES = types.CLIENT_CAPABILITIES_META_KEY
 _ENVELOPE = frozenset({types.PROTOCOL_VERSION_META_KEY, types.CLIENT_INFO_META_KEY, _CAPABILITIES})
 _TAKING_SECONDS = 55.0
@@ -76,39 +84,46 @@ class Dispatch:
         except MachineUnavailable as gone:
             if not target.continues:
                 raise
-            machine, taken = await self._taken_over(client.principal, target.key, gone.message)
+            machine, taken = await self.taken_over(client.principal, target.key, gone.message)
         return _with_losses(await self._ask(client, context, machine, target), taken)
 
     async def _machine(self, client: GatewayClient, context: Context, target: RequestRoute) -> MachineIdentity:
         """The one machine that a request is for."""
-        machines = self._machines()
+        machines = self.machines()
         match target.goal:
             case Goal.SESSION:
-                return await self._holder(client, context, target.key)
+                return await self.holder(target.key, partial(self._found_on_disk, client, context, target.key))
             case Goal.NEW:
                 assert target.placement is not None
-                return await self._chosen(context, target.placement, target.message_key)
+                steps = itertools.count(1)
+
+                async def report(position: int, length: int) -> None:
+                    message = f"Waiting for a machine: number {position} of {length}."
+                    await _report_progress(context, next(steps), message)
+
+                return await self.chosen(target.placement, target.message_key, report)
             case Goal.MACHINE if target.key or len(machines) > 1:
                 return find_machine(machines, target.key)
         return machines[0]
 
-    def _machines(self) -> Sequence[MachineIdentity]:
+    def machines(self) -> Sequence[MachineIdentity]:
+        """Those that are there, at least one. Raises UpstreamUnavailable."""
         machines = self._fleet.machines()
         if not machines:
             raise UpstreamUnavailable("No machine of the fleet is there now.")
         return machines
 
-    async def _chosen(self, context: Context, placement: PlacementRequest, key: str | None) -> MachineIdentity:
+    async def chosen(self, placement: PlacementRequest, key: str | None, report: ReportPosition) -> MachineIdentity:
         """A machine for a new session: with a message key always the one that was chosen first for that key."""
         if key is None:
-            return await self._placed(context, placement)
+            return await self._placed(placement, report)
         bucket = await self._connection.jetstream.key_value(names.KEYS)
         name = hashlib.sha256(f"{placement.principal}\0{key}".encode()).hexdigest()
         try:
             # Looked for before a machine is chosen: all may be full by now, and a repeated call needs no room.
             first = await bucket.get(name)
         except KeyNotFoundError:
-            chosen = await self._placed(context, placement)
+            chosen = await self._placed(placement, report)
             with suppress(KeyWrongLastSequenceError):
                 await bucket.create(name, chosen.id.encode())
                 return chosen
@@ -120,30 +135,25 @@ class Dispatch:
             "is not known.",
         )
 
-    async def _placed(self, context: Context, placement: PlacementRequest) -> MachineIdentity:
+    async def _placed(self, placement: PlacementRequest, report: ReportPosition) -> MachineIdentity:
         if self._place is None:
-            return self._choose(self._machines(), placement)
-        steps = itertools.count(1)
-
-        async def report(position: int, length: int) -> None:
-            await _report_progress(context, next(steps), f"Waiting for a machine: number {position} of {length}.")
-
+            return self._choose(self.machines(), placement)
         return await self._place(placement, report)
 
-    async def _holder(self, client: GatewayClient, context: Context, session_id: str) -> MachineIdentity:
+    async def holder(self, session_id: str, on_disk: OnDisk) -> MachineIdentity:
         """The machine that holds a session or, if none ever did, the one that has it on its disk. Raises
         MachineUnavailable if it is gone."""
-        machines = self._machines()
+        machines = self.machines()
         holder = await self._fleet.holder(session_id)
         if holder is None:
-            return await self._found_on_disk(client, context, machines, session_id)
+            return await on_disk(machines)
         is_gone = f"Session {session_id} is on machine {holder}, which is not there now."
         return self._present(holder, is_gone if holder else f"No machine holds session {session_id} just now.")
 
-    async def _taken_over(self, principal: str, session_id: str, gone: str) -> tuple[MachineIdentity, Taken]:
+    async def taken_over(self, principal: str, session_id: str, gone: str) -> tuple[MachineIdentity, Taken]:
         """Another machine for a session, once that has taken it over. Raises MachineUnavailable if it cannot."""
         # A message to a session that is being moved goes on where that is to go.
-        chosen = self._moving.get(session_id) or self._choose(self._machines(), PlacementRequest(principal))
+        chosen = self._moving.get(session_id) or self._choose(self.machines(), PlacementRequest(principal))
         try:
             # Before the machine is asked: it may read nothing of a session that it was not given.
             holding = await self._fleet.give(session_id, principal, chosen.id)
@@ -177,13 +187,13 @@ class Dispatch:
 
     def _present(self, machine_id: str | None, gone: str) -> MachineIdentity:
         """The machine of this id. Raises MachineUnavailable with the sentence `gone` if it is not there."""
-        found = next((machine for machine in self._machines() if machine.id == machine_id), None)
+        found = next((machine for machine in self.machines() if machine.id == machine_id), None)
         if found is None:
             raise MachineUnavailable(gone, machine=machine_id or "")
         return found
 
     async def _found_on_disk(
-        self, client: GatewayClient, context: Context, machines: Sequence[MachineIdentity], session_id: str
+        self, client: GatewayClient, context: Context, session_id: str, machines: Sequence[MachineIdentity]
     ) -> MachineIdentity:
         """The machine that lists the session, the most recent if several do; any one otherwise, which refuses it."""
         if len(machines) == 1:
@@ -208,41 +218,60 @@ class Dispatch:
     # -- moving a session ---------------------------------------------------------------------------------------
 
     async def _move(self, client: GatewayClient, context: Context, target: RequestRoute) -> dict[str, Any]:
+        refused: dict[str, Any] = {}
+
+        async def give_away(source: MachineIdentity) -> str:
+            nonlocal refused
+            result = await self._ask(client, context, source, target)
+            structured = result.get("structuredContent")
+            if result.get("isError") or not isinstance(structured, dict):
+                refused = result
+                raise MachineUnavailable("The machine does not give it away.")
+            return str(structured.get("sessionId"))
+
+        on_disk = partial(self._found_on_disk, client, context, target.key)
+        try:
+            move = await self.move(client.principal, target.key, target.move_to, on_disk, give_away)
+        except MachineUnavailable:
+            if refused:
+                return refused
+            raise
+        return _with_losses(_moved(context, move), move.taken)
+
+    async def move(
+        self, principal: str, session_id: str, wanted: str, on_disk: OnDisk, give_away: GiveAway
+    ) -> "SessionMove":
         """Has a session go on at another machine: the one that has it gives it away, the other one takes it.
 
         The holder changes by compare-and-swap: the machine, nobody, the other one. Whatever ends in between, the fleet
         has everything of the session by then, and its next message goes on with it.
         """
-        session_id, principal = target.key, client.principal
-        goal = self._goal(target.move_to, principal)
+        asked_for, goal = session_id, self._goal(wanted, principal)
         source: MachineIdentity | None = None
         gone = f"No machine holds session {session_id} just now."
         try:
-            source = await self._holder(client, context, session_id)
+            source = await self.holder(session_id, on_disk)
         except MachineUnavailable as problem:
             gone = problem.message  # nobody is there to give it away, and nobody to ask
         if source is not None and source.id == goal.id:
-            return self._moved(context, session_id, f"It is on machine {goal.name} already.", goal)
+            return SessionMove(session_id, goal, f"It is on machine {goal.name} already.")
         if self._moving.setdefault(session_id, goal) is not goal:
             raise SessionBusy(f"Session {session_id} is being moved already.", session_id=session_id)
         try:
             if source is not None:
-                result = await self._ask(client, context, source, target)
-                if result.get("isError") or not isinstance(result.get("structuredContent"), dict):
-                    return result
                 # The id under which it goes on, which is another one after it was cleared.
-                session_id = str(result["structuredContent"].get("sessionId"))
+                session_id = await give_away(source)
                 self._moving[session_id] = goal
             taken = await self._given_to(goal, source, principal, session_id, gone)
         finally:
-            self._moving.pop(target.key, None)
+            self._moving.pop(asked_for, None)
             self._moving.pop(session_id, None)
-        return _with_losses(self._moved(context, session_id, f"It is on machine {goal.name} now.", goal), taken)
+        return SessionMove(session_id, goal, f"It is on machine {goal.name} now.", taken)
 
     def _goal(self, wanted: str, principal: str) -> MachineIdentity:
         """The machine that a session is to be moved to. Raises InvalidArgument for one that nobody knows,
         MachineUnavailable for one that is gone, and what the choice of a machine raises."""
-        machines = self._machines()
+        machines = self.machines()
         if not any(wanted in (machine.id, machine.name) for machine in machines):
             for machine in self._fleet.gone():
                 if wanted in (machine.id, machine.name):
@@ -255,7 +284,7 @@ class Dispatch:
     ) -> Taken:
         """Has the machine take the session; else the last one has it back, with all files where they were."""
         try:
-            machine, taken = await self._taken_over(principal, session_id, gone)
+            machine, taken = await self.taken_over(principal, session_id, gone)
             if machine.id == goal.id:
                 return taken
             problem = f"Session {session_id} is on machine {machine.name} now: another gateway was faster."
@@ -267,14 +296,6 @@ class Dispatch:
                 await self._fleet.give_back(session_id, principal, source.id)
                 problem += f" It stays on machine {source.name}."
         raise MachineUnavailable(f"The session was not moved. {problem}", machine=goal.id)
-
-    def _moved(self, context: Context, session_id: str, message: str, machine: MachineIdentity) -> dict[str, Any]:
-        structured = {"sessionId": session_id, "message": message}
-        result = types.CallToolResult(
-            content=[types.TextContent(type="text", text=message)], structured_content=structured
-        ).model_dump(mode="json", by_alias=True, exclude_none=True)
-        complete = {"resultType": "complete"} if sdk.is_modern(context.protocol_version) else {}
-        return _marked({**result, **complete}, machine)
 
     # -- one machine --------------------------------------------------------------------------------------------
 
@@ -321,17 +342,17 @@ class Dispatch:
         if isinstance(params.get("_meta"), dict):
             # Progress is not asked for: that of many machines is no progress.
             params["_meta"] = {key: value for key, value in params["_meta"].items() if key != "progressToken"}
-        answers, silent = await self._gather(client, self._machines(), method, params)
+        answers, silent = await self._gather(client, self.machines(), method, params)
         if not answers:
             raise MachineUnavailable("No machine answers. " + " ".join(each.reason for each in silent))
         silent += [Silent(machine, f"Machine {machine.name} is not there.") for machine in self._fleet.gone()]
         if method == "tools/call":
             arguments = params.get("arguments") or {}
-            await self._leave_to_holders([(machine, answer.get("structuredContent")) for machine, answer in answers])
+            await self.leave_to_holders([(machine, answer.get("structuredContent")) for machine, answer in answers])
             return merged_results.merged_tool(str(params.get("name")), arguments, answers, silent)
         if method == "resources/read":
             contents = [(machine, merged_results.json_of(answer)) for machine, answer in answers]
-            await self._leave_to_holders(contents)
+            await self.leave_to_holders(contents)
             return merged_results.merged_contents(str(params.get("uri")), answers[0][1], contents, silent)
         if method == "resources/list":
             return merged_results.merged_resources(answers, silent)
@@ -339,7 +360,7 @@ class Dispatch:
             return merged_results.merged_completions(answers)
         return answers[0][1]
 
-    async def _leave_to_holders(self, answers: Sequence[tuple[MachineIdentity, Any]]) -> None:
+    async def leave_to_holders(self, answers: Sequence[tuple[MachineIdentity, Any]]) -> None:
         """A session that several machines list is listed by its holder alone, if that has answered."""
         there = {machine.id for machine, _ in answers}
         for session_id in merged_results.repeated_sessions(answers):
@@ -371,6 +392,25 @@ class Dispatch:
         both = zip(machines, replies, strict=True)
         answers = [(machine, reply) for machine, reply in both if isinstance(reply, dict)]
         return answers, [reply for reply in replies if isinstance(reply, Silent)]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMove:
+    """A session that was moved, or was there already."""
+
+    session_id: str
+    machine: MachineIdentity
+    message: str
+    taken: Taken = field(default_factory=Taken)
+
+
+def _moved(context: Context, move: SessionMove) -> dict[str, Any]:
+    result = types.CallToolResult(
+        content=[types.TextContent(type="text", text=move.message)],
+        structured_content={"sessionId": move.session_id, "message": move.message},
+    ).model_dump(mode="json", by_alias=True, exclude_none=True)
+    complete = {"resultType": "complete"} if sdk.is_modern(context.protocol_version) else {}
+    return _marked({**result, **complete}, move.machine)
 
 
 def _marked(result: dict[str, Any], machine: MachineIdentity) -> dict[str, Any]:

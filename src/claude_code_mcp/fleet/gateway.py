@@ -133,7 +133,7 @@ class Gateway:
     ) -> None:
         self._connection = connection
         self._fleet = fleet
-        self._dispatch = Dispatch(connection, fleet, choose, place)
+        self.dispatch = Dispatch(connection, fleet, choose, place)
         self._settings = settings
         self._shared: dict[str, GatewayClient] = {}
         """By principal, for requests of 2026-07-28."""
@@ -211,7 +211,7 @@ class Gateway:
     def leave(self) -> None:
         """This gateway is about to end: its requests are cut off from now on, and not cancelled. To be called before
         the transports are stopped."""
-        self._dispatch.leaving = True
+        self.dispatch.leaving = True
 
     async def close(self) -> None:
         """Ends every connection to a machine, and the tasks of this gateway."""
@@ -295,7 +295,7 @@ class Gateway:
         client.stream_opened()
         try:
             with self.running_tool():
-                return await self._dispatch.answer(client, context)
+                return await self.dispatch.answer(client, context)
             # Reached only if the transport has ended the call, which the context leaves quietly.
             raise MCPError(types.INVALID_REQUEST, "The caller's token is no longer valid.")
         except ClaudeCodeError as error:
