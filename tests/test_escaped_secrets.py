@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claude_code_mcp.escaped_text import UnescapedText, unescaped
+from claude_code_mcp.json_text import UnescapedText, unescaped
 from claude_code_mcp.redaction import MARK, Redactor
 
 SECRET = "pa/ss&w'rd\"x\\y<z>%é+1==#$`"

@@ -3,7 +3,7 @@
 The only redactor of the package, with one mark and one set of rules. Its time is linear in the length of the text,
 whatever the text is: no pattern tries the same characters from many starting points. Redacting twice changes nothing.
 Redact before shortening; a known secret of which a length limit has left only the beginning is still recognised at
-the place of the cut. A known secret is recognised in every usual escape (`escaped_text`), also in one within another.
+the place of the cut. A known secret is recognised in every usual escape (`json_text.py`), also in one within another.
 
 What looks like a secret (`hide_shapes`): each pattern is tried only where a literal part of it occurs; it either fails
 after a bounded number of characters, or what it has looked at cannot be looked at again from another start. Possessive
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
-from .escaped_text import UnescapedText, unescaped
+from .json_text import UnescapedText, unescaped
 
 MARK = "[redacted]"
 

@@ -16,8 +16,7 @@ import pytest
 from claude_code_mcp.commands import parser
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.observers.audit import RotatingJsonl
-from claude_code_mcp.observers.audit_chain import last_chain, verify
+from claude_code_mcp.observers.audit import RotatingJsonl, last_chain, verify
 from claude_code_mcp.observers.audit_sinks import AuditSink, make_sinks
 from tests.support.waiting import until
 

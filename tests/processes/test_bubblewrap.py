@@ -11,7 +11,7 @@ import pytest
 
 from claude_code_mcp.processes.bubblewrap import Isolated, Mount, SandboxView, isolate, unavailable
 from claude_code_mcp.processes.child import ChildProcess, Exit
-from claude_code_mcp.processes.supervision import ChildOptions
+from claude_code_mcp.processes.limits import ChildOptions
 from tests.claude.conftest import PATIENCE, gone
 from tests.support.bubblewrap import missing
 

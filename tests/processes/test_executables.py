@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.processes.child import ChildProcess, Exit
-from claude_code_mcp.processes.executables import needed_to_start
-from claude_code_mcp.processes.supervision import ChildOptions
+from claude_code_mcp.processes.limits import ChildOptions, needed_to_start
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux is asked")
 

@@ -16,6 +16,7 @@ from claude_code_mcp.processes.child import ChildProcess, Exit
 from claude_code_mcp.processes.leftovers import new_mark
 from claude_code_mcp.processes.limits import (
     PREFIX,
+    ChildOptions,
     EnforcedLimits,
     GroupParent,
     ResourceLimits,
@@ -23,7 +24,6 @@ from claude_code_mcp.processes.limits import (
     own_groups,
     process_limit_command,
 )
-from claude_code_mcp.processes.supervision import ChildOptions
 from tests.claude.conftest import PATIENCE
 
 from .test_containment import Listener

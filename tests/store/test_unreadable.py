@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp import beneath
+from claude_code_mcp import private_files
 from claude_code_mcp.errors import TranscriptUnreadable
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.state.session_records import SessionRecord, SessionRecords
@@ -113,12 +113,16 @@ class Failing:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
         self._code = code
-        self._open, self._open_folder, self._scan = beneath.open_at, beneath._open_directory, beneath._scanned
+        self._open, self._open_folder, self._scan = (
+            private_files.open_at,
+            private_files._open_directory,
+            private_files._scanned,
+        )
         self.paths: Callable[[str], bool] = lambda path: False
-        for module in (beneath, transcript_lines):
+        for module in (private_files, transcript_lines):
             monkeypatch.setattr(module, "open_at", self._open_at)
-        monkeypatch.setattr(beneath, "_open_directory", self._open_directory)
-        monkeypatch.setattr(beneath, "_scanned", self._scanned)
+        monkeypatch.setattr(private_files, "_open_directory", self._open_directory)
+        monkeypatch.setattr(private_files, "_scanned", self._scanned)
 
     def _open_at(self, path: str, flags: int) -> int:
         self._fail(os.fspath(path))

@@ -7,7 +7,7 @@ from typing import Any
 from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.model.events import PartialRun
 from claude_code_mcp.redaction import Redactor
-from claude_code_mcp.server.session_feed import _fragment
+from claude_code_mcp.server.resources import _fragment
 from claude_code_mcp.testing.script import script, thinking, tool
 from claude_code_mcp.tui.blocks import ShownConversation
 from tests.greeting.client import request

@@ -19,7 +19,7 @@ from typing import Protocol as Interface
 from ..errors import ProcessFailed
 from ..model.options import Image
 from ..processes.child import ChildProcess, Exit
-from ..processes.supervision import USUAL_OPTIONS, ChildOptions
+from ..processes.limits import USUAL_OPTIONS, ChildOptions
 from .protocol import ControlProtocol, ControlResponse, Frame, Raw, describe
 
 if TYPE_CHECKING:

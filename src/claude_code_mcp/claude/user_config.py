@@ -25,11 +25,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..beneath import entries_at, open_at, remove_at
 from ..errors import InvalidArgument, SessionBusy
 from ..model.paths import user_file
 from ..model.tool_names import is_this_server
-from ..private_files import read_regular
+from ..private_files import entries_at, open_at, read_regular, remove_at
 from ..processes.leftovers import created_at, has_ended, started_at
 from ..redaction import hide_shapes
 

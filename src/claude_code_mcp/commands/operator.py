@@ -16,7 +16,7 @@ from ..config import Settings, load_settings
 from ..errors import InvalidArgument
 from ..model.caller import is_reserved
 from ..model.text import count_of, iso, visible
-from ..observers.audit_chain import FILES_KEPT, verify
+from ..observers.audit import FILES_KEPT, verify
 from ..private_files import private_directory
 from ..state.known_people import (
     INVITE_SECONDS,

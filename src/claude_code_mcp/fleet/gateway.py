@@ -29,11 +29,10 @@ from ..model.caller import ClientEnvironment
 from ..model.events import AuditEvent
 from ..server import sdk
 from ..server.contents import refusing_handlers
-from ..server.sdk import Context
+from ..server.sdk import Context, OpenStreams
 from ..server.server import NAME, offers_sessions, principal, refusal, tools_of
 from ..server.tools import base
 from ..server.tools.context import TASKS_EXTENSION, instructions
-from ..server.transports.http_streams import OpenStreams
 from ..server.transports.running_calls import RunningCalls
 from ..server.transports.stdio import Inbox, Outbox
 from ..state.database import Database

@@ -17,7 +17,7 @@ import anyio
 from ..config import Settings
 from ..errors import ClaudeCodeError, PermissionDenied, SessionBusy
 from ..model.caller import LOCAL_CALLER
-from ..processes import pausing
+from ..processes.limits import kill_trees, pause_trees, resume_trees
 from ..server.server import McpServer
 from ..service import Service
 from ..state.state_directory import database_in
@@ -104,13 +104,13 @@ class MachineTurns:
             return
         holdings = self._holdings
         sessions = [each for each in self._service.sessions(principal=None) if holdings.held(each.id) is not None]
-        pausing.pause([pid for session in sessions if (pid := session.pid) is not None])
+        pause_trees([pid for session in sessions if (pid := session.pid) is not None])
 
     async def resume(self, holding: Holding) -> None:
         """The processes of the session go on."""
         pid = self._pid(holding.session_id)
         if pid is not None:
-            pausing.resume([pid])
+            resume_trees([pid])
 
     async def end(self, holding: Holding) -> None:
         """The session's processes are killed, its turn ends with `machine_lost`, and nothing of it is kept here."""
@@ -128,7 +128,7 @@ class MachineTurns:
         pid = self._pid(session_id)
         if pid is not None:
             # First: not one command more. The end of the process is reported only after the turn has ended.
-            pausing.kill([pid])
+            kill_trees([pid])
         try:
             await service.relocation.lose(session_id, _LOST)
         except SessionBusy as error:

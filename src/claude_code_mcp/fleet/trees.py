@@ -36,7 +36,7 @@ from typing import Any, Final
 from nats.js.object_store import ObjectStore
 from pydantic import BaseModel, ConfigDict
 
-from .. import beneath
+from .. import private_files
 from ..errors import InvalidArgument
 from ..sessions.git import Git, Reply, Repository, find_repository
 from . import names
@@ -209,7 +209,7 @@ class _Checkout:
 
     def _check_not_under_way(self) -> None:
         for name in _UNDER_WAY:
-            if beneath.exists_at(os.path.join(self.place.git_dir, name)):
+            if private_files.exists_at(os.path.join(self.place.git_dir, name)):
                 raise TreeRefused(f"{self.place.top} is in the middle of something ({name}); finish it first.")
 
     async def check_clean(self) -> None:
@@ -324,7 +324,7 @@ class _Checkout:
         finally:
             for path in written:
                 with contextlib.suppress(OSError):
-                    await asyncio.to_thread(beneath.remove_at, path)
+                    await asyncio.to_thread(private_files.remove_at, path)
 
     # -- restoring ------------------------------------------------------------------------------------------------
 
@@ -334,16 +334,16 @@ class _Checkout:
 
         def write() -> None:
             with contextlib.suppress(OSError):
-                beneath.make_directory_at(os.path.dirname(place))
-            with open(beneath.open_at(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+                private_files.make_directory_at(os.path.dirname(place))
+            with open(private_files.open_at(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
                 file.write(data)
 
-        if await asyncio.to_thread(beneath.exists_at, place.removesuffix("pack") + "idx"):
+        if await asyncio.to_thread(private_files.exists_at, place.removesuffix("pack") + "idx"):
             return  # of an earlier time
         await asyncio.to_thread(write)
         reply = await self.run("index-pack", place)
         if reply.code:
-            await asyncio.to_thread(beneath.remove_at, place)
+            await asyncio.to_thread(private_files.remove_at, place)
             raise TreeRefused(f"The saved tree is damaged: {reply.reason}")
 
     async def become(self, ref: TreeRef) -> None:
@@ -383,12 +383,12 @@ class _Checkout:
         finally:
             for leftover in (place, f"{place}.lock"):
                 with contextlib.suppress(OSError):
-                    await asyncio.to_thread(beneath.remove_at, leftover)
+                    await asyncio.to_thread(private_files.remove_at, leftover)
 
 
 def _included_patterns(top: str) -> list[str]:
     try:
-        with open(os.path.join(top, _INCLUDE), "rb", opener=beneath.open_at) as file:
+        with open(os.path.join(top, _INCLUDE), "rb", opener=private_files.open_at) as file:
             lines = os.fsdecode(file.read(_LONGEST_INCLUDE)).splitlines()
     except OSError:
         return []
@@ -409,7 +409,7 @@ def _digest(top: str, listed: Sequence[str]) -> str:
     whole = hashlib.sha256()
     for name in sorted(listed):
         path = os.path.join(top, name)
-        with beneath.directory_at(os.path.dirname(path)) as directory:
+        with private_files.directory_at(os.path.dirname(path)) as directory:
             kind, content = _content(path, directory)
         for part in (os.fsencode(name), kind, content):
             whole.update(len(part).to_bytes(8, "big") + part)
@@ -425,7 +425,7 @@ async def _checked(git: Git, *arguments: str, **how: Any) -> str:
 
 def _status(path: str) -> os.stat_result:
     """Of a file or of a link itself; nothing behind a link on the way is looked at."""
-    with beneath.directory_at(os.path.dirname(path)) as directory:
+    with private_files.directory_at(os.path.dirname(path)) as directory:
         name = os.path.basename(path) if directory is not None else path
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
 
@@ -437,7 +437,7 @@ def _content(path: str, directory: int | None) -> tuple[bytes, bytes]:
     if stat.S_ISLNK(status.st_mode):
         return b"link", os.fsencode(os.readlink(name, dir_fd=directory))
     whole = hashlib.sha256()
-    with open(path, "rb", opener=beneath.open_at) as file:
+    with open(path, "rb", opener=private_files.open_at) as file:
         while block := file.read(1 << 20):
             whole.update(block)
     return (b"program" if status.st_mode & 0o100 else b"file"), whole.digest()
@@ -453,7 +453,7 @@ def _make_empty(directory: str) -> bool:
 
 
 def _read_whole(path: str) -> bytes:
-    with open(path, "rb", opener=beneath.open_at) as file:
+    with open(path, "rb", opener=private_files.open_at) as file:
         if os.fstat(file.fileno()).st_size > LARGEST:
             raise TreeRefused("The tree is too large to be stored.")
         return file.read()
@@ -462,9 +462,9 @@ def _read_whole(path: str) -> bytes:
 def _copy(source: str, target: str) -> None:
     """An index that is not there is an empty one."""
     with contextlib.suppress(FileNotFoundError):
-        with open(source, "rb", opener=beneath.open_at) as file:
+        with open(source, "rb", opener=private_files.open_at) as file:
             content = file.read()
-        with open(beneath.open_at(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:
+        with open(private_files.open_at(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:
             copy.write(content)
 
 

@@ -9,6 +9,9 @@ each tool (`execute_tool`) and each question. The MCP SDK has a span for each re
 its turn. A Claude Code process has the trace of the turn that it was started for in its environment (`TRACEPARENT`),
 which it reads once. No prompt, answer, argument or result is in any of it. What a session says of itself is a claim
 here too: texts are cut, and open spans are limited.
+
+What the server logs is sent too: the same lines as on standard error, with secrets taken out. A line that is logged
+while a request is answered has its trace. Sending never blocks whoever logs: what cannot be sent in time is dropped.
 """
 
 import contextlib
@@ -18,8 +21,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opentelemetry import context, metrics, propagate, trace
+from opentelemetry._logs import SeverityNumber
+from opentelemetry.context import get_current
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
@@ -32,7 +40,6 @@ from ..model.events import AuditEvent, Event, Message, QuestionOpened, QuestionS
 from ..model.text import cut
 from ..model.usage import Usage
 from ..sessions.session_traces import use_traces
-from .telemetry_logs import TelemetryLogs
 
 log = logging.getLogger(__name__)
 
@@ -270,3 +277,50 @@ def _end_all(turn: _Turn) -> None:
         span.end()
     turn.tools.clear()
     turn.questions.clear()
+
+
+# -- telemetry logs ---------------------------------------------------------------------------------------------------
+
+
+_PACKAGE = __name__.partition(".")[0]
+_LONGEST = 16 << 10
+_SEVERITIES = {
+    logging.DEBUG: SeverityNumber.DEBUG,
+    logging.INFO: SeverityNumber.INFO,
+    logging.WARNING: SeverityNumber.WARN,
+    logging.ERROR: SeverityNumber.ERROR,
+    logging.CRITICAL: SeverityNumber.FATAL,
+}
+
+
+class TelemetryLogs(logging.Handler):
+    """Sends what this package logs, from now until it is closed. Not what others log: the exporter's own complaints
+    would be sent in turn."""
+
+    def __init__(self, resource: Resource, redact: Callable[[str], str]) -> None:
+        super().__init__()
+        self._provider = LoggerProvider(resource)
+        self._provider.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
+        self._logger = self._provider.get_logger(_PACKAGE, __version__)
+        self._redact = redact
+        logging.getLogger(_PACKAGE).addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._logger.emit(
+                timestamp=int(record.created * 1e9),
+                context=get_current(),
+                severity_text=record.levelname,
+                severity_number=_SEVERITIES.get(record.levelno, SeverityNumber.UNSPECIFIED),
+                # Redacted before it is cut: half of a secret could not be recognised.
+                body=cut(self._redact(self.format(record)), _LONGEST),
+                attributes={"log.logger": record.name},
+            )
+        except Exception:
+            self.handleError(record)
+
+    def close(self) -> None:
+        """Sends what is left; blocks until that is done or has failed."""
+        logging.getLogger(_PACKAGE).removeHandler(self)
+        self._provider.shutdown()
+        super().close()

@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypeVar
 
 from . import supervision
 from .leftovers import sweep
-from .supervision import USUAL_OPTIONS, ChildOptions
+from .limits import USUAL_OPTIONS, ChildOptions
 
 log = logging.getLogger(__name__)
 

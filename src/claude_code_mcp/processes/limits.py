@@ -1,4 +1,4 @@
-"""How much of the machine a child may use and does use, and how that is enforced.
+"""What of the machine a child may use and does use, and how that is enforced: memory, processors, programs.
 
 Control groups are those of version 2 where they are delegated to us: a service with `Delegate=yes`, a container with a group of its own, or root. The
 kernel lets no group have both processes and limited groups below it, so our own processes move into a group `server`
@@ -21,15 +21,21 @@ How much memory there is, and how much a child uses, is read from /proc on Linux
 shares with no other program: its anonymous pages. The executable and its libraries, which all processes of a kind
 share, do not count, so that figures of several processes can be added up. On other systems it is the resident memory;
 where that cannot be read, nothing is known (None). Functions block on the system and belong into a thread.
+
+`needed_to_start` says which files a program needs to start, for `ChildOptions.executables`: the kernel (Landlock, Linux
+5.19 and later) then refuses every other program to the child and to all that it starts, whatever a configuration names
+that nobody has looked at.
 """  # noqa: E501 - a table
 
 import contextlib
 import os
+import struct
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Literal
 
 from .leftovers import owner_is_gone
 
@@ -347,3 +353,125 @@ def _tree_elsewhere(pid: int) -> int | None:
     except (psutil.Error, OSError):
         return None
     return total
+
+
+# -- how a child is started ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChildOptions:
+    """How a child is started beside its command line."""
+
+    descriptors: tuple[int, ...] = ()
+    """Open in the child under the numbers that they have here; it has no others."""
+    sockets: bool = False
+    """Whether its stdin and stdout are sockets. They behave as pipes do, but no other process can open them through
+    /proc. Only with a supervisor."""
+    limits: EnforcedLimits = UNLIMITED
+    """How much of the machine it may use. Only with a supervisor."""
+    executables: tuple[str, ...] = ()
+    """The only files that it and all that it starts can execute, if there are any; see `needed_to_start`. Only
+    with a supervisor, and where the kernel can be told so."""
+    removal: tuple[str, ...] = ()
+    """A command that is run in its environment when it has ended, for what its own end does not remove."""
+
+
+USUAL_OPTIONS = ChildOptions()
+
+
+# -- pausing and ending -----------------------------------------------------------------------------------------------
+
+
+_MOST_ROUNDS = 100
+"""Generations of a tree; more are made only by something that starts processes faster than they are found."""
+
+
+def pause_trees(pids: Collection[int]) -> None:
+    """Stops these children and everything that they have started, without ending it."""
+    _each_in_trees(pids, "suspend")
+
+
+def resume_trees(pids: Collection[int]) -> None:
+    """Lets them go on."""
+    _each_in_trees(pids, "resume")
+
+
+def kill_trees(pids: Collection[int]) -> None:
+    """Ends them at once, whether they are stopped or not."""
+    import psutil  # noqa: PLC0415
+
+    # Stopped first, so that nothing new is started meanwhile, and found before their parents are gone.
+    for pid in _each_in_trees(pids, "suspend"):
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(pid).kill()
+
+
+def _each_in_trees(pids: Collection[int], act: Literal["suspend", "resume"]) -> set[int]:
+    """Does this to all of them; returns those that were found. Trees are walked from the top, after their roots were
+    stopped: what is stopped starts nothing, so that the walk ends. A container's processes are those of its engine, and
+    are not reached."""
+    import psutil  # noqa: PLC0415
+
+    if not pids:
+        return set()
+    seen = set[int]()
+    # A supervised child has a keeper of its own above it, whose children are the child and every orphan below it.
+    keepers = {parent for pid in pids if (parent := _parent(pid)) not in (None, os.getpid())}
+    generation = {*pids, *_children(keepers)}
+    for _ in range(_MOST_ROUNDS):
+        for pid in generation:
+            with contextlib.suppress(psutil.Error):  # it has just ended, or is another user's
+                getattr(psutil.Process(pid), act)()
+        seen |= generation
+        generation = set(_children(seen)) - seen
+        if not generation:
+            break
+    return seen
+
+
+def _parent(pid: int) -> int | None:
+    import psutil  # noqa: PLC0415
+
+    try:
+        return int(psutil.Process(pid).ppid())
+    except psutil.Error:
+        return None
+
+
+def _children(parents: Collection[int | None]) -> Iterable[int]:
+    """One look at the processes of the machine serves any number of parents."""
+    import psutil  # noqa: PLC0415
+
+    if not parents:
+        return []
+    return [process.pid for process in psutil.process_iter(["ppid"]) if process.info["ppid"] in parents]
+
+
+# -- programs ---------------------------------------------------------------------------------------------------------
+
+
+_HEADER = struct.Struct("<4sBB10x HHIQQQIHHH")
+_SEGMENT = struct.Struct("<IIQQQQ")
+_INTERPRETER = 3
+_MOST_SEGMENTS = 64
+
+
+def needed_to_start(program: str) -> tuple[str, ...]:
+    """The program itself and its loader; empty if that cannot be said of it, a script for one. Blocks on the disk."""
+    program = os.path.realpath(program)
+    try:
+        with open(program, "rb") as file:
+            header = _HEADER.unpack(file.read(_HEADER.size))
+            magic, bits, order, segments, size, count = *header[:3], header[7], header[11], header[12]
+            if (magic, bits, order) != (b"\x7fELF", 2, 1) or count > _MOST_SEGMENTS:
+                return ()
+            for number in range(count):
+                file.seek(segments + number * size)
+                kind, _, offset, _, _, length = _SEGMENT.unpack(file.read(_SEGMENT.size))
+                if kind == _INTERPRETER:
+                    file.seek(offset)
+                    loader = os.fsdecode(file.read(min(length, 4096)).rstrip(b"\0"))
+                    return (program, os.path.realpath(loader)) if os.path.isfile(loader) else ()
+    except (OSError, struct.error):
+        return ()
+    return (program,)

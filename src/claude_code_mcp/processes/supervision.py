@@ -1,4 +1,4 @@
-"""Starts children through the supervisor of this process; see `supervisor.py` for what it guarantees.
+"""Starts children through the supervisor of this process (`supervisor.py` says what it guarantees), and reads them.
 
 There is one supervisor per process, started on first use (or ahead of it by `prepare`) and started anew if it has died.
 Spawning blocks for about a millisecond, so it happens in a thread; what comes back is a transport of the same shape
@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .environment import MARK
-from .limits import UNLIMITED, EnforcedLimits
-from .lines import LineSplitter
+from .limits import USUAL_OPTIONS, ChildOptions
 
 _SCRIPT = str(Path(__file__).with_name("supervisor.py"))
 _KILLED = -9
@@ -46,27 +45,6 @@ _READ_AT_ONCE = 256 << 10
 _READ_AT_LEAST = 4 << 10
 _LONG_LINE = 1 << 20
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.SubprocessProtocol)
-
-
-@dataclass(frozen=True, slots=True)
-class ChildOptions:
-    """How a child is started beside its command line."""
-
-    descriptors: tuple[int, ...] = ()
-    """Open in the child under the numbers that they have here; it has no others."""
-    sockets: bool = False
-    """Whether its stdin and stdout are sockets. They behave as pipes do, but no other process can open them through
-    /proc. Only with a supervisor."""
-    limits: EnforcedLimits = UNLIMITED
-    """How much of the machine it may use. Only with a supervisor."""
-    executables: tuple[str, ...] = ()
-    """The only files that it and all that it starts can execute, if there are any; see `executables.py`. Only with a
-    supervisor, and where the kernel can be told so."""
-    removal: tuple[str, ...] = ()
-    """A command that is run in its environment when it has ended, for what its own end does not remove."""
-
-
-USUAL_OPTIONS = ChildOptions()
 
 
 class SupervisorFailed(OSError):
@@ -550,3 +528,70 @@ class _OutputPipe(asyncio.ReadTransport):
         if self._paused and not self._closing:
             self._paused = False
             self._loop.add_reader(self._descriptor, self._read)
+
+
+# -- lines of NDJSON --------------------------------------------------------------------------------------------------
+
+
+MAX_LINE = 64 << 20
+_HEAD = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Oversized:
+    """A line that was longer than the limit: its length, and how it began."""
+
+    length: int
+    head: bytes
+
+
+class LineSplitter:
+    """Splits a byte stream into lines, the same ones however the bytes were cut. Blank lines are skipped.
+
+    A line may be huge (a large edit, an image), so its pieces are joined once, when it is complete. One over the limit
+    is dropped and reported as `Oversized` at its end; the stream goes on behind it.
+    """
+
+    def __init__(self, limit: int = MAX_LINE) -> None:
+        self._limit = limit
+        self._pieces: list[bytes] = []
+        self._length = 0
+
+    def feed(self, data: bytes) -> list[bytes | Oversized]:
+        """The lines that this data completes."""
+        first, *rest = data.split(b"\n")
+        self._hold(first)
+        if not rest:
+            return []
+        tail = rest.pop()
+        lines = self._finish()
+        # Then no line that lies within this data can be too long, and none has to be counted.
+        if len(data) <= self._limit:
+            lines += filter(None, rest)
+        else:
+            for line in rest:
+                self._hold(line)
+                lines += self._finish()
+        self._hold(tail)
+        return lines
+
+    def close(self) -> list[bytes | Oversized]:
+        """The last line, if the stream has ended without a newline."""
+        return self._finish()
+
+    def _hold(self, piece: bytes) -> None:
+        if not piece:
+            return
+        fitted = self._length <= self._limit
+        self._length += len(piece)
+        if self._length <= self._limit:
+            self._pieces.append(piece)
+        elif fitted:
+            self._pieces = [b"".join(part[:_HEAD] for part in (*self._pieces, piece))[: min(_HEAD, self._limit)]]
+
+    def _finish(self) -> list[bytes | Oversized]:
+        pieces, length = self._pieces, self._length
+        self._pieces, self._length = [], 0
+        if length > self._limit:
+            return [Oversized(length, pieces[0])]
+        return [b"".join(pieces)] if pieces else []

@@ -10,12 +10,20 @@
 
 Every one of them is the caller's view: what is somebody else's is as unknown as what does not exist. Long ones are read
 in pages: the content names the cursor or offset of the next page. Secrets are taken out.
+
+What happens is told in short, or whole for programs that draw it. A page of everything, with what is being written,
+begins behind a cursor, or with the last turn, and may be waited for. Whoever asks again when it has drawn a page gets
+all that came meanwhile in one: the log merges fragments, so that a slow reader costs neither side memory.
 """
 
+import asyncio
+import contextlib
 import json
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, urlencode
 
@@ -24,18 +32,38 @@ from mcp.shared.exceptions import MCPError
 
 from ..errors import ClaudeCodeError, InvalidArgument, SessionNotFound
 from ..model.caller import Caller
+from ..model.events import (
+    BudgetWarned,
+    Event,
+    Gap,
+    Message,
+    MessageJoined,
+    Output,
+    Partial,
+    PartialRun,
+    ProcessChanged,
+    QuestionOpened,
+    QuestionSettled,
+    Retrying,
+    Stalled,
+    StateChanged,
+    TurnEnded,
+    TurnStarted,
+)
 from ..model.options import is_session_id
-from ..model.text import clip_line, iso, visible
+from ..model.text import clip_line, cut, iso, visible
+from ..questions.presentation import Redaction
 from ..service import Service
 from ..sessions.session import SessionView
 from ..store.cost_table import Grouping
+from ..store.event_log import EventReader
 from ..store.transcript_export import Detail
-from .session_feed import ITEMS, event_page, feed_page, item_rows
+from ..store.transcript_reader import ConversationPage, Extent
 from .tools import base
 from .tools.base import ResultParts, dump, read_part
 from .tools.library import cost_report
 from .tools.sessions import session_list
-from .tools.status import pending_inputs, report
+from .tools.status import pending_inputs, report, retrying_line, silent_seconds, status_of
 
 View = Literal["status", "transcript", "turns", "events", "questions", "list", "costs"]
 LIST = "claude-sessions:///"
@@ -315,3 +343,193 @@ def _day(query: Mapping[str, str]) -> str:
     if wanted and _DAY.fullmatch(wanted) is None:
         raise InvalidArgument("since: must be a day such as 2026-11-01.", field="since")
     return wanted
+
+
+# -- what happens, as JSON --------------------------------------------------------------------------------------------
+
+
+LONGEST_WAIT = 55.0
+_FEED_PAGE = 200_000
+"""Characters of a page, roughly."""
+ITEMS = Extent(_FEED_PAGE)
+"""Of a page of what was before."""
+_LONGEST_PROMPT = 100_000
+_TOOL_FIELDS = ("name", "input", "status", "result", "diff", "agent")
+_SHORT_PAGE = 24_000
+_LONGEST_TEXT = 4000
+"""Characters of a text in an event in short."""
+Shown = tuple[dict[str, Any] | None, int]
+"""The fields of an event, None if it is not shown, and the number that a reader has reached with it."""
+
+
+def event_page(session: SessionView, cursor: str | None) -> dict[str, Any]:
+    """What happened behind a cursor in short, or all that is kept, as far as it fits on a page. After a cursor from
+    before the session was last loaded all that is kept comes again, and `restarted` says so."""
+    start = _position(session, cursor) if cursor else 0
+    page = _page(session, start or 0, _SHORT_PAGE, lambda event: (_in_short(event), event.seq))
+    return page | ({"restarted": True} if start is None else {})
+
+
+async def feed_page(session: SessionView, cursor: str | None, wait: float, redactor: Redaction) -> dict[str, Any]:
+    """All that happened behind a cursor, as far as it fits, and how the session stands; without a cursor, since the
+    last turn began. If there is nothing, waits for something, at most so many seconds. After a cursor of another log it
+    begins anew, and `restarted` says so."""
+    log = session.events
+    position = _position(session, cursor) if cursor else None
+    known = not cursor or position is not None
+    turns = log.latest(TurnStarted, 1)
+    start = position if position is not None else turns[0].seq - 1 if turns else log.restored_seq
+    whole = partial(_whole, log=log, redactor=redactor)
+    page = _page(session, start, _FEED_PAGE, whole)
+    if wait and not page["events"] and known:
+        # Nothing is awaited between the page and the subscription: no event is missed.
+        with contextlib.suppress(TimeoutError), session.events.subscribe() as happening:
+            async with asyncio.timeout(min(wait, LONGEST_WAIT)):
+                async for event in happening:
+                    if not isinstance(event, Output):
+                        page = _page(session, start, _FEED_PAGE, whole)
+                        if page["events"]:
+                            break
+    return page | {"session": _summary(session)} | ({} if known else {"restarted": True})
+
+
+def _position(session: SessionView, cursor: str) -> int | None:
+    """The event that a cursor names; None if it is of another log."""
+    try:
+        return session.events.position(cursor)
+    except ValueError:
+        raise InvalidArgument("cursor: must be the nextCursor of an earlier page.", field="cursor") from None
+
+
+def _page(session: SessionView, start: int, most: int, show: Callable[[Event], Shown]) -> dict[str, Any]:
+    """The events behind `start`, with at most so many characters, but at least one if any is shown."""
+    shown: list[dict[str, Any]] = []
+    left, reached, more = most, start, False
+    for event in session.events.after(start):
+        fields, end = show(event)
+        if fields is not None:
+            entry = {"seq": end, "at": iso(event.at), **fields}
+            left -= len(json.dumps(entry, ensure_ascii=False, default=str))
+            if left < 0 and shown:
+                more = True
+                break
+            shown.append(entry)
+        reached = end
+    return {"sessionId": session.id, "events": shown, "nextCursor": session.events.cursor(reached), "hasMore": more}
+
+
+def _whole(event: Event, log: EventReader, redactor: Redaction) -> Shown:
+    """An event with whole messages and prompts; lines that say the same in words are not shown."""
+    match event:
+        case PartialRun():
+            return _fragment(event, log, redactor)
+        case Message():
+            return {"type": "message", "message": event.raw}, event.seq
+        case TurnStarted():
+            prompt = cut(event.prompt, _LONGEST_PROMPT)
+            fields = {"type": "turn_started", "turn": event.number, "messageId": event.message_id, "prompt": prompt}
+            return fields, event.seq
+        case MessageJoined():
+            text = cut(event.text, _LONGEST_PROMPT)
+            return {"type": "message_joined", "messageId": event.message_id, "text": text}, event.seq
+        case Output() | Partial():
+            return None, event.seq
+    return _in_short(event), event.seq
+
+
+def _fragment(run: PartialRun, log: EventReader, redactor: Redaction) -> Shown:
+    """What is being written. The end of it is held back while it may be the beginning of a secret; of the input of a
+    tool, which is nothing to read before it is whole, only the length is told."""
+    parts, end = run.parts, run.seq
+    if end == log.last_seq:
+        held = redactor.held_back("".join(parts))
+        while held > 0 and parts:
+            held -= len(parts[-1])
+            parts, end = parts[:-1], end - 1
+    text = "".join(parts)
+    if not text:
+        return None, end
+    shown: Mapping[str, Any] = {"size": len(text)} if run.kind == "partial_json" else {"text": text}
+    return {"type": "fragment", "kind": run.kind, **shown}, end
+
+
+def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911 - one line for each kind
+    """What is shown of an event; None for fragments and for what other events say in readable lines."""
+    match event:
+        case Output():
+            return {"type": "output", "line": cut(event.line, _LONGEST_TEXT)}
+        case StateChanged():
+            return {"type": "state", "state": str(event.state), "detail": cut(event.detail, _LONGEST_TEXT)}
+        case TurnStarted():
+            return {"type": "turn_started", "turn": event.number, "prompt": cut(event.prompt, _LONGEST_TEXT)}
+        case MessageJoined():
+            return {"type": "message_joined", "text": cut(event.text, _LONGEST_TEXT)}
+        case TurnEnded():
+            outcome = event.outcome
+            text = cut(outcome.result or outcome.detail, _LONGEST_TEXT)
+            # Of a failure the detail says more than the result, such as what to type.
+            reason = cut(outcome.detail, _LONGEST_TEXT) if outcome.result else ""
+            more = {"detail": reason} if reason and reason != text else {}
+            return {"type": "turn_ended", "turn": event.number, "code": str(outcome.code), "result": text, **more}
+        case QuestionOpened():
+            question = event.question
+            description = cut(question.description, _LONGEST_TEXT)
+            return {"type": "question", "inputId": question.id, "tool": question.tool_name, "description": description}
+        case QuestionSettled():
+            answer = event.resolution.answer
+            decision = None if answer is None else "allow" if answer.allow else "deny"
+            closure, by = str(event.resolution.closure), event.resolution.by
+            whose = {"by": by} | ({"client": event.resolution.client} if event.resolution.client else {})
+            return {"type": closure, "inputId": event.question.id, "decision": decision, **whose}
+        case Retrying():
+            return {"type": "retrying", "attempt": event.attempt, "status": event.status}
+        case BudgetWarned():
+            return {"type": "budget", "warning": event.line}
+        case Stalled():
+            return {"type": "stalled", "seconds": event.seconds}
+        case ProcessChanged():
+            return {"type": "process", "change": event.change}
+        case Gap():
+            return {"type": "gap", "first": event.first}
+    return None
+
+
+def _summary(session: SessionView) -> dict[str, Any]:
+    """What a status line shows of a session."""
+    usage = session.usage.total
+    fields = {
+        "status": status_of(session),
+        "workingDirectory": session.cwd,
+        "model": session.options.model,
+        "permissionMode": session.options.permission_mode,
+        "costUsd": round(session.usage.cost_usd, 6),
+        "inputTokens": usage.all_input_tokens,
+        "outputTokens": usage.output_tokens,
+        "turnStarted": None if session.turn_seconds is None else time.time() - session.turn_seconds,
+        "retrying": retrying_line(session),
+        "stalledSeconds": silent_seconds(session) if session.stalled else None,
+        "queued": session.queued,
+        "questions": [question.id for question in session.questions],
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+# -- what was before ----------------------------------------------------------------------------------------------
+
+
+def item_rows(page: ConversationPage) -> list[dict[str, Any]]:
+    """The rows of a page: what was said and done, oldest first, each with the id that messages have too."""
+    rows: list[dict[str, Any]] = []
+    for number, turn in ((part.number, part.turn) for part in page.parts):
+        if turn.prompt is not None:
+            message_id = turn.message_id or ""
+            rows.append({"kind": "prompt", "turn": number, "id": message_id, "at": turn.at, "text": turn.prompt})
+        for item in turn.items:
+            if item.kind == "tool":
+                item_id = item.id
+                fields = {name: value for name in _TOOL_FIELDS if (value := getattr(item, name))}
+            else:
+                # That of its line: what the CLI names it by while it happens.
+                item_id, fields = item.id.partition(":")[0], {"text": item.text}
+            rows.append({"kind": item.kind, "turn": number, "id": item_id, **fields})
+    return rows

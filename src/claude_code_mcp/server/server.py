@@ -35,7 +35,7 @@ from . import sdk
 from .changes import Subscriptions
 from .contents import Asker, Contents, refusing_handlers
 from .dialogs import Dialogs
-from .sdk import Context
+from .sdk import Context, OpenStreams
 from .tasks import Tasks
 from .tools import base
 from .tools.base import Tool, ToolOutput
@@ -45,6 +45,7 @@ from .tools.context import (
     HeldEvents,
     can_be_asked,
     declares_tasks,
+    end_turns,
     instructions,
     point_to_remedy,
     read_state,
@@ -52,8 +53,6 @@ from .tools.context import (
 from .tools.library import CARE_TOOLS
 from .tools.query import query_tools
 from .tools.sessions import TOOLS as SESSION_TOOLS
-from .tools.waiting import end_turns
-from .transports.http_streams import OpenStreams
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub

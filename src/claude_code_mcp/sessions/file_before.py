@@ -12,10 +12,10 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..beneath import is_absence, open_at
 from ..errors import ClaudeCodeError, InvalidArgument
 from ..model.line_diff import unified_diff
 from ..model.question import FileChange
+from ..private_files import is_absence, open_at
 
 LARGEST = 512 << 10
 """Bytes of a file, or characters of a text, above which nothing is compared."""

@@ -37,9 +37,8 @@ from ..private_files import GIT_FILE, named_in
 from ..processes.bubblewrap import Isolated
 from ..processes.child import ChildProcess, Exit
 from ..processes.environment import build_environment
-from ..processes.executables import needed_to_start
 from ..processes.leftovers import new_mark, scratch_path
-from ..processes.supervision import ChildOptions
+from ..processes.limits import ChildOptions, needed_to_start
 from .homes import Home
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .. import json_text
-from ..beneath import directory_at
 from ..claude.command_line import Command, ConversationStart, build_command, prepare_command
 from ..claude.executable import check_values, find_executable, start_inputs
 from ..claude.option_checks import check_agents, check_servers, refused_argument
@@ -31,9 +30,10 @@ from ..model.caller import LOCAL
 from ..model.events import BudgetWarned, TurnStarted
 from ..model.options import SessionOptions, Thinking, Worktree
 from ..model.tool_names import unknown_tools
+from ..private_files import directory_at
 from ..processes.environment import build_environment
 from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path
-from ..processes.supervision import ChildOptions
+from ..processes.limits import ChildOptions
 from ..store.event_log import EventReader
 from ..store.transcripts import Transcripts
 from .homes import Home

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from ..beneath import open_at
 from ..errors import InvalidArgument, PermissionDenied
 from ..model.options import MEDIA_TYPES, Image, SessionOptions, media_type
 from ..model.outcome import Outcome
+from ..private_files import open_at
 from .dependencies import SessionDeps
 
 _SETTLED_KEPT = 32

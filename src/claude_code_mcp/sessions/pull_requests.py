@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from ..errors import InvalidArgument, PermissionDenied, ProcessFailed
 from ..model.options import Worktree
-from ..processes.supervision import ChildOptions
+from ..processes.limits import ChildOptions
 from .git import NON_INTERACTIVE, Reply, git_program, run_program
 from .homes import Home
 from .worktree_changes import git_for

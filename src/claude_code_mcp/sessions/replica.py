@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol, TypeGuard
 
-from ..beneath import entries_at, is_absence
 from ..claude.protocol import Frame, Other, Raw
+from ..private_files import entries_at, is_absence
 from ..state.session_records import SessionRecord
 from ..store.transcripts import EXTENSION, Transcripts, read_lines
 

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .. import beneath
+from .. import private_files
 from ..errors import InvalidArgument, PermissionDenied, SessionBusy
 from ..model.options import Worktree
 from .git import Git
@@ -132,7 +132,7 @@ class WorktreeChanges:
         """How many of these are in the worktree. An index that a session wrote may have any name in it, also one that
         leads out, and so may the links in the worktree: what is elsewhere is not counted."""
         inside = (name for name in names if not {"", ".", ".."} & set(name.split("/")))
-        return sum(beneath.exists_at(os.path.join(self.worktree.path, name)) for name in inside)
+        return sum(private_files.exists_at(os.path.join(self.worktree.path, name)) for name in inside)
 
     async def _own_commits(self) -> int:
         worktree = self.worktree
@@ -334,7 +334,7 @@ class WorktreeChanges:
 
     def _check_committable(self, states: list[tuple[str, str]]) -> None:
         unmerged = [name for state, name in states if state in _UNMERGED]
-        if unmerged or beneath.exists_at(os.path.join(self.worktree.git_dir, "MERGE_HEAD")):
+        if unmerged or private_files.exists_at(os.path.join(self.worktree.git_dir, "MERGE_HEAD")):
             raise _refused("the worktree is in the middle of a merge; have the session finish it")
         inside = [name for state, name in states if state == "??" and name.endswith("/")]
         if inside:
@@ -447,7 +447,7 @@ def _is_directory(path: str) -> bool:
     """Whether there is a directory at this path, which had no link in it when it was recorded; InvalidArgument if
     something else is there now, or it cannot be looked at: that is not the same as being gone."""
     try:
-        is_directory = stat.S_ISDIR(beneath.stat_at(path).st_mode)
+        is_directory = stat.S_ISDIR(private_files.stat_at(path).st_mode)
     except FileNotFoundError:
         return False
     except OSError:

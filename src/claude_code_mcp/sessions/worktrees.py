@@ -13,7 +13,7 @@ import logging
 import os
 import stat
 
-from .. import beneath
+from .. import private_files
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from ..model.options import Worktree
 from .git import Git, Repository, find_repository, foreign_settings
@@ -98,7 +98,7 @@ def _directory_in(worktree: Worktree, found: "_Found") -> str:
     """Where a commit has a link on the way, that says nothing: neither whether it leads anywhere, nor to where."""
     inside = os.path.normpath(os.path.join(worktree.path, found.below))
     with contextlib.suppress(OSError):
-        if stat.S_ISDIR(beneath.stat_at(inside).st_mode):
+        if stat.S_ISDIR(private_files.stat_at(inside).st_mode):
             return inside
     raise _invalid(f"the directory {found.below} is not in the last commit")
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..beneath import entries_at, is_absence, unless_absent
 from ..model.line_diff import unified_diff
 from ..model.text import clip_line
+from ..private_files import entries_at, is_absence, unless_absent
 from .transcript_lines import (
     LONGEST_LINE,
     clean,

@@ -28,8 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ..beneath import entries_at, folders_at, is_absence, stat_at, unless_absent
-from ..private_files import open_private, private_directory
+from ..private_files import entries_at, folders_at, is_absence, open_private, private_directory, stat_at, unless_absent
 from .watched_files import DirectoryWatch
 
 if TYPE_CHECKING:

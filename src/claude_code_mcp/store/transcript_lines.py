@@ -2,7 +2,7 @@
 
 They may be unfinished, damaged or huge: what cannot be parsed counts as nothing, and nothing raises for what is in a
 file. A file that cannot be read raises OSError: it is not an empty one. No link on the way to one is followed
-(`beneath.py`). Prompts are shown as the person typed them (`typed`,
+(`private_files.py`). Prompts are shown as the person typed them (`typed`,
 `unwrapped`), without what the CLI wraps around them.
 Everything takes time linear in what is read, whatever is in it. Functions that take a path block on the disk.
 """
@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
-from ..beneath import open_at, unless_absent
+from ..private_files import open_at, unless_absent
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)|[ -/]{0,8}[0-~])")

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..beneath import open_at
 from ..model.text import clip_line, cut, cut_data
+from ..private_files import open_at
 from .conversation import ConversationTurn, Item, Outline, read_turn
 from .transcript_export import arguments, facts_without_secrets, item_without_secrets
 from .transcript_lines import clean, id_of, last_lines, lines_from, message_blocks, moment_of, parse, shown_text, typed

@@ -26,7 +26,7 @@ from .base import (
     Tool,
     read_part,
 )
-from .context import AnswerTexts, Call, ModeAfterPlan, answer_from
+from .context import AnswerTexts, Call, ModeAfterPlan, answer_from, open_questions, wait_for_rest, wait_for_turn
 from .status import (
     Configuration,
     ReplyReport,
@@ -37,7 +37,6 @@ from .status import (
     session_infos,
     unfinished_report,
 )
-from .waiting import open_questions, wait_for_rest, wait_for_turn
 
 log = logging.getLogger(__name__)
 

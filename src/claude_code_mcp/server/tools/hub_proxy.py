@@ -45,8 +45,7 @@ from ...private_files import private_directory, replace_file
 from ...questions.presentation import form_without_secrets
 from ...service import Service
 from .. import sdk
-from .context import Call, can_be_asked, can_open_addresses, can_sample
-from .waiting import first_of, progress_callback
+from .context import Call, can_be_asked, can_open_addresses, can_sample, first_of, progress_callback
 
 CallReply = types.CallToolResult | types.InputRequiredResult
 Start = Callable[["ProxiedCall"], Awaitable[CallReply]]

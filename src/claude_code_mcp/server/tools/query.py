@@ -29,9 +29,8 @@ from ...sessions.session import Session
 from ...store.event_log import Subscription
 from .. import sdk
 from .base import Arguments, Count, Name, Path, Reply, Rules, Text, Tool, ToolOutput
-from .context import Call
+from .context import Call, first_of, open_questions, progress_of, waiting_cancelled
 from .status import ErrorInfo, output_so_far, timeout_info
-from .waiting import first_of, open_questions, progress_of, waiting_cancelled
 
 METHOD = "claude-code/messages"
 _MAX_BUNDLE_BYTES = 16 << 20

@@ -35,7 +35,7 @@ from .base import (
     ToolOutput,
     read_part,
 )
-from .context import AnswerTexts, Call, ModeAfterPlan, answer_from
+from .context import AnswerTexts, Call, ModeAfterPlan, answer_from, open_questions, wait_for_change, wait_for_rest
 from .library import READ_SESSION, not_read
 from .status import (
     Acknowledgement,
@@ -49,7 +49,6 @@ from .status import (
     report,
     status_of,
 )
-from .waiting import open_questions, wait_for_change, wait_for_rest
 
 BareWait = Annotated[float, Field(ge=0, le=55)]
 """For a tool whose description says what it does."""

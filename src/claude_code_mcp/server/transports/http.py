@@ -41,10 +41,9 @@ from ...model.events import AuditEvent, AuditKind
 from ...state.database import Database
 from ...state.known_people import PersonNames
 from ...state.sign_ins import Identity
-from ..sdk import end_connections
+from ..sdk import OpenStreams, end_connections, response_streams
 from .access_tokens import AccessTokens
 from .callers import SCOPE, Callers, CallerTokens
-from .http_streams import OpenStreams, response_streams
 from .people import ProxyUsers
 from .running_calls import RunningCalls
 from .token_proofs import TokenProofs
