@@ -457,7 +457,7 @@ async def running_service(
             replica=replica,
         )
         service.observe(SessionLog(), SessionLog.EVENTS, SessionLog.ACTS)
-        audit, telemetry = _audit(settings, audit_file, machine), _telemetry(settings)
+        audit, telemetry = open_audit(settings, audit_file, machine), _telemetry(settings)
         closing = [observer for observer in (audit, telemetry) if observer is not None]
         for observer in closing:
             service.observe(observer)
@@ -487,7 +487,9 @@ def _telemetry(settings: Settings) -> "Telemetry | None":
     return Telemetry(_redactor.text)
 
 
-def _audit(settings: Settings, default: Path | None, machine: str | None = None) -> Audit | None:
+def open_audit(settings: Settings, default: Path | None, machine: str | None = None) -> Audit | None:
+    """The audit trail of the settings, in the file `default` if they name none; None if there is to be none.
+    InvalidArgument if it cannot be written."""
     path = default if settings.audit_file is None else settings.audit_file
     if path is None and settings.audit_sinks:
         path = settings.state_dir / "audit.jsonl"

@@ -55,7 +55,10 @@ def test_people_are_invited_listed_and_removed(people: People) -> None:
         db.execute("INSERT INTO shares VALUES ('a-session', 'alice', 'watch', 'bob', 0.0)")
     removed = people("remove", "alice", "--yes")
     assert removed.returncode == 0
-    assert removed.stdout.strip() == "alice is removed. 1 session of others no longer shared with them."
+    assert removed.stdout.strip() == "alice is removed. 1 share of theirs, or with them, ended."
+    (line,) = (people.state / "audit.jsonl").read_text().splitlines()
+    unshared = {"act": "session_unshared", "session": "a-session", "with": "alice", "owner": "bob", "why": "removed"}
+    assert unshared.items() <= json.loads(line).items()
     listed = json.loads(people("list", "--json").stdout)
     assert listed["people"] == []
     assert [(name["name"], name["issuer"]) for name in listed["names"]] == [("alice", "invited")]

@@ -1,5 +1,6 @@
 """A tokens file that changes while the server runs: who is let in from then on, and what of whom ends."""
 
+import asyncio
 import json
 import os
 import queue
@@ -167,6 +168,24 @@ def test_the_streams_of_a_removed_caller_end_and_those_of_others_go_on(served: S
         assert httpx2.post(served.server.url, json=body, headers=headers, timeout=LONG).status_code == 200
 
 
+def test_what_a_removed_caller_has_shared_ends_with_it(served: Served) -> None:
+    ann, bob = (Browser(served.server.base) for _ in range(2))
+    assert [ann.sign_in(token=ANN).status, bob.sign_in(token=BOB).status] == [200, 200]
+    with as_caller(served.server, ANN, "2026-07-28") as tools:
+        session = tools.create(script("work", stall())).session
+    assert ann.ask("PUT", f"/api/sessions/{session}/shares/bob", {"access": "watch"}).status == 200
+    with bob.stream(f"?session={session}&after=0-0") as events:
+        assert next(events)
+        served.write(bob=BOB)
+        for _ in events:
+            pass  # until the stream ends
+    assert bob.get(f"/api/sessions/{session}").status == 404
+    served.audited("session_unshared", who="operator", session=session, owner="ann", why="removed")
+    served.write(ann=ANN, bob=BOB)
+    until(lambda: served.hello(ANN).status_code == 200)
+    assert bob.get(f"/api/sessions/{session}").status == 404
+
+
 def test_with_another_token_the_old_connections_end_and_the_work_goes_on(served: Served) -> None:
     with as_caller(served.server, ANN) as ann, served.stream(ANN) as (connection, ended):
         session = ann.create(script("work", stall())).session
@@ -314,6 +333,27 @@ async def test_a_list_that_changes_while_it_is_read_is_read_again(
     assert reading.known() == ["ann", "bob"]
     await reading.look()
     assert reading.known() == ["ann"]
+
+
+async def test_who_is_taken_out_while_no_server_runs_is_missed_at_the_next_start(reading: Reading) -> None:
+    async def start(content: str) -> list[str]:
+        reading.file.write_text(content)
+        callers, removed = Callers(load_settings({}, http_tokens_file=reading.file)), list[str]()
+
+        async def remove(name: str) -> None:
+            removed.append(name)
+
+        callers.remove = remove
+        following = asyncio.create_task(callers.follow(reading.service))
+        await asyncio.sleep(0)  # it begins
+        await callers.by_token("nobody's")  # waits until the list counts
+        following.cancel()
+        await asyncio.wait([following])
+        return removed
+
+    assert await start(f"ann {ANN}\nbob {BOB}\n") == []
+    assert await start(f"bob {BOB}\n") == ["ann"]
+    assert await start(f"bob {BOB}\neve {EVE}\n") == []
 
 
 def test_a_file_that_is_written_in_place_over_and_over_cuts_nobody_off(served: Served) -> None:

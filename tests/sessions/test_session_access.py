@@ -12,7 +12,8 @@ from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session_access import SessionAccess
 from claude_code_mcp.state import shares as shares_module
-from claude_code_mcp.state.known_people import InvitedPeople, PersonNames, Removal
+from claude_code_mcp.state.database import Database, StateFault
+from claude_code_mcp.state.known_people import InvitedPeople, PersonNames
 from claude_code_mcp.state.shares import Access, Shares
 from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox
@@ -92,7 +93,7 @@ async def test_a_session_is_shared_with_so_many_and_no_more(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("how", ["forgotten", "removed"])
-async def test_what_is_shared_with_somebody_is_not_for_whoever_has_their_name_next(tmp_path: Path, how: str) -> None:
+async def test_what_somebody_has_shared_and_has_of_others_ends_with_them(tmp_path: Path, how: str) -> None:
     database = database_in(tmp_path)
     names, invited = PersonNames(database), InvitedPeople(database)
     if how == "removed":
@@ -101,18 +102,43 @@ async def test_what_is_shared_with_somebody_is_not_for_whoever_has_their_name_ne
         assert names.take("bob", "https://issuer.example.org", "1")
     here, taken_back = access_in(tmp_path, Policy()), list[str]()
     here.on_taken_back(taken_back.append)
-    for session, grantee in ((SESSION, "bob"), (OTHER, "bob"), (SESSION, "cyd"), (SESSION, "group:bob")):
+    for session, grantee in ((SESSION, "bob"), (SESSION, "cyd"), (SESSION, "group:bob")):
         await here.share(session, "ann", grantee, Access.ANSWER)
     await here.share(OTHER, "bob", "eve", Access.WATCH)
     taken_back.clear()
     ended = await asyncio.to_thread(names.forget if how == "forgotten" else invited.remove, "bob")
-    assert ended == Removal(2)
+    assert ended is not None
+    assert {(share.owner, share.grantee) for share in ended.shares} == {("ann", "bob"), ("bob", "eve")}
     await here.refresh()
     assert sorted(taken_back) == [SESSION, OTHER], "what they have open ends"
     assert here.shared_with("bob") == []
     assert here.owner_for(SESSION, "cyd", Access.ANSWER) == "ann"
     assert [share.grantee for share in here.of(SESSION)] == ["cyd", "group:bob"]
-    assert [share.grantee for share in here.of(OTHER)] == ["eve"], "what goes by the name stays as it is"
+    assert here.of(OTHER) == []
+    assert here.owner_for(OTHER, "eve", Access.WATCH) is None
+
+
+async def test_the_shares_of_a_removed_person_count_no_more_even_if_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, taken_back = access_in(tmp_path, Policy()), list[str]()
+    here.on_taken_back(taken_back.append)
+    await here.share(OTHER, "bob", "eve", Access.WATCH)
+    taken_back.clear()
+    with monkeypatch.context() as full:
+        full.setattr(Database, "write", _disk_full)
+        await here.end_shares_of("bob")
+    assert taken_back == [OTHER]
+    await here.share(SESSION, "ann", "cyd", Access.WATCH)  # which reads everything again
+    assert here.of(OTHER) == []
+    await here.end_shares_of("bob")
+    elsewhere = access_in(tmp_path, Policy())
+    await elsewhere.refresh()
+    assert [elsewhere.of(session) == [] for session in (OTHER, SESSION)] == [True, False]
+
+
+def _disk_full(*_: object, **__: object) -> None:
+    raise StateFault("the disk is full")
 
 
 # -- what is open ends ------------------------------------------------------------------------------------------------

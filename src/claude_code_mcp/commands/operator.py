@@ -76,8 +76,8 @@ def _add_people(commands: Any) -> None:
     forget = below.add_parser(
         "forget",
         help="release a name",
-        description="Whoever comes by the name next has it, with the sessions and files that go by it. What others "
-        "have shared with it ends. A server that runs takes it into account when it is restarted.",
+        description="Whoever comes by the name next has it, with the sessions and files that go by it. What was "
+        "shared by it or with it ends. A server that runs takes it into account when it is restarted.",
     )
     forget.add_argument("name")
     runs = ((invite, _invite), (link, _link), (listed, _list), (remove, _remove), (forget, _forget))
@@ -193,7 +193,8 @@ def _remove(arguments: argparse.Namespace) -> int:
         raise NotFound(f"There is nobody called {arguments.name}.")
     # After the removal was committed: a server that looks now must not find them.
     announce_change(settings.state_dir)
-    fields = {"removed": arguments.name, "sharesEnded": removed.shares}
+    _audit_ended_shares(settings, removed)
+    fields = {"removed": arguments.name, "sharesEnded": len(removed.shares)}
     return print_outcome(arguments, fields, f"{arguments.name} is removed.{_shares_ended(removed)}")
 
 
@@ -202,12 +203,26 @@ def _forget(arguments: argparse.Namespace) -> int:
     forgotten = PersonNames(database_in(settings.state_dir)).forget(arguments.name)
     if forgotten is None:
         raise NotFound(f"Nobody has the name {visible(arguments.name)}.")
-    fields = {"name": arguments.name, "free": True, "sharesEnded": forgotten.shares}
+    _audit_ended_shares(settings, forgotten)
+    fields = {"name": arguments.name, "free": True, "sharesEnded": len(forgotten.shares)}
     return print_outcome(arguments, fields, f"The name {visible(arguments.name)} is free.{_shares_ended(forgotten)}")
 
 
 def _shares_ended(removal: Removal) -> str:
-    return f" {count_of(removal.shares, 'session')} of others no longer shared with them." if removal.shares else ""
+    ended = len(removal.shares)
+    return f" {count_of(ended, 'share')} of theirs, or with them, ended." if ended else ""
+
+
+def _audit_ended_shares(settings: Settings, removal: Removal) -> None:
+    """By this command, which has ended them: a server that runs only hears that there are fewer."""
+    from ..app import open_audit  # noqa: PLC0415 - loads what a server is made of
+    from ..sessions.session_access import unshared_with_person  # noqa: PLC0415
+
+    audit = open_audit(settings, settings.state_dir / "audit.jsonl") if removal.shares else None
+    if audit is not None:
+        for share in removal.shares:
+            audit.act(unshared_with_person(share))
+        audit.close()
 
 
 # -- the audit trail ---------------------------------------------------------------------------------------------------

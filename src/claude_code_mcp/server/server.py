@@ -387,9 +387,10 @@ class McpServer:
         return dialogs
 
     async def end_caller(self, name: str, calls_over: Callable[[], Awaitable[None]]) -> None:
-        """A caller is one no more: what runs for it without a connection ends too, tasks, calls that wait for an answer
-        and the turns of its sessions with their processes. `calls_over` returns when those of its calls are over that
-        are being ended: what they have begun meanwhile ends after them."""
+        """A caller is one no more: what it shares ends, and what runs for it without a connection, tasks, calls that
+        wait for an answer and the turns of its sessions with their processes. `calls_over` returns when those of its
+        calls are over that are being ended: what they have begun meanwhile ends after them."""
+        await self.service.access.end_shares_of(name)
         self._tasks.end_of(name)
         for client in (self._here, *self._here_as.values(), *self._clients):
             if client.proxy is not None:

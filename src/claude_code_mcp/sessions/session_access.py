@@ -181,6 +181,20 @@ class SessionAccess:
             self._taken_back(session_id)
         return ended
 
+    async def end_shares_of(self, name: str) -> None:
+        """Somebody is removed: what they have shared ends, and what is shared with them. What is open of it ends even
+        where that cannot be written, which is logged."""
+        open_now = self._shares.of_person(name)
+        try:
+            ended = await asyncio.to_thread(self._shares.end_of, name)
+        except OSError as error:
+            log.error("that the shares of %s have ended cannot be written: %s", name, error)
+            ended = []
+        for share in ended:
+            self._audit(unshared_with_person(share))
+        for session_id in {share.session_id for share in (*open_now, *ended)}:
+            self._taken_back(session_id)
+
     def change_groups(
         self, principal: str, groups: Collection[str], assign: Callable[[str, Collection[str]], None]
     ) -> None:
@@ -219,6 +233,12 @@ class SessionAccess:
     def _taken_back(self, session_id: str) -> None:
         for listener in self._on_taken_back:
             listener(session_id)
+
+
+def unshared_with_person(share: Share) -> AuditEvent:
+    """The end of a share because the operator has removed its owner, or whom it was with."""
+    details = {"with": share.grantee, "owner": share.owner, "why": "removed"}
+    return AuditEvent(AuditKind.SESSION_UNSHARED, "operator", share.session_id, details)
 
 
 # -- observers ---------------------------------------------------------------------------------------------------------

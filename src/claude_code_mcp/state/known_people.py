@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgument
 from ..private_files import private_directory, replace_file
 from .database import Database, drop_oldest
-from .shares import announce_ended_shares, end_shares_with
+from .shares import Share, announce_ended_shares, end_shares_of
 from .sign_ins import hash_of
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class PersonName:
 class Removal:
     """Somebody was removed, or their name was given free."""
 
-    shares: int
-    """How many sessions of others are no longer shared with them."""
+    shares: tuple[Share, ...]
+    """What has ended with that: what they had shared, and what others had shared with them."""
 
 
 class PersonNames:
@@ -79,15 +79,15 @@ class PersonNames:
         return [PersonName(*row) for row in self._database.rows(query)]
 
     def forget(self, name: str) -> Removal | None:
-        """Gives a name free, and ends what others share with it: whoever has it next is somebody else. None if nobody
-        had it. A server that runs goes on knowing who has come by it. InvalidArgument for somebody who is invited: they
-        would go on to use it."""
+        """Gives a name free, and ends what is shared by it and with it: whoever has it next is somebody else. None if
+        nobody had it. A server that runs goes on knowing who has come by it. InvalidArgument for somebody who is
+        invited: they would go on to use it."""
 
         def change(db: "sqlite3.Connection") -> Removal | None:
             if db.execute("SELECT 1 FROM people WHERE name = ?", (name,)).fetchone() is not None:
                 raise InvalidArgument(f"{name} is invited; `people remove {name}` removes them first.")
             found = db.execute("DELETE FROM person_names WHERE name = ?", (name,)).rowcount
-            return Removal(end_shares_with(db, name)) if found else None
+            return Removal((*end_shares_of(db, name),)) if found else None
 
         return _announced(self._database, self._database.write(change, durable=True))
 
@@ -96,6 +96,22 @@ def _announced(database: Database, removal: Removal | None) -> Removal | None:
     if removal is not None and removal.shares:
         announce_ended_shares(database)
     return removal
+
+
+class ListedCallers:
+    """Who was in a tokens file when a server looked last: whoever is taken out while none runs is missed by that."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def missing(self, file: Path, names: Collection[str]) -> list[str]:
+        """Those who were noted for this file and are not among these names."""
+        row = self._database.row("SELECT value FROM facts WHERE name = ?", f"callers:{file}")
+        return sorted({*json.loads(row[0])}.difference(names)) if row is not None else []
+
+    def note(self, file: Path, names: Collection[str]) -> None:
+        value = json.dumps(sorted(names))
+        self._database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", f"callers:{file}", value, durable=True)
 
 
 # -- invited people ----------------------------------------------------------------------------------------------------
@@ -192,8 +208,8 @@ class InvitedPeople:
         return secret
 
     def remove(self, name: str) -> Removal | None:
-        """Removes a person with their passkeys, links, tokens and sign-ins, and ends what others share with them:
-        whoever is invited under the same name is somebody else. None if there was nobody."""
+        """Removes a person with their passkeys, links, tokens and sign-ins, and ends what they share and what others
+        share with them: whoever is invited under the same name is somebody else. None if there was nobody."""
 
         def change(db: "sqlite3.Connection") -> Removal | None:
             removed = db.execute("DELETE FROM people WHERE name = ?", (name,)).rowcount
@@ -204,7 +220,7 @@ class InvitedPeople:
                         f"DELETE FROM {table} WHERE principal = ? AND credential LIKE 'person:%'",  # noqa: S608
                         (name,),
                     )
-            return Removal(end_shares_with(db, name)) if removed else None
+            return Removal((*end_shares_of(db, name),)) if removed else None
 
         return _announced(self._database, self._database.write(change, durable=True))
 

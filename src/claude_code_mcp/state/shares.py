@@ -1,7 +1,8 @@
 """Which sessions are shared, with whom, and for what.
 
 A share is given by the owner of a session to a principal, or to a group by `group:NAME`. Nothing is shared unless there
-is a row. It is meant for the person who has the name: when the operator removes them or gives their name free, it ends.
+is a row. It is meant for the person who has the name, and given by the person who has the other: when the operator
+removes one of the two, or gives their name free, it ends.
 What is in memory follows the database: this server's own changes at once, those of others with `refresh`.
 """
 
@@ -49,8 +50,8 @@ class Share:
 
 
 class Shares:
-    """The shares in one state directory. `of`, `with_any` and `found` use memory only; the others block on the disk and
-    raise OSError. All are thread-safe."""
+    """The shares in one state directory. `of`, `of_person`, `with_any` and `found` use memory only; the others block on
+    the disk and raise OSError. All are thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -58,6 +59,8 @@ class Shares:
         self._lock = threading.Lock()
         self._change = -1
         self._by_session: Mapping[str, Mapping[str, Share]] = {}
+        self._ended_people: set[str] = set()
+        """Whose shares count no more, though the database still has them."""
 
     def refresh(self) -> set[str]:
         """Reads what others have changed; returns the sessions that are shared otherwise than before."""
@@ -67,6 +70,8 @@ class Shares:
                 return set()
             by_session: dict[str, dict[str, Share]] = {}
             for session_id, grantee, access, owner, at in rows:
+                if self._ended_people & {grantee, owner}:
+                    continue
                 share = Share(session_id, grantee, Access(access), owner, at)
                 by_session.setdefault(session_id, {})[grantee] = share
             before, self._by_session, self._change = self._by_session, by_session, change
@@ -108,6 +113,23 @@ class Shares:
         self._changed()
         return ended
 
+    def end_of(self, name: str) -> list[Share]:
+        """Ends what somebody has shared, and what is shared with them; returns it. On disk when this returns. If that
+        cannot be, OSError: for this server it has ended all the same."""
+        with self._lock:
+            self._ended_people.add(name)
+            self._by_session = {
+                session_id: {
+                    share.grantee: share for share in shares.values() if name not in (share.owner, share.grantee)
+                }
+                for session_id, shares in self._by_session.items()
+            }
+        ended = self._database.write(lambda db: end_shares_of(db, name), durable=True)
+        with self._lock:
+            self._ended_people.discard(name)
+        self._changed()
+        return ended
+
     def moved(self, old: str, new: str) -> None:
         """A session goes on under another id, with whom it is shared."""
 
@@ -143,6 +165,11 @@ class Shares:
     def of(self, session_id: str) -> list[Share]:
         return [*self._by_session.get(session_id, {}).values()]
 
+    def of_person(self, name: str) -> list[Share]:
+        """What somebody has shared, and what is shared with them."""
+        everything = [share for shares in self._by_session.values() for share in shares.values()]
+        return [share for share in everything if name in (share.owner, share.grantee)]
+
     def found(self, session_id: str, names: Iterable[str]) -> Share | None:
         """The share of a session that gives the most to somebody who goes by these names."""
         shares = self._by_session.get(session_id)
@@ -157,13 +184,16 @@ class Shares:
         return sorted(found, key=lambda share: share.at, reverse=True)
 
 
-def end_shares_with(db: "sqlite3.Connection", name: str) -> int:
-    """Ends everything that is shared with a person whose name may be somebody else's next, within the transaction that
-    makes it so; returns how much that was. `announce_ended_shares` tells servers that run."""
-    ended = db.execute("DELETE FROM shares WHERE grantee = ?", (name,)).rowcount
-    if ended:
+def end_shares_of(db: "sqlite3.Connection", name: str) -> list[Share]:
+    """Ends everything that a person has shared and that is shared with them, within the transaction that removes them:
+    their name may be somebody else's next. `announce_ended_shares` tells servers that run."""
+    statement = """
+        DELETE FROM shares WHERE grantee = ? OR granted_by = ? RETURNING session_id, grantee, access, granted_by, at
+    """
+    rows = db.execute(statement, (name, name)).fetchall()
+    if rows:
         _note_change(db)
-    return ended
+    return [Share(session_id, grantee, Access(access), owner, at) for session_id, grantee, access, owner, at in rows]
 
 
 def announce_ended_shares(database: Database) -> None:

@@ -36,6 +36,7 @@ from ...config import Settings
 from ...errors import InvalidArgument, UpstreamUnavailable
 from ...installation import extra_command
 from ...model.events import AuditEvent
+from ...state.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,9 @@ _OF_ACCESS_TOKENS = frozenset({"scope", "scp", "client_id", "cid", "appid"})
 
 class CallersService(Protocol):
     """What those who let callers in ask of the service behind them."""
+
+    @property
+    def state(self) -> Database: ...
 
     def audit(self, event: AuditEvent) -> None: ...
 

@@ -25,7 +25,7 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from ...errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
 from ...model.caller import is_reserved
 from ...model.events import AuditEvent, AuditKind
 from ...private_files import read_secret
-from ...state.known_people import PersonNames
+from ...state.known_people import ListedCallers, PersonNames
 from ...state.sign_ins import Identity
 from ...store.watched_files import WatchedFile, facts_of
 from .access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
@@ -80,6 +80,8 @@ class CallersChange:
 Audit = Callable[[AuditEvent], None]
 OnEnded = Callable[[Identity, bool], None]
 """Called for a caller whose token counts no more, and whether its name is gone with it."""
+Remove = Callable[[str], Awaitable[None]]
+"""Ends everything of a caller who was taken out of the file while no server ran."""
 
 
 class Callers:
@@ -111,6 +113,7 @@ class Callers:
         self.running = RunningCalls()
         """What callers have open."""
         self._on_ended: list[OnEnded] = []
+        self.remove: Remove | None = None
         self.people: People | None = None
         """Those of the operator's issuer, or of the one in this server; None without one."""
         self.access_tokens: AccessTokens | None = None
@@ -305,7 +308,10 @@ class Callers:
             service.start_task(self.running.end_streams_with_tokens(), endless=True)
         if self._file is None:
             return
+        # Until it is known who was taken out while no server ran: what they had shared is nobody's any more.
+        self._read.clear()
         try:
+            await self._note_listed(service, self.remove)
             # The change itself stops new requests: they wait until the file was read again.
             async with WatchedFile(str(self._file), self._read.clear) as watched:
                 while True:
@@ -358,6 +364,21 @@ class Callers:
             return
         listed = {token: identity for token, identity in tokens.items() if identity.principal not in waiting}
         self._apply(listed, waiting, service.audit)
+        await self._note_listed(service)
+
+    async def _note_listed(self, service: CallersService, remove: Remove | None = None) -> None:
+        """Notes in the state who is in the file, after `remove` was called for each who was in it when that was noted
+        last. If that fails, it is made up for at the next start."""
+        assert self._file is not None
+        everybody = {*self._waiting, *(identity.principal for identity in self._tokens.values())}
+        names, noted = everybody - {self._principal}, ListedCallers(service.state)
+        try:
+            if remove is not None:
+                for name in await asyncio.to_thread(noted.missing, self._file, names):
+                    await remove(name)
+            await asyncio.to_thread(noted.note, self._file, names)
+        except OSError as error:
+            log.error("who is in the tokens file cannot be noted: %s", error)
 
     async def _waiting_for_restart(self, tokens: Mapping[str, Identity], service: CallersService) -> tuple[str, ...]:
         """The names in a new list that cannot be let in before a restart, sorted. The reasons are logged."""

@@ -419,13 +419,14 @@ def http_app(
     def audit_refusal() -> None:
         service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
 
+    async def remove(name: str) -> None:
+        await mcp_server.end_caller(name, partial(callers.running.calls_over, name))
+
     def end_caller(identity: Identity, removed: bool) -> None:
         # In tasks: this is called while the list of callers is exchanged, when nothing may be awaited.
         service.start_task(end_connections(server, identity.principal, identity.credential))
         if removed:
-            service.start_task(
-                mcp_server.end_caller(identity.principal, partial(callers.running.calls_over, identity.principal))
-            )
+            service.start_task(remove(identity.principal))
 
     async def health(_: Request) -> Response:
         return _health_of(callers.problem)
@@ -439,6 +440,7 @@ def http_app(
         issued = AccessTokens(settings, resource)
         callers.take_access_tokens(issued, service.admit, service.assign, PersonNames(service.state))
     callers.on_ended(end_caller)
+    callers.remove = remove
     mcp_server.join_calls(callers.running)
     routes = [Route("/health", health), Route(f"{PATH}/", _without_slash, methods=["GET", "POST", "DELETE"])]
     if callers.required and settings.oauth_issuer is None and not settings.oauth:
