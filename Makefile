@@ -56,7 +56,8 @@ bench: setup  ## measure against the raw protocol and the bare SDK, side by side
 conformance: setup  ## the official MCP suite in both eras; needs Node
 	$(BIN)/python -m conformance
 
-soak: setup  ## the tests marked soak, random trials, kills, 150 sessions at once, a million shell commands and 10,000 attacks on the rules, more versions of the CLI
+soak: setup  ## all tests in another order (SEED=… repeats one), those marked soak, random trials, kills, 150 sessions at once, a million shell commands and 10,000 attacks on the rules, more versions of the CLI
+	$(BIN)/python -m pytest -q -n 4 --dist worksteal --shuffle $(or $(SEED),$(shell date +%s))
 	$(BIN)/python -m pytest -m soak -q -n 2 --ignore tests/scenarios/cli_versions
 	EXAMPLES=400 $(BIN)/python -m pytest -m hypothesis -q -n 2
 	$(BIN)/python -m benchmarks.soak

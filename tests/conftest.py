@@ -18,7 +18,7 @@ from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Observer, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
-from .support import leftovers, quick, skipped, tls_context, tool_schemas, warm_commands
+from .support import leftovers, quick, shuffled, skipped, tls_context, tool_schemas, warm_commands
 
 RUN = leftovers.RUN
 
@@ -42,12 +42,14 @@ tool_schemas.share()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     quick.add_option(parser)
+    shuffled.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(leftovers.Leftovers())
     config.pluginmanager.register(skipped)
     config.pluginmanager.register(quick)
+    config.pluginmanager.register(shuffled)
     # A shell starts what it runs in the background with Ctrl-C ignored, `nohup` with hang-ups ignored, and so would the
     # programs that tests interrupt.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -4,11 +4,14 @@ import os
 import re
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.leftovers import RUN
+from tests.support.shuffled import shuffled
 
 ROOT = Path(__file__).parent.parent
 CONFTEST = """
@@ -124,3 +127,16 @@ def test_a_quick_run_leaves_out_what_starts_programs_or_all_cases_but_the_first(
     (tmp_path / "test_suite.py").write_text(QUICK_SUITE)
     run = run_pytest(tmp_path, "--quick", quick)
     assert f"{number} passed, {5 - number} deselected" in run.stdout
+
+
+def test_another_order_keeps_the_tests_of_a_file_together_and_follows_from_its_seed() -> None:
+    class Item:
+        def __init__(self, path: str, number: int) -> None:
+            self.path, self.number = path, number
+
+    items: list[Any] = [Item(f"file {number // 10}", number) for number in range(100)]
+    first, again, other = (shuffled(items, seed) for seed in ("1", "1", "2"))
+    assert first == again
+    assert items != first != other
+    assert sorted(first, key=lambda item: item.number) == items
+    assert len([path for path, _ in groupby(first, key=lambda item: item.path)]) == 10

@@ -9,6 +9,7 @@ import pytest
 
 from claude_code_mcp.hub import server_pool
 from claude_code_mcp.hub.config_entry import depends_on_directory, for_directory, parse_entry
+from claude_code_mcp.hub.dependencies import ServerMemory
 from claude_code_mcp.hub.hub import Hub
 from tests.support.waiting import until_true
 
@@ -151,4 +152,6 @@ async def test_a_session_has_the_tools_of_the_last_time_while_the_server_starts_
 
 
 async def until_remembered(hub: Hub) -> None:
-    await until_true(lambda: hub._memory.traits(hub._find("x").key).offer is not None)
+    """Waits until another hub would know it: what is learned is written by a thread, which the end of a hub may cut."""
+    written = hub._memory._documents
+    await until_true(lambda: ServerMemory(written).traits(hub._find("x").key).offer is not None)

@@ -1,15 +1,15 @@
 """`--quick`: what a change needs first, in a minute and a half: a pytest plugin, used by `make test-quick`.
 
-`pure` leaves out every test that starts Claude Code, a browser or programs from npm, which is known by the fixtures
-that it uses. `layer` is for the tests of one directory: it keeps the pure ones and, of the others, the first case of
-each test.
+`pure` leaves out every test that starts Claude Code, a browser, NATS or programs from npm, which is known by the
+fixtures that it uses. `layer` is for the tests of one directory: it keeps the pure ones and, of the others, the first
+case of each test.
 """
 
 from typing import Any
 
 import pytest
 
-STARTS_PROGRAMS = frozenset({"model", "browser", "packages"})
+STARTS_PROGRAMS = frozenset({"model", "browser", "packages", "engine"})
 """The scripted model is there for Claude Code, and so every test that starts that has it."""
 
 

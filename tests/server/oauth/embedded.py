@@ -23,6 +23,7 @@ from tests.conftest import RUN
 from tests.server.conftest import HttpServer, http_server
 from tests.support import warm_commands
 from tests.support.ports import free_port
+from tests.support.waiting import until_true
 
 from .passkey_device import Device
 from .test_sign_in import CALLBACK, POLICY, Memory
@@ -75,8 +76,15 @@ class Embedded:
         return device
 
     def audited(self) -> list[dict[str, Any]]:
+        """What is in the trail by now: all of it only when the server has ended, for a thread of its own writes it."""
         lines = (self.root / "state" / "audit.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
+
+    async def until_audited(self, act: str, **about: str) -> None:
+        wanted = {"act": act, **about}
+        await until_true(
+            lambda: any(wanted.items() <= entry.items() for entry in self.audited()), f"{wanted} is not in the trail"
+        )
 
 
 def embedded(root: Path, model_url: str, **more: str) -> Embedded:

@@ -214,8 +214,7 @@ async def test_a_person_who_is_removed_is_out_with_everything_that_runs(served: 
             assert (await hello(served, fresh["access_token"])).status_code == 200
             assert (await hello(served, tokens["access_token"])).status_code == 401
             assert (await device.sign_in()).status_code == 403
-    ends = [entry for entry in served.audited() if entry["act"] == "caller_ended"]
-    assert ("hal", "removed") in {(entry["who"], entry["why"]) for entry in ends}
+    await served.until_audited("caller_ended", who="hal", why="removed")
 
 
 class Reading:
