@@ -135,7 +135,8 @@ def test_another_order_keeps_the_tests_of_a_file_together_and_follows_from_its_s
             self.path, self.number = path, number
 
     items: list[Any] = [Item(f"file {number // 10}", number) for number in range(100)]
-    first, again, other = (shuffled(items, seed) for seed in ("1", "1", "2"))
+    orders: list[list[Any]] = [shuffled(items, seed) for seed in ("1", "1", "2")]
+    first, again, other = orders
     assert first == again
     assert items != first != other
     assert sorted(first, key=lambda item: item.number) == items
