@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.model.caller import LOCAL
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import LOCAL, SessionOptions
 from claude_code_mcp.sessions.background import RecordWriter
 from claude_code_mcp.sessions.session_library import SessionLibrary
 from claude_code_mcp.state.session_records import SessionRecord, SessionRecords

@@ -16,7 +16,7 @@ import mcp_types as types
 from mcp.server.lowlevel import Server
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.model.caller import ClientEnvironment
+from claude_code_mcp.model.options import ClientEnvironment
 from claude_code_mcp.server.contents import Asker
 from claude_code_mcp.server.sdk import ChangingServer, Context
 from claude_code_mcp.server.server import McpServer, tools_of

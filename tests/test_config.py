@@ -19,8 +19,7 @@ from claude_code_mcp.config import (
     variable_of,
 )
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.caller import ClientEnvironment
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import ClientEnvironment, SessionOptions
 from claude_code_mcp.redaction import MARK
 from claude_code_mcp.testing.script import script, text
 from tests.support.tables import every_row

@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from .errors import ClaudeCodeError
     from .hub.hub import Hub
     from .hub_factory import hub_configuration, make_hub
-    from .model.caller import Caller, ClientEnvironment
     from .model.events import Event
-    from .model.options import SessionOptions
+    from .model.options import Caller, ClientEnvironment, SessionOptions
     from .model.outcome import Outcome, OutcomeCode, State
     from .model.question import Answer, Question, Scope
     from .policy.policy import Limits, Policy, Profile
@@ -60,9 +59,8 @@ _MODULES = {
     "errors": ("ClaudeCodeError",),
     "hub.hub": ("Hub",),
     "hub_factory": ("hub_configuration", "make_hub"),
-    "model.caller": ("Caller", "ClientEnvironment"),
     "model.events": ("Event",),
-    "model.options": ("SessionOptions",),
+    "model.options": ("Caller", "ClientEnvironment", "SessionOptions"),
     "model.outcome": ("Outcome", "OutcomeCode", "State"),
     "model.question": ("Answer", "Question", "Scope"),
     "policy.policy": ("Limits", "Policy", "Profile"),

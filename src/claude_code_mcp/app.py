@@ -21,8 +21,8 @@ from .errors import ClaudeCodeError, InvalidArgument
 from .greeting.protocol import GreetedInput
 from .hub_hosting import HubProvider
 from .installation import extra_command
-from .model.caller import LOCAL
 from .model.events import AuditEvent, AuditKind
+from .model.options import LOCAL
 from .observers.audit import Audit, RotatingJsonl
 from .observers.session_log import PrivateLogFile, RedactingFormatter, SessionLog
 from .policy.policy import Policy, built_in, parse_policy
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .server.transports.callers import Callers
     from .server.transports.http import Address, HttpServer
     from .server.transports.unix_socket import SharedSocket
-    from .sessions.replica import SessionReplica
+    from .sessions.dependencies import SessionReplica
     from .shared.hello import Hello
     from .web.console import ConsolePort, Consoles
 

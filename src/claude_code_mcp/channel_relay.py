@@ -14,8 +14,8 @@ from typing import Any
 
 from .errors import ClaudeCodeError
 from .hub.hub import Hub
-from .model.caller import LOCAL, Caller
 from .model.events import AuditEvent, AuditKind
+from .model.options import LOCAL, Caller
 from .model.question import Answer, Question, QuestionKind, Resolution
 from .model.text import as_json
 from .questions.presentation import is_whole, shown_input, without_secrets

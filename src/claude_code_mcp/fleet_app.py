@@ -21,7 +21,7 @@ from .fleet.machines import Membership
 from .fleet.ownership import OwnershipBucket
 from .fleet.placement_queue import PlacementQueue
 from .fleet.routing import LiveFleet, choose_machine
-from .model.caller import LOCAL
+from .model.options import LOCAL
 from .server.server import McpServer
 from .server.transports.http import HttpServer, check_exposure, http_app, read_address
 from .server.transports.unix_socket import STOPPING, SharedSocket
@@ -29,7 +29,7 @@ from .shared import place
 from .shared.hello import Hello
 
 if TYPE_CHECKING:
-    from .sessions.replica import SessionReplica
+    from .sessions.dependencies import SessionReplica
 
 
 async def _no_console() -> dict[str, Any]:

@@ -30,7 +30,7 @@ from .hub.config_files import (
 )
 from .hub.dependencies import HubDeps, OnNotification, ignore_notification, usual_vault
 from .hub.hub import Hub
-from .model.caller import ClientEnvironment
+from .model.options import ClientEnvironment
 from .model.paths import config_directory
 from .private_files import private_directory
 from .processes.environment import DEPTH, build_environment, depth

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from .config import Settings
 from .errors import InvalidArgument
-from .model.caller import LOCAL, ClientEnvironment
+from .model.options import LOCAL, ClientEnvironment
 from .model.question import AskPerson
 from .service import Service
 

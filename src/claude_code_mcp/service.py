@@ -23,16 +23,14 @@ from typing import Any
 
 from .config import Settings, load_settings, secrets_of, without_settings
 from .errors import PermissionDenied, SessionNotFound
-from .model.caller import LOCAL, LOCAL_CALLER, Caller, ClientEnvironment
 from .model.events import AuditEvent, AuditKind
-from .model.options import SessionOptions, is_session_id
+from .model.options import LOCAL, LOCAL_CALLER, Caller, ClientEnvironment, SessionOptions, is_session_id
 from .model.paths import config_directory
 from .model.question import Answer, Question
 from .policy.policy import Policy
 from .processes.child import prepare
 from .processes.leftovers import sweep_quietly
-from .questions.broker import Broker
-from .questions.cli_reply import put_back
+from .questions.broker import Broker, put_back
 from .questions.presentation import Redaction
 from .redaction import MARK, Redactor
 from .sessions.acceptance import (
@@ -47,20 +45,18 @@ from .sessions.acceptance import (
     was_read,
 )
 from .sessions.background import BackgroundTasks, StartTask
-from .sessions.dependencies import ClientEnvironments, HostOf, SessionDeps, Stores, make_launcher
+from .sessions.dependencies import ClientEnvironments, HostOf, SessionDeps, SessionReplica, Stores, make_launcher
 from .sessions.homes import Home, Homes, default_directory
 from .sessions.mcp_bridge import McpServerHost
 from .sessions.messages import UserMessage, WhenBusy
 from .sessions.neighbours import Neighbours
 from .sessions.policy_enforcer import PolicyEnforcer
 from .sessions.registry import SessionListing, SessionRelocation, Sessions
-from .sessions.replica import SessionReplica
 from .sessions.session import Session
 from .sessions.session_access import CallerPolicy, Observer, ObserverList, SessionAccess
 from .sessions.slots import Slots
 from .sessions.stored_sessions import SessionWork, StoredSessions
-from .state.message_keys import MessageKeys
-from .state.session_records import owners_below
+from .state.session_records import MessageKeys, owners_below
 from .state.shares import Access, Shares
 from .state.spending import Spending
 from .state.state_directory import check_quietly, database_in

@@ -12,7 +12,7 @@ import pytest
 
 from claude_code_mcp.claude import model_socket
 from claude_code_mcp.claude.model_socket import ModelSocket, costs_something, forwarded_request
-from claude_code_mcp.model.usage import Usage
+from claude_code_mcp.model.outcome import Usage
 from tests.support.waiting import HANG_SECONDS, until_true
 
 KEY, TOKEN = "sk-ant-the-real-key", "the-real-token"

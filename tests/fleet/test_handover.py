@@ -16,9 +16,8 @@ from claude_code_mcp.fleet.ownership import Keeper, KeptSecrets, OwnershipBucket
 from claude_code_mcp.fleet.records import RecordStore
 from claude_code_mcp.fleet.tickets import new_seed
 from claude_code_mcp.fleet.transcripts import LostSession
-from claude_code_mcp.model.caller import LOCAL, LOCAL_CALLER
 from claude_code_mcp.model.events import QuestionOpened
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import LOCAL, LOCAL_CALLER, SessionOptions
 from claude_code_mcp.model.outcome import State
 from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.store.cost_table import Grouping

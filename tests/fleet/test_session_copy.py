@@ -18,7 +18,7 @@ from claude_code_mcp.fleet.engine import Running
 from claude_code_mcp.fleet.transcripts import TranscriptStore
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.replica import is_subagent, mirrored_entries
+from claude_code_mcp.sessions.dependencies import is_subagent, mirrored_entries
 from claude_code_mcp.store.transcript_lines import new_folder_of
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import agent, script, tool

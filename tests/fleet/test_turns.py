@@ -22,7 +22,7 @@ from claude_code_mcp.fleet.runner import running_machine
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.replica import SessionReplica
+from claude_code_mcp.sessions.dependencies import SessionReplica
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import RUN

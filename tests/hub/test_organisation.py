@@ -19,7 +19,7 @@ from claude_code_mcp.hub import config_files
 from claude_code_mcp.hub.config_files import ConfigPaths, ConfigScope, HubConfig, read_configuration
 from claude_code_mcp.hub.organisation import fits, matches, written
 from claude_code_mcp.hub_factory import Hubs, HubSource, following, make_hub
-from claude_code_mcp.model.caller import ClientEnvironment
+from claude_code_mcp.model.options import ClientEnvironment
 from claude_code_mcp.testing import Sandbox
 from tests.server.conftest import COMMAND
 from tests.support.bubblewrap import missing

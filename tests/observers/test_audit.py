@@ -16,9 +16,8 @@ from claude_code_mcp.model.events import (
     Spent,
     TurnEnded,
 )
-from claude_code_mcp.model.outcome import Outcome, OutcomeCode
+from claude_code_mcp.model.outcome import ModelUsage, Outcome, OutcomeCode, Usage
 from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution
-from claude_code_mcp.model.usage import ModelUsage, Usage
 from claude_code_mcp.observers.audit import Audit, RotatingJsonl
 from claude_code_mcp.redaction import Redactor
 

@@ -15,9 +15,8 @@ from claude_code_mcp.model.events import (
     TurnEnded,
     TurnStarted,
 )
-from claude_code_mcp.model.outcome import Outcome, OutcomeCode, State
+from claude_code_mcp.model.outcome import ModelUsage, Outcome, OutcomeCode, State, Usage
 from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution
-from claude_code_mcp.model.usage import ModelUsage, Usage
 from claude_code_mcp.observers.metrics import Metrics
 from tests.support.clock import settled, stopped_clock
 

@@ -7,7 +7,7 @@ import pytest
 
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.question import Answer, Question, Scope, kind_of
-from claude_code_mcp.questions.cli_reply import reply
+from claude_code_mcp.questions.broker import reply
 from tests.support.tables import every_row
 
 TWO = {

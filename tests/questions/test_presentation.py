@@ -8,7 +8,7 @@ import pytest
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.question import Answer, FileChange, Question, QuestionKind, kind_of, rules_of
 from claude_code_mcp.model.text import has_mark
-from claude_code_mcp.questions.cli_reply import put_back, reply
+from claude_code_mcp.questions.broker import put_back, reply
 from claude_code_mcp.questions.presentation import (
     as_offered,
     describe,

@@ -5,8 +5,8 @@ from typing import Any, cast
 import pytest
 
 from claude_code_mcp.errors import PermissionDenied
-from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.events import AuditKind
+from claude_code_mcp.model.options import Caller
 from claude_code_mcp.model.question import Answer, Question, QuestionKind, Scope
 from claude_code_mcp.server import dialogs as dialogs_module
 from claude_code_mcp.server.dialogs import Dialogs

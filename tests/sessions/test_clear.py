@@ -3,7 +3,7 @@
 import pytest
 
 from claude_code_mcp.errors import LimitReached, SessionBusy, SessionNotFound
-from claude_code_mcp.model.caller import Caller
+from claude_code_mcp.model.options import Caller
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import Service

@@ -5,8 +5,7 @@ import signal
 
 import pytest
 
-from claude_code_mcp.model.outcome import State
-from claude_code_mcp.model.usage import Usage
+from claude_code_mcp.model.outcome import State, Usage
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox

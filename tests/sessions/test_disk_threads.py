@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from claude_code_mcp.model.caller import LOCAL, Caller, ClientEnvironment
+from claude_code_mcp.model.options import LOCAL, Caller, ClientEnvironment
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.background import DiskThreads
 from claude_code_mcp.store.catalogue import CatalogueEntries

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, ProcessFailed
-from claude_code_mcp.model.caller import LOCAL
-from claude_code_mcp.model.options import Worktree
+from claude_code_mcp.model.options import LOCAL, Worktree
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.sessions import git as git_module
 from claude_code_mcp.sessions.git import Reply

@@ -9,7 +9,7 @@ from claude_code_mcp.model.events import MessageDropped, MessageQueued, TurnStar
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.sessions.acceptance import digest_of
 from claude_code_mcp.sessions.messages import WhenBusy
-from claude_code_mcp.state.message_keys import KeyName, KeyState, MessageKeys
+from claude_code_mcp.state.session_records import KeyName, KeyState, MessageKeys
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService

@@ -4,10 +4,9 @@ import pytest
 
 from claude_code_mcp.errors import RateLimited
 from claude_code_mcp.model.events import AuditKind
-from claude_code_mcp.model.usage import ModelUsage, Usage
+from claude_code_mcp.model.outcome import ModelUsage, Usage
 from claude_code_mcp.policy.policy import OPEN_PROFILE, Limits, Policy
-from claude_code_mcp.sessions.minute_limit import MinuteLimit
-from claude_code_mcp.sessions.policy_enforcer import PrincipalLimits
+from claude_code_mcp.sessions.policy_enforcer import MinuteLimit, PrincipalLimits
 from claude_code_mcp.state.spending import Spending
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script

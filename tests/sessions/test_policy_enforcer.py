@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import LimitReached, PermissionDenied, SessionNotFound
-from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import Caller, SessionOptions
 from claude_code_mcp.model.question import Answer, Scope
 from claude_code_mcp.policy.policy import OPEN_PROFILE, GroupBudget, Limits, Policy, Profile
 from claude_code_mcp.policy.rules import parse_rule

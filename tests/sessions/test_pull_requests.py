@@ -13,9 +13,8 @@ import pytest
 
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied
 from claude_code_mcp.sessions.homes import Home
-from claude_code_mcp.sessions.pull_requests import PullRequests, remote_at
 from claude_code_mcp.sessions.worktree_changes import WorktreeChanges
-from claude_code_mcp.sessions.worktrees import make
+from claude_code_mcp.sessions.worktrees import PullRequests, make, remote_at
 
 from .worktree_support import enforcer, git, repository
 

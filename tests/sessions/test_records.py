@@ -14,8 +14,7 @@ from claude_code_mcp.errors import (
     SessionNotFound,
     StateUnavailable,
 )
-from claude_code_mcp.model.caller import Caller
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import Caller, SessionOptions
 from claude_code_mcp.model.outcome import State
 from claude_code_mcp.model.question import Answer, Scope
 from claude_code_mcp.policy.policy import Policy, Profile

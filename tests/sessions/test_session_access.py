@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.errors import LimitReached, PermissionDenied
-from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.events import AuditEvent
+from claude_code_mcp.model.options import Caller
 from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session_access import SessionAccess

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.claude.protocol import Conversation, Result
-from claude_code_mcp.model.outcome import Outcome, OutcomeCode
-from claude_code_mcp.model.usage import ModelUsage, Usage
+from claude_code_mcp.model.outcome import ModelUsage, Outcome, OutcomeCode, Usage
 from claude_code_mcp.sessions import session_costs
 from claude_code_mcp.sessions.session_costs import SessionCosts
 

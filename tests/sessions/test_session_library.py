@@ -11,8 +11,7 @@ import pytest
 
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.errors import SessionBusy, SessionNotFound
-from claude_code_mcp.model.caller import Caller
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import Caller, SessionOptions
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session_library import ExportFormat

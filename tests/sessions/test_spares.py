@@ -11,9 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from claude_code_mcp.model.caller import LOCAL, Caller, ClientEnvironment
 from claude_code_mcp.model.events import ProcessChanged, StateChanged, TurnEnded, TurnStarted
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import LOCAL, Caller, ClientEnvironment, SessionOptions
 from claude_code_mcp.policy.policy import Limits, Policy, Profile
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.live_process import launch_of

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy
-from claude_code_mcp.model.caller import LOCAL
-from claude_code_mcp.model.options import Worktree
+from claude_code_mcp.model.options import LOCAL, Worktree
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.sessions.worktree_changes import Unsaved, WorktreeChanges
 from claude_code_mcp.sessions.worktrees import make, remove_unused

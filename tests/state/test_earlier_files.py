@@ -12,11 +12,9 @@ import pytest
 from claude_code_mcp.errors import RecordUnreadable, StateUnavailable
 from claude_code_mcp.state.database import FILE_NAME, VERSION, Database
 from claude_code_mcp.state.documents import Deliveries, Documents, Marks, TaskRecords
-from claude_code_mcp.state.known_people import InvitedPeople, PersonNames
-from claude_code_mcp.state.message_keys import KeyName, KeyState, MessageKeys
+from claude_code_mcp.state.known_people import Identity, InvitedPeople, PersonNames, SignIns
 from claude_code_mcp.state.oauth_grants import OAuthGrants
-from claude_code_mcp.state.session_records import MovedIds, SessionRecords
-from claude_code_mcp.state.sign_ins import Identity, SignIns
+from claude_code_mcp.state.session_records import KeyName, KeyState, MessageKeys, MovedIds, SessionRecords
 from claude_code_mcp.state.spending import Spending
 from claude_code_mcp.state.state_directory import ASIDE, database_in, import_earlier_files
 

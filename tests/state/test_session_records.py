@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.errors import RecordUnreadable
-from claude_code_mcp.model.caller import LOCAL
-from claude_code_mcp.model.options import Preset, SessionOptions, Thinking, ToolPreset, Worktree
-from claude_code_mcp.model.outcome import Outcome, OutcomeCode, State
-from claude_code_mcp.model.usage import ModelUsage, Usage
+from claude_code_mcp.model.options import LOCAL, Preset, SessionOptions, Thinking, ToolPreset, Worktree
+from claude_code_mcp.model.outcome import ModelUsage, Outcome, OutcomeCode, State, Usage
 from claude_code_mcp.state.database import Database, StateFault
 from claude_code_mcp.state.session_records import MovedIds, SessionRecord, SessionRecords
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.state.budgets import Budget
 from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.spending import Spending
+from claude_code_mcp.state.spending import Budget, Spending
 
 NOON = 1_790_000_000.0
 DAY = 86_400.0

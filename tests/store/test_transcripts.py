@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.model.options import is_session_id
-from claude_code_mcp.model.usage import ModelUsage, Usage
+from claude_code_mcp.model.outcome import ModelUsage, Usage
 from claude_code_mcp.store.transcript_lines import lines_from, parse
 from claude_code_mcp.store.transcripts import ProjectFolders, Transcripts
 

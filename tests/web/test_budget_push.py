@@ -9,9 +9,9 @@ import pytest
 from claude_code_mcp.model.events import AuditEvent, AuditKind, BudgetWarned
 from claude_code_mcp.policy.policy import OPEN_PROFILE, GroupBudget, Policy
 from claude_code_mcp.redaction import Redactor
-from claude_code_mcp.state.budgets import Budget, BudgetWarning
 from claude_code_mcp.state.database import Database
 from claude_code_mcp.state.documents import Documents
+from claude_code_mcp.state.spending import Budget, BudgetWarning
 from claude_code_mcp.web.event_frames import FrameEncoder
 from claude_code_mcp.web.push.delivery import Push
 from claude_code_mcp.web.push.preferences import ALL_NEWS, PreferenceStore, Receiver, notice_of

@@ -24,7 +24,7 @@ from claude_code_mcp.model.outcome import State
 from claude_code_mcp.model.question import Question, QuestionKind
 from claude_code_mcp.redaction import Redactor
 from claude_code_mcp.service import Service
-from claude_code_mcp.state.sign_ins import Identity, SignIns
+from claude_code_mcp.state.known_people import Identity, SignIns
 from claude_code_mcp.store.event_log import EventLog
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script

@@ -8,7 +8,7 @@ import pytest
 from claude_code_mcp.errors import RateLimited
 from claude_code_mcp.server.transports.running_calls import FailureLimit
 from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.sign_ins import SIGN_IN_SECONDS, TICKET_SECONDS, Identity, SignIns
+from claude_code_mcp.state.known_people import SIGN_IN_SECONDS, TICKET_SECONDS, Identity, SignIns
 from tests.support import waiting
 
 from .conftest import PROXY, Console, write_tokens

@@ -31,7 +31,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import h11
 
-from ..model.usage import ModelUsage, Usage, read_number
+from ..model.outcome import ModelUsage, Usage, read_number
 from ..network.http_exchange import ClientGone, ExchangeFailed, HttpPeer, end_to_end, pass_answer, send_body
 from ..private_files import bind_below
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from .. import json_text
 from ..model.options import PDF, Image
-from ..model.usage import Usage
+from ..model.outcome import Usage
 from ..processes.supervision import LineSplitter, Oversized
 
 Raw: TypeAlias = dict[str, Any]

@@ -25,12 +25,11 @@ from ..client.question_view import ACCEPT_EDITS, EDITED, NoAnswer
 from ..client.resource_reader import Report
 from ..config import load_settings
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
-from ..model.caller import LOCAL
-from ..model.options import BYPASS, PERMISSION_MODES
+from ..model.options import BYPASS, LOCAL, PERMISSION_MODES
 from ..model.question import QuestionKind
 from ..model.text import visible
 from ..shared.client import CallFailed, ask_shared
-from ..state.sign_ins import SignIns
+from ..state.known_people import SignIns
 from ..state.state_directory import database_in
 from .conventions import (
     ExitCode,

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 
 from ..config import load_settings
 from ..errors import InvalidArgument, PermissionDenied, StateUnavailable
-from ..model.caller import LOCAL
+from ..model.options import LOCAL
 from ..model.text import clip_line, count_of, csv_of, visible
 from ..shared.client import ask_shared
-from ..state.budgets import BudgetWarning
-from ..state.spending import Spending
+from ..state.spending import BudgetWarning, Spending
 from ..state.state_directory import database_in
 from ..store.cost_table import CostLine, Costs
 from .conventions import Unavailable, add_config_file, add_json, camel_names, positive, print_json, table

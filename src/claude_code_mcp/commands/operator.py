@@ -14,7 +14,7 @@ from typing import Any
 
 from ..config import Settings, load_settings
 from ..errors import InvalidArgument
-from ..model.caller import is_reserved
+from ..model.options import is_reserved
 from ..model.text import count_of, iso, visible
 from ..observers.audit import FILES_KEPT, verify
 from ..private_files import private_directory

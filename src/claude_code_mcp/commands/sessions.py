@@ -16,7 +16,7 @@ from ..client.connections import NoServer
 from ..client.live_sessions import LiveSessions
 from ..config import load_settings, without_settings
 from ..errors import SessionNotFound
-from ..model.caller import LOCAL
+from ..model.options import LOCAL
 from ..model.paths import config_directory
 from ..model.text import clip_line, sharing_line, visible
 from ..redaction import Redactor

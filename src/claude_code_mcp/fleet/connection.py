@@ -17,7 +17,7 @@ from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, KeyValueConfig, ObjectStoreConfig, StorageType, StreamConfig
 
 from ..errors import InvalidArgument, UpstreamUnavailable
-from ..state.message_keys import KEY_SECONDS
+from ..state.session_records import KEY_SECONDS
 from . import names
 
 log = logging.getLogger(__name__)

@@ -25,8 +25,8 @@ from nats.errors import Error as NatsError
 from .. import __version__
 from ..config import Settings
 from ..errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
-from ..model.caller import ClientEnvironment
 from ..model.events import AuditEvent
+from ..model.options import ClientEnvironment
 from ..server import sdk
 from ..server.contents import refusing_handlers
 from ..server.sdk import Context, OpenStreams

@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import ClaudeCodeError, PermissionDenied, SessionBusy, SessionNotFound
-from ..model.caller import Caller
 from ..model.events import AuditEvent, Event, TurnEnded, TurnStarted
+from ..model.options import Caller
 from ..model.outcome import Outcome, OutcomeCode
 from ..private_files import private_directory
 from ..service import Service
-from ..sessions.dependencies import Stores
+from ..sessions.dependencies import Stores, is_subagent, local_files
 from ..sessions.git import Git
-from ..sessions.replica import is_subagent, local_files
 from ..state.database import Database
 from ..state.session_records import SessionRecord
 from ..store.transcript_lines import open_regular

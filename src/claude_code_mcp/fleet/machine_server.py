@@ -24,7 +24,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from ..errors import ClaudeCodeError
-from ..model.caller import LOCAL
+from ..model.options import LOCAL
 from ..server.sdk import NotificationLines, sound_line
 from ..server.transports.stdio import Inbox, LineConnection, Outbox, line_streams
 from . import names

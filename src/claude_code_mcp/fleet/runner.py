@@ -16,7 +16,7 @@ import anyio
 
 from ..config import Settings
 from ..errors import ClaudeCodeError, PermissionDenied, SessionBusy
-from ..model.caller import LOCAL_CALLER
+from ..model.options import LOCAL_CALLER
 from ..processes.limits import kill_trees, pause_trees, resume_trees
 from ..server.server import McpServer
 from ..service import Service

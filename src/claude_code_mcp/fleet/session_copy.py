@@ -23,7 +23,7 @@ from typing import Any, Final
 from ..errors import ClaudeCodeError, SessionBusy
 from ..model.events import AuditEvent, Event, QuestionOpened, QuestionSettled
 from ..sessions.background import BackgroundTasks
-from ..sessions.replica import LocalFiles
+from ..sessions.dependencies import LocalFiles
 from ..state.session_records import SessionRecord
 from .records import RecordStore, UnansweredQuestion
 from .transcripts import FleetUnavailable, LostSession, SessionHolding, TranscriptStore

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from .outcome import Outcome, State
+from .outcome import Outcome, State, Usage
 from .question import Question, Resolution
 from .text import cut, json_parts
-from .usage import Usage
 
 _LONGEST_TEXT = 2000
 """Characters of a text that a log keeps of an event that is too large."""

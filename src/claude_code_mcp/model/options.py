@@ -1,8 +1,10 @@
-"""What a caller may ask of a session, and the small values that go with it: images, its worktree, its id."""
+"""What a caller may ask of a session, with the small values that go with it: images, its worktree, its id; and who
+makes a call, and where their client is.
+"""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -149,3 +151,52 @@ _SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORE
 def is_session_id(text: str) -> bool:
     """Whether this has the form of a session id. Nothing else may be made part of a path."""
     return _SESSION_ID.fullmatch(text) is not None
+
+
+# -- callers -----------------------------------------------------------------------------------------------------------
+
+
+LOCAL = "local"
+"""The principal where nobody else is told apart: the user, who owns the machine and with it every session on it."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientEnvironment:
+    """One client of a server that serves several. Its sessions run in this environment, not in the server's own.
+
+    The variables hold the client's secrets: they are kept in memory, never written to disk and never shown.
+    """
+
+    directory: str
+    """The client's working directory, absolute."""
+    variables: Mapping[str, str] = field(repr=False)
+    """All of the client's environment variables."""
+    id: str
+    """Tells this connection from every other one of the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A principal at a client. Two are equal if they are the same principal at the same connection."""
+
+    principal: str
+    """The name under which the policy, budgets and sessions of this person are kept."""
+    environment: ClientEnvironment | None = None
+    """That of the client; None for a client that has that of this process, as on stdio and over HTTP."""
+
+    @property
+    def key(self) -> str:
+        """Tells this caller from others: what a person allows at one client is not allowed at another."""
+        return f"{self.principal}:{self.environment.id}" if self.environment is not None else self.principal
+
+
+LOCAL_CALLER = Caller(LOCAL)
+
+_RESERVED = frozenset({LOCAL, "operator", "unknown", "server"})
+_RESERVED_PREFIXES = ("channel:", "group:")
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a name means something to this server, in the audit trail and elsewhere, so that no caller who comes with
+    a token can have it."""
+    return name in _RESERVED or name.startswith(_RESERVED_PREFIXES)

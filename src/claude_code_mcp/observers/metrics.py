@@ -21,8 +21,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from ..model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled, Spent, TurnEnded, TurnStarted
-from ..model.outcome import State
-from ..model.usage import Usage
+from ..model.outcome import State, Usage
 
 _PREFIX = "claude_code_mcp"
 _TURN_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)

@@ -37,9 +37,9 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from .. import __version__
 from ..model.events import AuditEvent, Event, Message, QuestionOpened, QuestionSettled, TurnEnded, TurnStarted
+from ..model.outcome import Usage
 from ..model.text import cut
-from ..model.usage import Usage
-from ..sessions.session_traces import use_traces
+from ..sessions.launcher import use_traces
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,6 @@ from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp.shared.exceptions import MCPError
 
 from ..errors import ClaudeCodeError
-from ..model.caller import Caller
 from ..model.events import (
     AuditEvent,
     Event,
@@ -36,6 +35,7 @@ from ..model.events import (
     TurnEnded,
     TurnStarted,
 )
+from ..model.options import Caller
 from ..service import Service
 from . import sdk
 from .dialogs import Dialogs

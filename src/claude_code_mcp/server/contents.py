@@ -25,8 +25,8 @@ from mcp.shared.exceptions import MCPError
 
 from ..config import Settings
 from ..errors import ClaudeCodeError
-from ..model.caller import Caller
 from ..model.events import LIST_CHANGES
+from ..model.options import Caller
 from ..model.tool_names import UPDATED
 from ..service import Service
 from ..store.cost_table import Grouping

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from .. import json_text
 from ..errors import InvalidArgument, PermissionDenied
-from ..model.caller import LOCAL
+from ..model.options import LOCAL
 from ..model.question import Answer, Choice, Closure, Question, QuestionKind, Resolution, Scope
 from ..model.text import Page, page_of, visible
 from ..questions.form_model import FieldKind, FormField, form_schema, options_of

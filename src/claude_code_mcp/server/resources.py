@@ -31,7 +31,6 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from ..errors import ClaudeCodeError, InvalidArgument, SessionNotFound
-from ..model.caller import Caller
 from ..model.events import (
     BudgetWarned,
     Event,
@@ -50,7 +49,7 @@ from ..model.events import (
     TurnEnded,
     TurnStarted,
 )
-from ..model.options import is_session_id
+from ..model.options import Caller, is_session_id
 from ..model.text import clip_line, cut, iso, visible
 from ..questions.presentation import Redaction
 from ..service import Service

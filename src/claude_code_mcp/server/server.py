@@ -23,13 +23,13 @@ from mcp.shared.exceptions import MCPError
 from .. import __version__
 from ..config import Settings
 from ..errors import ClaudeCodeError, InvalidArgument, TurnTimeout
-from ..model.caller import LOCAL, Caller, ClientEnvironment
 from ..model.events import AuditEvent, AuditKind
+from ..model.options import LOCAL, Caller, ClientEnvironment
 from ..model.text import cut, one_line, visible
 from ..model.tool_names import PREFIX
 from ..questions.presentation import form_without_secrets
 from ..service import Service
-from ..sessions.minute_limit import MinuteLimit
+from ..sessions.policy_enforcer import MinuteLimit
 from ..shared.hello import PERSON
 from . import sdk
 from .changes import Subscriptions

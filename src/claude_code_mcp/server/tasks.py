@@ -27,7 +27,7 @@ from mcp_types.jsonrpc import HEADER_MISMATCH, MISSING_REQUIRED_CLIENT_CAPABILIT
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ..errors import SessionNotFound
-from ..model.caller import Caller
+from ..model.options import Caller
 from ..model.text import iso
 from ..service import Service
 from ..state.documents import ENDED, TaskRecord, TaskRecords

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from ..errors import ClaudeCodeError, InvalidArgument, SessionBusy, UpstreamUnavailable
-from ..model.caller import LOCAL
 from ..model.events import (
     AuditEvent,
     AuditKind,
@@ -35,15 +34,13 @@ from ..model.events import (
     TurnEnded,
     TurnStarted,
 )
-from ..model.options import Image
-from ..model.outcome import BUSY, Outcome, OutcomeCode, State
+from ..model.options import LOCAL, Image
+from ..model.outcome import BUSY, Outcome, OutcomeCode, State, Usage
 from ..model.tool_names import PREFIX
-from ..model.usage import Usage
 from ..questions.broker import Broker
 from ..redaction import Redactor
-from ..state.budgets import BudgetWarning
-from ..state.message_keys import LONGEST_KEY, KeyName, KeyState, MessageKeys, TakenKey
-from ..state.session_records import SessionRecord
+from ..state.session_records import LONGEST_KEY, KeyName, KeyState, MessageKeys, SessionRecord, TakenKey
+from ..state.spending import BudgetWarning
 from .background import StartTask
 from .dependencies import SessionDeps, Stores
 from .launcher import needs_confirmation

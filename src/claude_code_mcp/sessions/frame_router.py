@@ -30,12 +30,12 @@ from ..model.tool_names import plain_name
 from ..policy.rules import Decision
 from ..store.event_log import EventLog
 from .background import DiskThreads, StartTask
-from .file_before import changed_file, file_change
+from .dependencies import SessionReplica, is_mirror, mirrored_entries
 from .frame_claims import CallClaim, FalseClaim, FrameClaims
+from .launcher import within_turn
 from .live_process import LiveProcess
 from .policy_enforcer import PolicyEnforcer, tool_behind
-from .replica import SessionReplica, is_mirror, mirrored_entries
-from .session_traces import within_turn
+from .session_questions import changed_file, file_change
 from .turn import SessionParts, TurnRunner
 
 _LONGEST_COMPARISON = 5.0

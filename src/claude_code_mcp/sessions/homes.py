@@ -29,9 +29,9 @@ from ..claude.user_config import (
 )
 from ..config import Settings
 from ..errors import InvalidArgument, PermissionDenied
-from ..model.caller import LOCAL
 from ..model.events import AuditEvent
 from ..model.network import NetworkRules
+from ..model.options import LOCAL
 from ..model.paths import config_directory
 from ..network.by_list import NetworkByList
 from ..policy.policy import Policy, Profile, Resources

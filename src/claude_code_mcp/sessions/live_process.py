@@ -21,19 +21,17 @@ from ..claude.command_line import ConversationStart, granted_rules, with_grants
 from ..claude.process import ClaudeProcess
 from ..claude.protocol import Frame, Raw, Result, System
 from ..errors import ClaudeCodeError, ProcessFailed, TranscriptUnreadable
-from ..model.caller import LOCAL
 from ..model.events import ProcessChanged
-from ..model.options import SessionOptions
-from ..model.usage import Usage, at_least
+from ..model.options import LOCAL, SessionOptions
+from ..model.outcome import Usage, at_least
 from ..processes.child import Exit
 from ..state.session_holders import Lease
 from ..store.event_log import EventLog
-from .dependencies import SessionDeps
+from .dependencies import SessionDeps, local_files
 from .event_writer import EventWriter
 from .frame_claims import FrameClaims
 from .launcher import Launch
 from .mcp_bridge import McpBridge, usable_servers
-from .replica import local_files
 from .slots import SlotHolder
 
 log = logging.getLogger(__name__)

@@ -21,8 +21,7 @@ from ..errors import (
     SessionNotFound,
     TranscriptUnreadable,
 )
-from ..model.caller import LOCAL, LOCAL_CALLER, Caller
-from ..model.options import SessionOptions, Worktree, is_session_id
+from ..model.options import LOCAL, LOCAL_CALLER, Caller, SessionOptions, Worktree, is_session_id
 from ..model.outcome import Outcome, OutcomeCode, State
 from ..model.text import clip_line
 from ..state.session_records import Summary

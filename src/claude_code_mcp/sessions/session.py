@@ -18,9 +18,8 @@ from ..claude.protocol import Raw
 from ..errors import Cancelled, ClaudeCodeError, LimitReached, ProcessFailed, SessionBusy, SessionNotFound
 from ..model.events import Spent, Stalled
 from ..model.options import Image, SessionOptions
-from ..model.outcome import BUSY, Outcome, OutcomeCode, State
+from ..model.outcome import BUSY, Outcome, OutcomeCode, State, Usage
 from ..model.question import Question
-from ..model.usage import Usage
 from ..state.session_records import SessionRecord
 from ..store.event_log import EventLog, EventReader
 from .background import recordable_outcome, recordable_prompt

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import InvalidArgument, LimitReached, PermissionDenied, SessionNotFound
-from ..model.caller import Caller, is_reserved
 from ..model.events import AuditEvent, AuditKind, Event
+from ..model.options import Caller, is_reserved
 from ..model.question import Answer, Question, Scope
-from ..state.budgets import Budget
 from ..state.shares import GROUP, Access, Share, Shares
+from ..state.spending import Budget
 from .dependencies import ClientEnvironments
 from .policy_enforcer import PolicyEnforcer
 

@@ -18,8 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..claude.protocol import Conversation, Result
-from ..model.outcome import Outcome, read_outcome
-from ..model.usage import SYNTHETIC, UNNAMED, ModelUsage, Usage, at_least, at_most, read_number
+from ..model.outcome import SYNTHETIC, UNNAMED, ModelUsage, Outcome, Usage, at_least, at_most, read_number, read_outcome
 
 UNREPORTED = "unreported"
 """Stands for the model of tokens that no result has claimed."""

@@ -18,8 +18,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from ..claude.user_config import process_with
 from ..errors import InvalidArgument, SessionBusy, SessionNotFound
-from ..model.caller import LOCAL
-from ..model.options import MEDIA_TYPES, Image, Worktree, media_type
+from ..model.options import LOCAL, MEDIA_TYPES, Image, Worktree, media_type
 from ..model.text import iso
 from ..private_files import TEMPORARY, open_private, private_directory, replace_file
 from ..state.documents import Mark

@@ -9,8 +9,7 @@ from ..claude.protocol import Conversation, Raw
 from ..errors import PermissionDenied
 from ..model.events import Event, Output
 from ..model.options import SessionOptions, Worktree
-from ..model.outcome import Outcome, OutcomeCode, State
-from ..model.usage import Usage
+from ..model.outcome import Outcome, OutcomeCode, State, Usage
 from ..state.session_records import SessionRecord
 from ..store.transcript_lines import in_folder
 from ..store.transcript_reader import Recent, read_recent

@@ -20,8 +20,8 @@ from ..claude.protocol import ControlRequest, Frame, Raw, Result, System
 from ..claude.user_config import Registration, take_registration
 from ..errors import ClaudeCodeError, PermissionDenied, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
+from ..model.outcome import Usage
 from ..model.paths import config_directory
-from ..model.usage import Usage
 from ..processes.child import Exit
 from .background import StartTask
 from .dependencies import SessionDeps

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgument, PermissionDenied, ProcessFailed
-from ..model.caller import LOCAL, LOCAL_CALLER, Caller
 from ..model.events import AuditEvent, AuditKind
-from ..model.options import Image, Worktree, is_session_id
+from ..model.options import LOCAL, LOCAL_CALLER, Caller, Image, Worktree, is_session_id
 from ..state.documents import Mark
 from ..state.shares import Access, Share
 from ..store.catalogue import Entry
@@ -27,14 +26,14 @@ from ..store.cost_table import Costs, Grouping
 from ..store.transcript_export import Detail
 from ..store.transcript_reader import Checkpoint, Extent, read_checkpoints
 from .dependencies import ClientEnvironments, Stores
-from .file_before import file_text
 from .git import Git
-from .pull_requests import PullRequests
 from .registry import Sessions
 from .session import Session
 from .session_access import ObserverList, SessionAccess, SessionSharing
 from .session_library import ExportFormat, ReadPage, StoredConversation, TextHit
+from .session_questions import file_text
 from .worktree_changes import Unsaved, WorktreeChanges, WorktreePlan
+from .worktrees import PullRequests
 
 _MOST_FILES = 100_000
 """Of a repository that are listed."""

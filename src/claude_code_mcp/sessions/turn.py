@@ -26,8 +26,7 @@ from ..model.events import (
     TurnStarted,
 )
 from ..model.options import SessionOptions
-from ..model.outcome import Outcome, OutcomeCode, State
-from ..model.usage import Usage
+from ..model.outcome import Outcome, OutcomeCode, State, Usage
 from ..processes.child import Exit
 from ..store.event_log import EventLog
 from .dependencies import SessionDeps

@@ -18,8 +18,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from .database import Database, drop_oldest
-from .known_people import Person
-from .sign_ins import hash_of
+from .known_people import Person, hash_of
 
 if TYPE_CHECKING:
     import sqlite3

@@ -29,8 +29,8 @@ from ..model.options import is_session_id
 from ..private_files import FILE, private_directory
 from .database import Database
 from .documents import PendingDelivery, TaskRecord, put_delivery, put_mark, put_task
+from .known_people import Identity, SignIn, put_sign_in
 from .session_records import SessionRecord, encode_record, point_id, put_record, unreadable_row
-from .sign_ins import Identity, SignIn, put_sign_in
 
 if TYPE_CHECKING:
     import sqlite3

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..model.line_diff import unified_diff
-from ..model.text import clip_line
+from ..model.text import clip_line, unified_diff
 from ..private_files import entries_at, is_absence, unless_absent
 from .transcript_lines import (
     LONGEST_LINE,

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..model.caller import LOCAL
+from ..model.options import LOCAL
 from ..state.session_records import Summary
 from .catalogue import Catalogue, normalised
 from .index import File, FileIndex, storable

@@ -12,9 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..errors import InvalidArgument, PermissionDenied
-from ..model.line_diff import unified_diff
 from ..model.options import Worktree
-from ..model.text import has_mark
+from ..model.text import has_mark, unified_diff
 from ..server.tools.base import Arguments, Name
 from ..service import Service
 from ..store.conversation import Item

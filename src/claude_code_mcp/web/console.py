@@ -28,7 +28,7 @@ from ..model.question import Question
 from ..private_files import private_directory, read_regular, replace_file
 from ..server.transports.http import Address, HttpServer, host_check, own_origin, plain_app
 from ..service import Service
-from ..state.sign_ins import Identity, SignIns
+from ..state.known_people import Identity, SignIns
 from ..state.state_directory import database_in
 from .answers import FILES, PageFiles, RequestRefused, guarded, refusal
 from .change_routes import ChangeRoutes

@@ -26,7 +26,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..errors import ClaudeCodeError, LimitReached
-from ..model.caller import Caller
 from ..model.events import (
     LIST_CHANGES,
     AuditEvent,
@@ -40,6 +39,7 @@ from ..model.events import (
     TurnEnded,
     TurnStarted,
 )
+from ..model.options import Caller
 from ..service import Service
 from ..sessions.session import SessionView
 from ..store.event_log import Subscription

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..model.caller import LOCAL, Caller
+from ..model.options import LOCAL, Caller
 from ..server.transports.callers import Callers
 from ..server.transports.people import is_person, user_of
 from ..server.transports.running_calls import FailureLimit
-from ..state.sign_ins import SIGN_IN_SECONDS, Identity, NewSignIn, SignIn, SignIns
+from ..state.known_people import SIGN_IN_SECONDS, Identity, NewSignIn, SignIn, SignIns
 from .answers import RequestRefused
 
 OPEN, SOCKET = "open", "socket"

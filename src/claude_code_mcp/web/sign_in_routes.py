@@ -33,7 +33,7 @@ from ..server.transports.access_tokens import is_safe_page
 from ..server.transports.callers import Callers
 from ..server.transports.people import is_person, user_of
 from ..service import Service
-from ..state.sign_ins import Identity, SignIns
+from ..state.known_people import Identity, SignIns
 from .answers import HEADERS, Nothing, RequestRefused, answer, arguments_of, guarded
 from .feeds import Streams
 from .guard import Guard, OneTimeTexts, WebUser, base64url

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.claude.executable import bundled_executable
-from claude_code_mcp.model.caller import Caller
 from claude_code_mcp.model.events import AuditEvent, Event, ProcessChanged
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import Caller, SessionOptions
 from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import PendingTurn, Service
 from claude_code_mcp.testing import Sandbox

@@ -7,8 +7,7 @@ import shlex
 import pytest
 
 from claude_code_mcp.errors import LimitReached
-from claude_code_mcp.model.caller import Caller
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import Caller, SessionOptions
 from claude_code_mcp.policy.policy import Limits, Policy, Profile
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import SessionNotFound
-from claude_code_mcp.model.caller import Caller
+from claude_code_mcp.model.options import Caller
 from claude_code_mcp.model.outcome import Outcome
 from claude_code_mcp.service import PendingTurn
 from claude_code_mcp.testing import Sandbox

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.claude.executable import bundled_executable
-from claude_code_mcp.model.caller import Caller
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import Caller, SessionOptions
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import PendingTurn
 from claude_code_mcp.sessions.session import Session

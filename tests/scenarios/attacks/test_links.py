@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import ClaudeCodeError
-from claude_code_mcp.model.caller import Caller
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import Caller, SessionOptions
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session_library import SessionLibrary

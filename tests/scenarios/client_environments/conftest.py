@@ -16,7 +16,7 @@ from mcp.shared.memory import create_client_server_memory_streams
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.hub_factory import Hubs
-from claude_code_mcp.model.caller import ClientEnvironment
+from claude_code_mcp.model.options import ClientEnvironment
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread

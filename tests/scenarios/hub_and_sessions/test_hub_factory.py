@@ -17,7 +17,7 @@ from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
 from claude_code_mcp.hub.config_files import HubConfig
 from claude_code_mcp.hub.dependencies import ServerMemory
 from claude_code_mcp.hub_factory import Hubs, HubSource, hub_configuration
-from claude_code_mcp.model.caller import ClientEnvironment
+from claude_code_mcp.model.options import ClientEnvironment
 from claude_code_mcp.testing import Sandbox
 from tests.hub.conftest import text_of
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.caller import Caller
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import Caller, SessionOptions
 from claude_code_mcp.policy.policy import REMOTE_PROFILE, Policy, Profile
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool

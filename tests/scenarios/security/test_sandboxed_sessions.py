@@ -9,8 +9,7 @@ import psutil
 import pytest
 
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied
-from claude_code_mcp.model.caller import Caller
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import Caller, SessionOptions
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread

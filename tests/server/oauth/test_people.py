@@ -18,8 +18,7 @@ from claude_code_mcp.server.transports import access_tokens
 from claude_code_mcp.server.transports.access_tokens import AccessTokens
 from claude_code_mcp.server.transports.callers import Callers, CallerTokens
 from claude_code_mcp.sessions.homes import Homes
-from claude_code_mcp.state.known_people import PersonNames
-from claude_code_mcp.state.sign_ins import Identity
+from claude_code_mcp.state.known_people import Identity, PersonNames
 from claude_code_mcp.state.state_directory import database_in
 from tests.conftest import StartService
 

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.server.transports.access_tokens import AccessTokens
 from claude_code_mcp.server.transports.callers import Callers
-from claude_code_mcp.state.sign_ins import Identity
+from claude_code_mcp.state.known_people import Identity
 from claude_code_mcp.web.sign_in_routes import ProviderSignIn
 
 from .issuer import Issuer, issuing, sign

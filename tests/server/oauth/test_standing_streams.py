@@ -13,9 +13,8 @@ from claude_code_mcp.server.transports import access_tokens
 from claude_code_mcp.server.transports.access_tokens import AccessTokens
 from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.state import oauth_grants
-from claude_code_mcp.state.known_people import InvitedPeople
+from claude_code_mcp.state.known_people import Identity, InvitedPeople
 from claude_code_mcp.state.oauth_grants import Consent, NewTokens, OAuthGrants
-from claude_code_mcp.state.sign_ins import Identity
 from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.web.authorization import provider
 from claude_code_mcp.web.authorization.provider import OwnAccessTokens

@@ -12,7 +12,7 @@ import pytest
 from claude_code_mcp.model.events import AuditEvent, AuditKind, BudgetWarned, Event
 from claude_code_mcp.observers.session_log import SessionLog
 from claude_code_mcp.policy.policy import OPEN_PROFILE, Limits, Policy
-from claude_code_mcp.state.budgets import Budget, warn_once
+from claude_code_mcp.state.spending import Budget, warn_once
 from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script

@@ -8,7 +8,7 @@ import mcp_types as types
 import pytest
 
 from claude_code_mcp.errors import SessionNotFound
-from claude_code_mcp.model.caller import Caller
+from claude_code_mcp.model.options import Caller
 from claude_code_mcp.service import Service
 from claude_code_mcp.state.documents import Mark
 from claude_code_mcp.testing import Sandbox

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp import MCPError
 
-from claude_code_mcp.model.caller import Caller
+from claude_code_mcp.model.options import Caller
 from claude_code_mcp.server.resources import ResourceAddress, parse
 from claude_code_mcp.store.transcript_lines import folder_of
 from claude_code_mcp.store.transcript_reader import Extent

@@ -27,7 +27,6 @@ from pydantic import WithJsonSchema
 from ... import json_text
 from ...config import Settings
 from ...errors import ClaudeCodeError, InvalidArgument, PermissionDenied
-from ...model.caller import Caller
 from ...model.events import (
     BudgetWarned,
     Event,
@@ -40,6 +39,7 @@ from ...model.events import (
     TurnEnded,
     TurnStarted,
 )
+from ...model.options import Caller
 from ...model.question import Answer, Closure, Question, Scope
 from ...model.text import cut
 from ...service import Service

@@ -36,8 +36,8 @@ from ...hub.client_session import CallerSide
 from ...hub.hub import CallCounts, Hub, HubTool
 from ...hub.tools import ToolIndex, is_long, with_long_parts_saved
 from ...hub.transports import UNREACHABLE
-from ...model.caller import LOCAL, Caller
 from ...model.events import AuditEvent, AuditKind
+from ...model.options import LOCAL, Caller
 from ...model.question import Answer, AskPerson, Question, Resolution, Scope
 from ...model.text import visible
 from ...model.tool_names import prefix_of

@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
 from ...errors import InvalidArgument, PermissionDenied
-from ...model.caller import Caller
+from ...model.options import Caller
 from ...model.text import clip_line
 from ...service import Service
 from ...sessions.stored_sessions import ChangedFiles

@@ -7,8 +7,7 @@ import mcp_types as types
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from ...model.caller import Caller
-from ...model.options import PERMISSION_MODES, SessionOptions
+from ...model.options import PERMISSION_MODES, Caller, SessionOptions
 from ...model.outcome import SESSION_TOOL_STATUS, State
 from ...model.text import iso, sharing_line
 from ...service import Service

@@ -33,11 +33,10 @@ from mcp.server.auth.provider import AccessToken, TokenVerifier
 
 from ...config import Settings
 from ...errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
-from ...model.caller import is_reserved
 from ...model.events import AuditEvent, AuditKind
+from ...model.options import is_reserved
 from ...private_files import read_secret
-from ...state.known_people import ListedCallers, PersonNames
-from ...state.sign_ins import Identity
+from ...state.known_people import Identity, ListedCallers, PersonNames
 from ...store.watched_files import WatchedFile, facts_of
 from .access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
 from .people import Admit, Assign, People, Returning, check_proxy_settings, is_person

@@ -39,8 +39,7 @@ from ...config import Settings
 from ...errors import InvalidArgument
 from ...model.events import AuditEvent, AuditKind
 from ...state.database import Database
-from ...state.known_people import PersonNames
-from ...state.sign_ins import Identity
+from ...state.known_people import Identity, PersonNames
 from ..sdk import OpenStreams, end_connections, response_streams
 from .access_tokens import AccessTokens
 from .callers import SCOPE, Callers, CallerTokens

@@ -31,9 +31,8 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from ... import json_text
 from ...config import Settings
 from ...errors import InvalidArgument, UpstreamUnavailable
-from ...model.caller import is_reserved
-from ...state.known_people import PersonNames
-from ...state.sign_ins import Identity
+from ...model.options import is_reserved
+from ...state.known_people import Identity, PersonNames
 from .access_tokens import Grant, TokenIssuer
 
 log = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...errors import RateLimited, UpstreamUnavailable
-from ...sessions.minute_limit import MinuteLimit
-from ...state.sign_ins import Identity
+from ...sessions.policy_enforcer import MinuteLimit
+from ...state.known_people import Identity
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ import anyio
 import mcp_types as types
 
 from ... import __version__
-from ...model.caller import ClientEnvironment
+from ...model.options import ClientEnvironment
 from ...processes.leftovers import started_by_us
 from ...shared import hello, place
 from ...shared.relay import READING_METHODS, READING_TOOLS

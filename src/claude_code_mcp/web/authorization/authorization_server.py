@@ -38,9 +38,8 @@ from ...server.transports.callers import SCOPE, Callers
 from ...server.transports.http import PATH
 from ...server.transports.running_calls import FailureLimit
 from ...service import Service
-from ...state.known_people import InvitedPeople, Person, announce_change, change_mark
+from ...state.known_people import Identity, InvitedPeople, Person, announce_change, change_mark, hash_of
 from ...state.oauth_grants import Consent, OAuthGrants
-from ...state.sign_ins import Identity, hash_of
 from ...state.state_directory import database_in
 from ...store.watched_files import WatchedFile
 from .clients import ClientDocuments, redirect_origin

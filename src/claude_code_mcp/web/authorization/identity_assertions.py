@@ -30,7 +30,7 @@ from starlette.datastructures import FormData
 from starlette.responses import JSONResponse, Response
 
 from ...config import Settings
-from ...model.caller import is_reserved
+from ...model.options import is_reserved
 from ...server.transports.access_tokens import ALGORITHMS, LEEWAY, IssuerKeys, NotGood, groups_in, name_in
 from ...server.transports.callers import SCOPE, load_clients
 from ...state.oauth_grants import ACCESS_SECONDS, Assertion, AssertionRefused, OAuthGrants

@@ -26,8 +26,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...errors import ClaudeCodeError, InvalidArgument
-from ...model.caller import LOCAL, Caller
 from ...model.events import AuditEvent, AuditKind, BudgetWarned, Event, QuestionOpened, Stalled, TurnEnded
+from ...model.options import LOCAL, Caller
 from ...model.text import iso, one_line, visible
 from ...server.tools.base import Arguments
 from ...service import Service
