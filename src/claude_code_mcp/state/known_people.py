@@ -209,6 +209,10 @@ def _sign_in(row: Any) -> SignIn:
 
 INVITED = "invited"
 """The issuer of those who are invited here, wherever this server is reached; no address, as those of others are."""
+REMEMBERED_SECONDS = 30 * 86_400.0
+"""How long somebody who does not come is remembered with their groups: nobody says when a provider removes them."""
+_CAME = "person"
+"""The kind of the documents that say who has come, in which groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +251,19 @@ class PersonNames:
             found = self._database.row(query, name)
         return bool(found == (issuer, subject))
 
+    def note_groups(self, name: str, issuer: str, groups: Collection[str]) -> None:
+        """Keeps in which groups somebody is who has come now."""
+        body = json.dumps({"issuer": issuer, "groups": sorted(groups)})
+        values = (_CAME, name, self._clock(), body)
+        self._database.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?)", *values)
+
+    def came(self, issuer: str) -> dict[str, frozenset[str]]:
+        """Who has come by an issuer within the last thirty days, in which groups they were then."""
+        query = "SELECT key, body FROM documents WHERE kind = ? AND written_at > ?"
+        rows = self._database.rows(query, _CAME, self._clock() - REMEMBERED_SECONDS)
+        found = {name: json.loads(body) for name, body in rows}
+        return {name: frozenset(each["groups"]) for name, each in found.items() if each["issuer"] == issuer}
+
     def all(self) -> list[PersonName]:
         query = "SELECT name, issuer, subject, since FROM person_names ORDER BY name"
         return [PersonName(*row) for row in self._database.rows(query)]
@@ -260,6 +277,7 @@ class PersonNames:
             if db.execute("SELECT 1 FROM people WHERE name = ?", (name,)).fetchone() is not None:
                 raise InvalidArgument(f"{name} is invited; `people remove {name}` removes them first.")
             found = db.execute("DELETE FROM person_names WHERE name = ?", (name,)).rowcount
+            db.execute("DELETE FROM documents WHERE kind = ? AND key = ?", (_CAME, name))
             return Removal((*end_shares_of(db, name),)) if found else None
 
         return _announced(self._database, self._database.write(change, durable=True))
@@ -413,6 +431,11 @@ class InvitedPeople:
         ]
 
     # -- the server's side ----------------------------------------------------------------------------------------
+
+    def groups(self) -> dict[str, frozenset[str]]:
+        """In which groups every person is, by name."""
+        rows = self._database.rows("SELECT name, groups FROM people")
+        return {name: frozenset(json.loads(groups)) for name, groups in rows}
 
     def names(self) -> dict[str, str]:
         """The name of every person, by subject."""

@@ -93,7 +93,7 @@ class Accounts:
 
     def has(self, principal: str) -> bool:
         """Whether somebody of this name can sign in, as far as is known."""
-        return principal == LOCAL or (self._callers is not None and self._callers.knows(principal))
+        return principal == LOCAL or (self._callers is not None and self._callers.remembers(principal))
 
 
 # -- guard ------------------------------------------------------------------------------------------------------------

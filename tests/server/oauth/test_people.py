@@ -69,6 +69,36 @@ async def test_what_somebody_has_signed_in_to_is_not_the_next_persons_of_their_n
     assert not await restarted.stands(before)
 
 
+async def test_the_groups_of_somebody_are_known_before_they_come_to_the_next_server(
+    issuer: Issuer, tmp_path: Path
+) -> None:
+    now = time.time()
+    database, policy = database_in(tmp_path), Policy(TEAM, groups={"leads": LEAD})
+
+    def server(later: float = 0.0) -> Callers:
+        nonlocal policy
+        policy = Policy(TEAM, groups={"leads": LEAD})
+        given = settings(issuer)
+        homes = Homes(given, {}, policy, others=True)
+        names, callers = PersonNames(database, lambda: now + later), Callers(given)
+        callers.take_access_tokens(AccessTokens(given, RESOURCE), homes.admit, homes.assign, names)
+        return callers
+
+    before = server()
+    assert not before.remembers("ann")
+    assert await before.by_token(token_of(issuer, "user-1", "leads", ago=9)) is not None
+    after = server()
+    assert (after.remembers("ann"), after.knows("ann")) == (True, False)
+    assert policy.profile("ann") == LEAD
+    assert await after.by_token(token_of(issuer, "user-1", "others")) is not None
+    assert not policy.groups_of("ann") - {"others"}
+    server()
+    assert policy.profile("ann") == TEAM
+    assert not server(31 * 86_400.0).remembers("ann"), "who does not come for a month is as good as gone"
+    assert PersonNames(database).forget("ann") is not None
+    assert not server().remembers("ann")
+
+
 async def test_a_name_that_the_operator_gives_to_a_caller_with_a_token_is_nobody_elses(
     issuer: Issuer, tmp_path: Path, start_service: StartService
 ) -> None:

@@ -124,7 +124,7 @@ async def test_a_stream_ends_with_a_token_of_this_very_server_and_with_its_perso
         return None
 
     tokens = OwnAccessTokens(grants, "https://claude.example.org", RESOURCE)
-    callers.take_own_tokens(tokens, nobody_objects, lambda *_: None, nobody_returns)
+    callers.take_own_tokens(tokens, nobody_objects, lambda *_: None, nobody_returns, {})
     subject = people.by_invite(people.invite("ann"))[0].subject  # type: ignore[index]
 
     def token_of(seconds: int) -> str:
@@ -158,7 +158,7 @@ async def test_a_stream_ends_when_its_token_of_this_very_server_is_given_back(
         return None
 
     tokens = OwnAccessTokens(grants, "https://claude.example.org", RESOURCE)
-    callers.take_own_tokens(tokens, nobody_objects, lambda *_: None, nobody_returns)
+    callers.take_own_tokens(tokens, nobody_objects, lambda *_: None, nobody_returns, {})
     subject = people.by_invite(people.invite("ann"))[0].subject  # type: ignore[index]
     code = grants.allow(Consent(subject, "client", ("claude-code",), RESOURCE, "http://localhost:1", True, "c"))
     made = grants.redeem(code or "")

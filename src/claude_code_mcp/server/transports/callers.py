@@ -155,9 +155,16 @@ class Callers:
         """From now on people are let in with access tokens too; see `People`."""
         self.people, self.access_tokens = People(tokens.issuer, admit, assign, names, self._is_taken, tokens), tokens
 
-    def take_own_tokens(self, tokens: TokenIssuer, admit: Admit, assign: Assign, returning: Returning) -> None:
+    def take_own_tokens(
+        self,
+        tokens: TokenIssuer,
+        admit: Admit,
+        assign: Assign,
+        returning: Returning,
+        invited: Mapping[str, Collection[str]],
+    ) -> None:
         """The same for the authorization server in this one. Whose name is whose is known by the invitations."""
-        self.people = People(tokens.issuer, admit, assign, None, self._is_taken, tokens, returning)
+        self.people = People(tokens.issuer, admit, assign, None, self._is_taken, tokens, returning, invited)
 
     def take_proxy_users(self, admit: Admit, assign: Assign | None = None, names: PersonNames | None = None) -> None:
         """From now on people are let in by the word of a trusted proxy too."""
@@ -281,6 +288,12 @@ class Callers:
         """Whether somebody of this name has a token, or has shown an access token, as far as is known."""
         listed = any(identity.principal == name for identity in self._tokens.values())
         return listed or any(people is not None and people.knows(name) for people in (self.people, self.proxied))
+
+    def remembers(self, name: str) -> bool:
+        """The same, or whether they have come to a server before this one."""
+        return self.knows(name) or any(
+            people is not None and people.remembers(name) for people in (self.people, self.proxied)
+        )
 
     # -- what runs ------------------------------------------------------------------------------------------------
 

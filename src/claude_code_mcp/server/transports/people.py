@@ -7,7 +7,9 @@ gives it free with `claude-code-mcp people forget NAME`. Whoever is invited has 
 is removed with everything that runs. No name of a caller with a token, and none that means something to this server, is
 anybody's.
 
-Groups are those of the token that was issued last. What rests on tokens ends with the newest that was shown.
+Groups are those of the token that was issued last. They are kept, and count from the start of the next server on until
+somebody shows a token there: what is done in the place of an absent person is done by their profile, and notices for a
+group reach those who have not come yet. What rests on tokens ends with the newest that was shown.
 
 Others come by the word of a proxy that has let them in: a header such as `X-Forwarded-User` (`ProxyUsers`). It is
 believed of the proxies of the settings alone, by the address of the peer itself. From everybody else the header is
@@ -22,7 +24,7 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -38,6 +40,8 @@ from .access_tokens import Grant, TokenIssuer
 log = logging.getLogger(__name__)
 
 _MOST_GRANTED = 10_000
+_NOTED_FOR = 86_400.0
+"""Seconds after which it is written again that somebody comes."""
 _PERSON = "person:"
 """How the credentials of people begin that come with access tokens."""
 
@@ -72,10 +76,12 @@ class People:
         is_taken: Callable[[str], bool],
         tokens: TokenIssuer | None = None,
         returning: Returning | None = None,
+        remembered: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         """`admit` is asked before somebody is let in, then comes `assign`. `is_taken` says of a name whether a caller
         with a token has it. Without `names`, who has a name is known until the end of this server. `returning` finds
-        who has signed in before this server was started."""
+        who has signed in before this server was started. `remembered` are people from before with their groups; if that
+        is None, those whom `names` have. Blocks on the disk."""
         self._issuer = issuer
         self.tokens = tokens
         """Checks what they bring; None where a proxy has looked at that."""
@@ -88,6 +94,20 @@ class People:
         """Subjects of people who were removed while this server runs. No subject is given twice."""
         self._known: OrderedDict[str, _Person] = OrderedDict()
         """By name; those whose last call is the longest ago go first."""
+        self._remembered = dict(self._from_before() if remembered is None else remembered)
+        """The groups, by name, of those who have come to this server or to one before it."""
+        self._noted: dict[str, float] = {}
+        """When the groups of somebody were written."""
+        if assign is not None:
+            for name, groups in self._remembered.items():
+                assign(name, groups)
+
+    def _from_before(self) -> Mapping[str, Collection[str]]:
+        try:
+            return self._names.came(self._issuer) if self._names is not None else {}
+        except OSError as error:
+            log.error("who has come to a server before this one cannot be read: %s", error)
+            return {}
 
     async def let_in(self, grant: Grant, until: float) -> Identity | None:
         """The caller that somebody with this grant is, until then at least; None if their name is not free or they
@@ -100,6 +120,7 @@ class People:
             if reason is not None:
                 log.error("%s has a good access token and is not let in: %s", grant.name, reason)
                 return None
+            await self._remember(grant)
         # Again: the list of callers may have changed meanwhile, or somebody else have come by this name. Nothing is
         # awaited from here on, and only then are the groups taken over: nobody changes what somebody else may do.
         if not self._is_free(grant):
@@ -148,6 +169,19 @@ class People:
             )
         return own
 
+    async def _remember(self, grant: Grant) -> None:
+        """Writes in which groups somebody is who comes, if they have changed, and once a day. Two tokens at the same
+        time may be written in the wrong order: the next request writes it again."""
+        groups, now = frozenset(grant.groups), time.time()
+        fresh = now - self._noted.get(grant.name, 0.0) < _NOTED_FOR
+        if self._names is None or (fresh and self._remembered.get(grant.name) == groups):
+            return
+        try:
+            await asyncio.to_thread(self._names.note_groups, grant.name, self._issuer, groups)
+        except OSError as error:
+            log.warning("in which groups %s is will not be known after a restart: %s", grant.name, error)
+        self._noted[grant.name], self._remembered[grant.name] = now, groups
+
     def _is_outdated(self, grant: Grant) -> bool:
         """Whether somebody has shown a token that was issued later than this one."""
         known = self._known.get(grant.name)
@@ -183,6 +217,10 @@ class People:
     def knows(self, name: str) -> bool:
         return name in self._known
 
+    def remembers(self, name: str) -> bool:
+        """Whether somebody of this name has come, to this server or to one before it, and is not removed."""
+        return name in self._known or name in self._remembered
+
     def drop(self, names: Collection[str]) -> list[Identity]:
         """Lets nobody be somebody of these names any more; returns who was."""
         found = [name for name in self._known if name in names]
@@ -193,6 +231,7 @@ class People:
         returns who was."""
         if subject is not None:
             self._gone.add(subject)
+            self._remembered.pop(name, None)
         return self.drop([name])
 
     def _identity_of(self, name: str, subject: str) -> Identity:

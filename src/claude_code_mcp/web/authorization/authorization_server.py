@@ -106,7 +106,8 @@ class AuthorizationServer:
                 service.settings, origin, self.resource, self._grants, service.add_secrets
             )
         tokens = OwnAccessTokens(self._grants, origin, self.resource)
-        callers.take_own_tokens(tokens, service.admit, service.assign, self._returning)
+        invited = self._people.groups()
+        callers.take_own_tokens(tokens, service.admit, service.assign, self._returning, invited)
         self._people.serve_at(origin)
         log.info("people sign in at %s; their clients connect to %s", origin, self.resource)
 
