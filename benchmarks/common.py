@@ -15,7 +15,7 @@ from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
-from claude_code_mcp.testing.sandbox import SHORT_RUN
+from claude_code_mcp.testing.scripted_model import SHORT_RUN
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median, quantiles
 from typing import Any
 
-from claude_code_mcp.shared.client import CallFailed, McpClient
+from claude_code_mcp.client.connections import CallFailed, McpClient
 from claude_code_mcp.tui.application import Tui
 from claude_code_mcp.tui.blocks import ShownConversation
 from claude_code_mcp.tui.conversation_view import ConversationView

@@ -34,7 +34,6 @@ ALLOWED: dict[tuple[str, str], str] = {
 
 SHARED_MODULE_NAMES: dict[str, str] = {
     "dependencies": "what the sessions and what the hub are given",
-    "protocol": "that of the CLI and that of the greeting, both without I/O",
     "config": "the settings, and the command of that name",
     "sessions": "the session tools, and the command of that name",
     "transcripts": "those on this machine's disk, and those in the fleet's stream",

@@ -18,7 +18,7 @@ import anyio
 from . import __version__
 from .config import Settings, load_settings, secrets_of, unknown_variables
 from .errors import ClaudeCodeError, InvalidArgument
-from .greeting.protocol import GreetedInput
+from .greeting.first_answers import GreetedInput
 from .hub_hosting import HubProvider
 from .installation import extra_command
 from .model.events import AuditEvent, AuditKind

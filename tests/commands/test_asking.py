@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.client.open_questions import OpenQuestion
-from claude_code_mcp.client.question_view import NoAnswer, Style, changed_lines, question_lines
+from claude_code_mcp.client.live_sessions import OpenQuestion
+from claude_code_mcp.client.styled_lines import NoAnswer, Style, changed_lines, question_lines
 from claude_code_mcp.commands.verbs import Asking, session_table
 from claude_code_mcp.model.question import FileChange, Question, kind_of
 from claude_code_mcp.model.text import age

@@ -28,7 +28,7 @@ from claude_code_mcp.fleet.gateway import Gateway
 from claude_code_mcp.fleet.leases import Holding
 from claude_code_mcp.fleet.machine_server import serve_machine
 from claude_code_mcp.fleet.routing import MachineIdentity, PlacementRequest, find_machine
-from claude_code_mcp.greeting.protocol import GreetedInput
+from claude_code_mcp.greeting.first_answers import GreetedInput
 from claude_code_mcp.model.events import AuditEvent, Event, TurnStarted
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.server.transports.callers import Callers

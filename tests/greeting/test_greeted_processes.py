@@ -392,6 +392,6 @@ def test_the_fast_way_in_imports_next_to_nothing() -> None:
         for more in ("", ", claude_code_mcp.cli, claude_code_mcp.greeting.loop")
     ]
     before, after = (set(result.stdout.split()) for result in results)
-    greeting = {".greeting", ".greeting.loop", ".greeting.manifest", ".greeting.protocol"}
+    greeting = {".greeting", ".greeting.loop", ".greeting.first_answers"}
     ours = {f"claude_code_mcp{name}" for name in ("", ".cli", ".processes", ".processes.environment", *greeting)}
     assert after - before == ours | {"_json", "binascii", "select"}

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.greeting import manifest
+from claude_code_mcp.greeting import first_answers
 from claude_code_mcp.greeting.build import leave_manifest
-from claude_code_mcp.greeting.manifest import Manifest, find, read, read_json, write
+from claude_code_mcp.greeting.first_answers import Manifest, find, read, read_json, write
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 
@@ -124,7 +124,7 @@ def test_a_change_of_the_shipped_manifest_is_a_change_of_every_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, before = find(["serve", "--toolsets", "query"])
-    monkeypatch.setattr(manifest, "SHIPPED", str(tmp_path / "other"))
+    monkeypatch.setattr(first_answers, "SHIPPED", str(tmp_path / "other"))
     _, after = find(["serve", "--toolsets", "query"])
     assert before != after
 
@@ -133,7 +133,7 @@ def test_a_change_of_the_shipped_manifest_is_a_change_of_every_other(
 @pytest.mark.parametrize("base", [None, "", "/somewhere/else"])
 def test_the_cache_is_where_platformdirs_has_it(base: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME") if base is None else monkeypatch.setenv("XDG_CACHE_HOME", base)
-    assert os.path.dirname(manifest.cache_file("")) == platformdirs.user_cache_dir("claude-code-mcp")
+    assert os.path.dirname(first_answers.cache_file("")) == platformdirs.user_cache_dir("claude-code-mcp")
 
 
 VALUES = st.recursive(

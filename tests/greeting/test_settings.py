@@ -11,7 +11,7 @@ import pytest
 
 from claude_code_mcp.config import Settings, load_settings, variable_of
 from claude_code_mcp.greeting.build import Answers, first_answers
-from claude_code_mcp.greeting.manifest import ANSWERS_DEPEND_ON, find
+from claude_code_mcp.greeting.first_answers import ANSWERS_DEPEND_ON, find
 from claude_code_mcp.server import server as server_module
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service

@@ -10,7 +10,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from claude_code_mcp.shared.client import join
+from claude_code_mcp.client.connections import join
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 

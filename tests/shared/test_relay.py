@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.greeting.protocol import GreetedInput
+from claude_code_mcp.greeting.first_answers import GreetedInput
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.shared import hello
 from claude_code_mcp.shared.hello import LONGEST_LINE, Lines, look, unreadable

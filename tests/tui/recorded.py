@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from claude_code_mcp.shared.client import CallFailed, McpClient, NotRunning
+from claude_code_mcp.client.connections import CallFailed, McpClient, NotRunning
 
 NOW = 1_794_700_000.0
 """When all screens are drawn."""

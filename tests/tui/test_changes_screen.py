@@ -1,6 +1,6 @@
 """The changes of a session line by line: comments on lines, which go back as one message."""
 
-from claude_code_mcp.client.line_comments import MOST, LineComments, LinePlace, comments_message, diff_rows
+from claude_code_mcp.client.styled_lines import MOST, LineComments, LinePlace, comments_message, diff_rows
 from claude_code_mcp.tui.application import Tui
 from claude_code_mcp.tui.changes_screen import ChangesScreen, DiffView
 

@@ -7,13 +7,11 @@ import pytest
 from textual import events
 from textual.widgets import Input
 
-from claude_code_mcp.client.live_sessions import LiveSessions
-from claude_code_mcp.client.open_questions import OpenQuestion
+from claude_code_mcp.client.live_sessions import LiveSessions, OpenQuestion
 from claude_code_mcp.model.question import Question, QuestionKind
 from claude_code_mcp.testing.script import script, tool
-from claude_code_mcp.tui.application import Tui
+from claude_code_mcp.tui.application import NAMES, CommandPalette, Tui
 from claude_code_mcp.tui.changes_screen import ChangesScreen
-from claude_code_mcp.tui.command_palette import NAMES, CommandPalette
 from claude_code_mcp.tui.input_box import MessageArea
 from claude_code_mcp.tui.screens import CostsScreen
 from tests.sessions.worktree_support import git, repository

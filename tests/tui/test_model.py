@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.client.open_questions import OpenQuestion
+from claude_code_mcp.client.live_sessions import OpenQuestion
 from claude_code_mcp.model.question import Question, QuestionKind
 from claude_code_mcp.tui.blocks import LONGEST, MOST_BLOCKS, ChunkedText, ShownConversation
 from claude_code_mcp.tui.drawn_blocks import DrawnBlock, Palette

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.client.live_sessions import LiveSessions
-from claude_code_mcp.client.open_questions import OpenQuestions
+from claude_code_mcp.client.live_sessions import LiveSessions, OpenQuestions
 from claude_code_mcp.testing.script import ask_user, parallel, plan, question, script, text, thinking, tool
 from tests.sessions.support import ENDLESS
 from tests.shared.support import SharedPlace

@@ -1,17 +1,61 @@
-"""What a person does with sessions: find them by a part of the id or by title, watch, message and end them.
+"""What a person does with sessions and their questions, through the tools and resources that every client has.
 
-All of it through the tools that every client has. `LiveSessions` is for any thread; a method returns when the server
-has answered.
+Sessions are found by a part of the id or by title, watched, messaged and ended. A question is always whole here: input
+that a report has cut is read in pages before anybody is shown the question.
+
+All of it is for any thread; a method returns when the server has answered.
 """
 
+import json
 import re
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from ..errors import InvalidArgument, SessionNotFound
-from ..shared.client import McpClient, NotRunning
-from .resource_reader import Report, ResourceReader
+from ..model.question import FileChange, Question, kind_of
+from ..model.text import visible
+from .connections import CallFailed, McpClient, NotRunning
+
+Report = dict[str, Any]
+"""What the server says of a session, as JSON."""
+
+
+class ResourceReader:
+    """The resources of one server. For any thread, as its client is."""
+
+    def __init__(self, client: McpClient) -> None:
+        self._client = client
+
+    def feed(self, session_id: str, cursor: str | None = None, wait: int = 0) -> Report:
+        """What happened behind a cursor, or since the last turn began: whole messages and what is being written. Waits
+        so many seconds for something."""
+        return self.read(f"claude-session:///{session_id}/events", full=1, wait=wait, cursor=cursor)
+
+    def items(self, session_id: str, before: str | None = None, agent: str | None = None) -> Report:
+        """A page of what was said and done in a session, or by a subagent of it, from the end backwards; none of a
+        session that has said nothing yet."""
+        return self.read(f"claude-session:///{session_id}/turns", before=before, agent=agent)
+
+    def subscribe(self, uri: str) -> None:
+        """Has the client notified when this resource changes."""
+        self._client.request("resources/subscribe", uri=uri)
+
+    def unsubscribe(self, uri: str) -> None:
+        self._client.request("resources/unsubscribe", uri=uri)
+
+    def costs(self, by: str) -> Report:
+        return self.read("claude-sessions:///costs", by=by)
+
+    def read(self, address: str, **query: object) -> Report:
+        """A resource of ours that is JSON."""
+        wanted = urlencode({name: value for name, value in query.items() if value is not None})
+        read = self._client.request("resources/read", uri=f"{address}?{wanted}" if wanted else address)
+        content: Report = json.loads(read["contents"][0]["text"])
+        return content
+
 
 _WAIT = 50.0
 """Seconds that one call may wait; the loop around it has no end."""
@@ -184,3 +228,123 @@ def named(sessions: list[Any], name: str) -> list[Any]:
     return by_id or [
         session for session in sessions if " ".join(session.get("displayText", "").lower().split()) == title
     ]
+
+
+# -- questions --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQuestion:
+    """A question with all of its input, as it may be answered now."""
+
+    question: Question
+    session: Mapping[str, Any]
+    """The listed session that asks it."""
+    for_session: bool
+    """Whether an allowance can be given for the rest of the session."""
+    expires_at: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.question.id
+
+
+class OpenQuestions:
+    """The questions of the sessions of one server."""
+
+    def __init__(self, sessions: LiveSessions) -> None:
+        self._sessions = sessions
+
+    def all(self) -> list[OpenQuestion]:
+        """Every open question of the sessions in memory, with its whole input."""
+        asking = [session for session in self._sessions.live() if session.get("asks")]
+        return [question for session in asking for question in self.of(session)]
+
+    def of(self, session: Mapping[str, Any]) -> list[OpenQuestion]:
+        """The open questions of one listed session."""
+        try:
+            report = self._sessions.status(session["sessionId"], outputLines=0)
+            return list(self.within(report, session))
+        except CallFailed:
+            return []  # it was ended meanwhile
+
+    def within(self, report: Report, session: Mapping[str, Any] | None = None) -> Iterator[OpenQuestion]:
+        """The questions of a report. One that is closed before all of it was read is left out."""
+        cut = {part["part"] for part in report.get("truncated") or ()}
+        for entry in self._pending(report, cut):
+            tool_input = entry["toolInput"]
+            if entry["inputId"] in cut:
+                try:
+                    tool_input = json.loads(self._sessions.part(report["sessionId"], entry["inputId"]))
+                except CallFailed:
+                    continue
+            yield _open_question(entry, tool_input, session or {"sessionId": report["sessionId"]})
+
+    def _pending(self, report: Report, cut: set[str]) -> list[dict[str, Any]]:
+        """The entries of a report, and those that did not fit into it."""
+        entries: list[dict[str, Any]] = list(report.get("pendingInputs") or ())
+        more = next((part for part in report.get("truncated") or () if part["part"] == "pendingInputs"), None)
+        while more is not None:
+            page = self._sessions.status(report["sessionId"], part="pendingInputs", offset=more["nextOffset"])
+            entries += page.get("pendingInputs") or ()
+            truncated = page.get("truncated") or ()
+            cut.update(part["part"] for part in truncated)
+            more = next((part for part in truncated if part["part"] == "pendingInputs"), None)
+        return entries
+
+    def find(self, name: str) -> OpenQuestion:
+        """The one open question with this beginning of its id, or of the one session of this name that asks just one.
+        SessionNotFound if there is none or several."""
+        questions = self.all()
+        wanted = name.lower().removeprefix("q-")
+        found = [question for question in questions if wanted and question.id.removeprefix("q-").startswith(wanted)]
+        if not found:
+            asking = {session["sessionId"] for session in named([question.session for question in questions], name)}
+            found = [question for question in questions if question.session["sessionId"] in asking]
+        if len(found) != 1:
+            problem = "No open question has" if not found else f"{len(found)} open questions have"
+            raise SessionNotFound(
+                f"{problem} the id or the session {name!r}; `claude-code-mcp questions` shows what is asked."
+            )
+        return found[0]
+
+    def answer(self, question: OpenQuestion, decision: Mapping[str, Any]) -> Report:
+        """Gives the arguments of `claude_respond` to a question; CallFailed if it is no longer open."""
+        return self._sessions.respond(question.session["sessionId"], question.id, decision)
+
+    def closure(self, session_id: str, question_id: str, cursor: str | None) -> str:
+        """How a question was closed that was open at that cursor: who answered it, and what; empty if that is not
+        known."""
+        while True:
+            page = self._sessions.resources.read(f"claude-session:///{session_id}/events", cursor=cursor)
+            for event in page["events"]:
+                if event.get("inputId") == question_id and event["type"] != "question":
+                    return _closure(event)
+            if not page.get("hasMore"):
+                return ""
+            cursor = page["nextCursor"]
+
+
+def _closure(event: Mapping[str, Any]) -> str:
+    """How a question was closed, for people."""
+    verdict = {"allow": "allowed", "deny": "denied"}.get(str(event.get("decision")), str(event["type"]))
+    client = f" ({event['client']})" if event.get("client") else ""
+    return visible(f"{verdict} by {event.get('by') or 'nobody'}{client}")
+
+
+def _open_question(entry: Mapping[str, Any], tool_input: Mapping[str, Any], session: Mapping[str, Any]) -> OpenQuestion:
+    diff, note = entry.get("fileDiff") or "", entry.get("fileNote") or ""
+    question = Question(
+        id=entry["inputId"],
+        session_id=session["sessionId"],
+        kind=kind_of(entry["toolName"]),
+        tool_name=entry["toolName"],
+        tool_input=tool_input,
+        description=entry["description"],
+        reason=entry.get("reason"),
+        blocked_path=entry.get("blockedPath"),
+        change=FileChange(diff, note) if diff or note else None,
+        modes=tuple(entry.get("modes") or ()),
+        session_rules=tuple(entry.get("sessionRules") or ()),
+    )
+    return OpenQuestion(question, session, bool(entry.get("canAllowForSession")), entry.get("expiresAt"))

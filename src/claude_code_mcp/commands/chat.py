@@ -19,16 +19,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ..client.live_sessions import LiveSessions, is_busy
-from ..client.open_questions import OpenQuestion, OpenQuestions
-from ..client.question_view import ACCEPT_EDITS, EDITED, NoAnswer
-from ..client.resource_reader import Report
+from ..client.connections import CallFailed, ask_shared
+from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, is_busy
+from ..client.styled_lines import ACCEPT_EDITS, EDITED, NoAnswer
 from ..config import load_settings
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from ..model.options import BYPASS, LOCAL, PERMISSION_MODES
 from ..model.question import QuestionKind
 from ..model.text import visible
-from ..shared.client import CallFailed, ask_shared
 from ..state.known_people import SignIns
 from ..state.state_directory import database_in
 from .conventions import (
@@ -42,7 +40,6 @@ from .conventions import (
     standard_input,
     tool_rule,
 )
-from .login import missing_login
 from .verbs import Asking, add_own, add_session, add_verb, at_server, error_text, print_question, target_of
 
 _SIGNALLED = 128
@@ -105,6 +102,8 @@ def _run_logged_in(arguments: argparse.Namespace) -> int:
     where a server runs already: its sessions may be elsewhere, and it answers without a start."""
     target = target_of(arguments)
     if not arguments.url and (arguments.own or ask_shared(os.environ, "status", target.arguments) is None):
+        from .doctor import missing_login  # noqa: PLC0415 - not where a server runs
+
         problem = missing_login(arguments.config)
         if problem:
             return failed(problem)

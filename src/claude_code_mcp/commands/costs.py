@@ -13,11 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..client.connections import ask_shared
 from ..config import load_settings
 from ..errors import InvalidArgument, PermissionDenied, StateUnavailable
 from ..model.options import LOCAL
 from ..model.text import clip_line, count_of, csv_of, visible
-from ..shared.client import ask_shared
 from ..state.spending import BudgetWarning, Spending
 from ..state.state_directory import database_in
 from ..store.cost_table import CostLine, Costs

@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..claude.executable import find_executable
-from ..client.connections import start_server
+from ..client.connections import McpClient, start_server
 from ..client.live_sessions import LiveSessions
 from ..config import TOOLSETS, load_settings, variable_of
 from ..errors import ProcessFailed
-from ..shared.client import McpClient
 from ..testing import Sandbox, ScriptedModel, ScriptedModelThread, ticket_server
 from ..testing.script import MARKER, Step, ask_user, parallel, plan, question, script, text, thinking, tool
 

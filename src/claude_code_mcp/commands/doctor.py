@@ -24,10 +24,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import __version__
 from ..claude.executable import MINIMUM_VERSION, find_executable, read_version, version_text
+from ..client.connections import NotRunning, ask_server
 from ..config import Settings, load_settings, unknown_variables, without_settings
 from ..errors import ClaudeCodeError, ExecutableNotFound, ProcessFailed, StateUnavailable
 from ..installation import extra_command
@@ -38,12 +39,83 @@ from ..processes.bubblewrap import unavailable as sandbox_unavailable
 from ..processes.child import containment
 from ..processes.environment import DEPTH, child_environment, depth
 from ..redaction import Redactor
-from ..shared.client import NotRunning, ask_server
 from ..shared.place import Place, is_held, places
 from ..state.state_directory import database_in
 from .conventions import add_config_file, add_json, agreed, print_json
 from .fleet_doctor import check_fleet
-from .login import ADVICE, login_of, run_cli
+
+ADVICE = "`claude-code-mcp claude auth login`, or set ANTHROPIC_API_KEY"
+_CLI_TIMEOUT = 30.0
+_CREDENTIALS = (
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CLAUDE_CODE_USE_BEDROCK",
+    "CLAUDE_CODE_USE_VERTEX",
+    "CLAUDE_CODE_USE_FOUNDRY",
+)
+
+
+class Login(NamedTuple):
+    """Whether somebody is logged in, and by what."""
+
+    exists: bool
+    method: str
+
+
+def login_of(path: str) -> Login:
+    """Asks Claude Code; a version without that command is judged by the credentials that it would use."""
+    try:
+        status = json.loads(run_cli(path, "auth", "status", "--json").stdout)
+        return Login(bool(status["loggedIn"]), str(status.get("authMethod")))
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
+        return Login(has_credentials(), "judged by variables and files")
+
+
+def has_credentials() -> bool:
+    """Whether Claude Code finds a credential in the places that can be looked at without it."""
+    stored = Path(config_directory(os.environ)) / ".credentials.json"
+    in_keychain = sys.platform == "darwin"  # which only Claude Code itself may open
+    return in_keychain or any(os.environ.get(name) for name in _CREDENTIALS) or stored.is_file()
+
+
+def missing_login(config: Path | None) -> str:
+    """What to do where it is certain that nobody is logged in; empty otherwise. Costs nothing where a credential is to
+    be seen, and else a start of the CLI, which alone knows of helpers and settings that lead to one."""
+    if has_credentials():
+        return ""
+    try:
+        login = login_of(find_executable(load_settings(file=config).claude_path))
+    except ClaudeCodeError:
+        return ""  # what is wrong there is reported by the server, which needs more than this
+    advice = f"Nobody is logged in to Claude Code: {ADVICE}. `claude-code-mcp doctor` checks the rest."
+    return "" if login.exists else advice
+
+
+def run_cli(
+    path: str,
+    *arguments: str,
+    variables: Mapping[str, str] | None = None,
+    directory: str | None = None,
+    timeout: float = _CLI_TIMEOUT,
+) -> "subprocess.CompletedProcess[str]":
+    """Runs Claude Code with an environment as sessions have it and these `variables`, and waits for its end. Raises
+    OSError and SubprocessError."""
+    return subprocess.run(
+        [path, *arguments],
+        env={**child_environment(os.environ), **(variables or {})},
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
 
 _NEEDED_DISK = 500 << 20
 _STATUS_TIMEOUT = 10.0
@@ -109,9 +181,8 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"{wrong} to fix.")
         return 1
     # That a turn would work is said only where one was tried with this account.
-    print(
-        "Everything is in order." if is_deep and not untried else "Nothing wrong was found; --deep tries the API too."
-    )
+    is_certain = is_deep and not untried
+    print("Everything is in order." if is_certain else "Nothing wrong was found; --deep tries the API too.")
     return 0
 
 
@@ -217,9 +288,8 @@ def _version(path: str) -> tuple[int, int, int] | str:
 
 def _check_login(path: str) -> Finding:
     login = login_of(path)
-    return Finding(
-        "login", login.exists, login.method if login.exists else "nobody is logged in: every turn would fail", ADVICE
-    )
+    detail = login.method if login.exists else "nobody is logged in: every turn would fail"
+    return Finding("login", login.exists, detail, ADVICE)
 
 
 # -- files and settings that lead to files -------------------------------------------------------------------------
@@ -375,8 +445,7 @@ def _check_isolation(settings: Settings) -> Finding:
         return Finding(subject, True, works)
     if problem is not None and problem.data.get("field") == subject:
         return Finding(subject, False, reason, 'install bubblewrap, or say isolation = "none" in the policy')
-    detail = f"none: {reason}; sessions can read everything that the user of this server can"
-    return Finding(subject, True, detail)
+    return Finding(subject, True, f"none: {reason}; sessions can read everything that the user of this server can")
 
 
 # -- with --deep -------------------------------------------------------------------------------------------------------

@@ -335,7 +335,7 @@ def _machine(arguments: argparse.Namespace, settings: Settings, machine_id: str,
 def _cli_version(settings: Settings) -> str:
     """The version of Claude Code on this machine; empty if there is none. Blocks."""
     from ..claude.executable import find_executable, read_version, version_text  # noqa: PLC0415
-    from .login import run_cli  # noqa: PLC0415
+    from .doctor import run_cli  # noqa: PLC0415
 
     try:
         version = read_version(run_cli(find_executable(settings.claude_path), "--version").stdout)

@@ -12,16 +12,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..claude.executable import find_executable
-from ..client.connections import address_of
+from ..client.connections import McpClient, NotRunning, address_of, ask_server
 from ..client.live_sessions import LiveSessions
 from ..config import load_settings
 from ..errors import InvalidArgument
 from ..installation import extra_command
 from ..processes.environment import OWN_PREFIX
-from ..shared import client
-from ..shared.client import McpClient
-from . import shared as shared_command
 from .conventions import Unavailable, add_json, print_json, print_outcome
+from .serve import add_settings, running_place
 from .verbs import add_own, add_target, target_of
 
 
@@ -104,7 +102,7 @@ def _add_web(commands: Any) -> None:
         help="give no link, but end every sign-in of every browser, whether a server runs or not",
     )
     add_json(parser)
-    shared_command.add_settings(parser)
+    add_settings(parser)
     parser.set_defaults(run=_run_web, http=None)
 
 
@@ -122,10 +120,10 @@ def _run_web(arguments: argparse.Namespace) -> int:
 
 
 def _from_shared(arguments: argparse.Namespace) -> dict[str, Any]:
-    where = shared_command.running_place(arguments)
+    where = running_place(arguments)
     try:
-        answer, connection = client.ask_server(where, "web")
-    except client.NotRunning as error:
+        answer, connection = ask_server(where, "web")
+    except NotRunning as error:
         raise Unavailable(f"The shared server gives no link: {error}.") from None
     connection.close()
     if "url" not in answer:

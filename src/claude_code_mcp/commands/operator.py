@@ -1,23 +1,43 @@
-"""`people` and `audit`: what the operator of a server over HTTP does in its state, which need not be running.
+"""`people`, `audit`, `backup` and `restore`: what an operator does in a server's state, whether it runs or not.
 
 `people`: who is invited to a server with `--oauth`, and whose name is whose, of those who sign in elsewhere. A server
 that runs hears of invitations and removals at once; that a name was released it takes into account when it is
 restarted. `audit verify`: whether the lines of the audit trail are those that were written.
+
+A backup is consistent while servers run: the database is copied by SQLite itself, in one transaction, and each other
+file as far as it was written at that moment. What can be made anew (the index of transcripts, sockets, locks) is left
+out, and so are the user's own conversations, which are Claude Code's and stay where they are; those of callers with a
+directory of their own are in it.
+
+`restore` checks what it has read before it changes anything, and moves what was there aside. If it fails, or is killed,
+the state is the one from before: whoever uses it next puts that back (`state/database.py`).
 """
 
 import argparse
+import contextlib
+import os
+import stat
+import sys
+import tarfile
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from .. import __version__
 from ..config import Settings, load_settings
 from ..errors import InvalidArgument
 from ..model.options import is_reserved
-from ..model.text import count_of, iso, visible
+from ..model.text import count_of, iso, one_line, visible
 from ..observers.audit import FILES_KEPT, verify
-from ..private_files import private_directory
+from ..private_files import FILE, open_private, private_directory
+from ..sessions.homes import PRINCIPALS
+from ..state.database import FILE_NAME, Database, exchanging, undo_interrupted_restore
 from ..state.known_people import (
     INVITE_SECONDS,
     InvitedPeople,
@@ -27,6 +47,7 @@ from ..state.known_people import (
     Removal,
     announce_change,
 )
+from ..state.session_holders import ServerLife
 from ..state.state_directory import database_in
 from .conventions import (
     ExitCode,
@@ -47,6 +68,7 @@ _HOUR = 3600.0
 def add_to(commands: Any) -> None:
     _add_people(commands)
     _add_audit(commands)
+    _add_backup(commands)
 
 
 def _add_people(commands: Any) -> None:
@@ -282,3 +304,272 @@ def _verify(arguments: argparse.Namespace) -> int:
         if missing:
             print(f"{arguments.expect} is not among them: lines were exchanged, or the end is gone.")
     return 0 if report.intact and not missing else 1
+
+
+# -- backup and restore -----------------------------------------------------------------------------------------------
+
+
+_MADE_ANEW = frozenset({"index", "locks", "servers", "run", "import.lock", "mcp/programs", "mcp/results"})
+"""What is not kept, by its path below the state directory."""
+_LARGEST = 2 << 30
+"""Bytes of one file. Sessions write below the directories of callers, and a file of any size costs them nothing."""
+_DEEPEST, _LONGEST_PATH, _LONGEST_NAME = 64, 2048, 256
+"""Levels of directories, and bytes of a path below the state directory. Sessions can nest directories without end: such
+a file could be read here, step by step, and could not be put back, and with it nothing else."""
+_MOST_BYTES, _MOST_FILES = 16 << 30, 200_000
+"""Bytes and files of one caller. Bytes as they are read, since a file with nothing in it can be of any size: a thousand
+such files are made in a moment, and read for days."""
+_MOST_LEFT_OUT = 1000
+"""Files that are named of those that were left out; of more, how many."""
+_LONGEST_SHOWN = 200
+_CHUNK = 1 << 20
+_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def _add_backup(commands: Any) -> None:
+    parser = commands.add_parser(
+        "backup",
+        help="write everything that the server remembers to a file",
+        description="Writes the state directory to one file, also while servers run: sessions and their limits, costs, "
+        "questions, sign-ins, push receivers, the audit trail, and the conversations of callers with a directory of "
+        "their own. The conversations of this user are in ~/.claude and not in it. It holds secrets: keep it as you "
+        "keep keys.",
+    )
+    parser.add_argument("file", type=Path, help="where to; it must not be there yet")
+    add_json(parser)
+    add_config_file(parser)
+    parser.set_defaults(run=_backup)
+    parser = commands.add_parser(
+        "restore",
+        help="put back what `backup` has written",
+        description="Checks the file, moves the state directory aside and puts the backup in its place. No server may "
+        "be running on that directory.",
+    )
+    parser.add_argument("file", type=Path, help="a file that `backup` has written")
+    add_json(parser)
+    add_config_file(parser)
+    parser.set_defaults(run=_restore)
+
+
+# -- backup -----------------------------------------------------------------------------------------------------------
+
+
+def _backup(arguments: argparse.Namespace) -> int:
+    state_dir = load_settings(file=arguments.config).state_dir
+    undo_interrupted_restore(state_dir)
+    if not (state_dir / FILE_NAME).is_file():
+        raise InvalidArgument(f"There is no state in {state_dir}.")
+    try:
+        descriptor = open_private(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except OSError as error:
+        raise InvalidArgument(f"{arguments.file} cannot be written: {error.strerror or error}.") from None
+    try:
+        with open(descriptor, "wb") as file:
+            written, left_out = _write(state_dir, file)
+            file.flush()
+            # Before anybody is told: whoever deletes the original now must have it here.
+            os.fsync(file.fileno())
+    except BaseException:
+        with contextlib.suppress(OSError):
+            arguments.file.unlink()
+        raise
+    for path, reason in left_out.named:
+        # Sessions choose names of files, and this is the operator's terminal.
+        print(f"claude-code-mcp: left out: {one_line(visible(path), _LONGEST_SHOWN)}: {reason}", file=sys.stderr)
+    if left_out.count > len(left_out.named):
+        print(f"claude-code-mcp: left out: {left_out.count - len(left_out.named)} more files", file=sys.stderr)
+    if arguments.json:
+        paths = [path for path, _ in left_out.named]
+        print_json({"file": str(arguments.file), "files": written, "leftOut": paths, "leftOutCount": left_out.count})
+    else:
+        print(f"{written} files of {state_dir} are in {arguments.file}. It holds secrets.")
+    return 1 if left_out.count else 0
+
+
+@dataclass
+class _LeftOut:
+    """The files that are not in the backup, and why; the first of them by name."""
+
+    named: list[tuple[str, str]] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, path: str, reason: str) -> None:
+        self.count += 1
+        if len(self.named) < _MOST_LEFT_OUT:
+            self.named.append((path, reason))
+
+
+def _write(state_dir: Path, file: IO[bytes]) -> "tuple[int, _LeftOut]":
+    """How many files were written, and which were not and why."""
+    written = 1
+    left_out = _LeftOut()
+    with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as archive:
+        with tempfile.TemporaryDirectory(prefix="claude-code-mcp-") as scratch:
+            copy = Path(scratch) / FILE_NAME
+            Database(state_dir).copy_to(copy)
+            with copy.open("rb") as source:
+                _add(archive, FILE_NAME, source, copy.stat().st_size)
+        for path, found in _files(state_dir):
+            if isinstance(found, str):
+                left_out.add(path, found)
+                continue
+            with found:
+                try:
+                    with tempfile.TemporaryFile() as copied:
+                        size = _copy(found, copied)
+                        _add(archive, path, copied, size)
+                    written += 1
+                except OSError as error:
+                    left_out.add(path, error.strerror or str(error))
+    return written, left_out
+
+
+def _files(state_dir: Path) -> Iterator[tuple[str, IO[bytes] | str]]:
+    """The other files below the directory with their paths, each open, or why it cannot be read. Links are not
+    followed, at no place of a path: sessions can write below the directories of callers."""
+    problems: list[OSError] = []
+    taken: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
+    for directory, names, files, descriptor in _walk(state_dir, problems):
+        place = os.path.relpath(directory, state_dir)
+        below = "" if place == "." else f"{place}/"
+        owner = "/".join(below.split("/")[:2]) if below.startswith(f"{PRINCIPALS}/") else ""
+        names[:] = sorted(name for name in names if f"{below}{name}" not in _MADE_ANEW)
+        if below.count("/") >= _DEEPEST or len(os.fsencode(below)) + _LONGEST_NAME > _LONGEST_PATH:
+            yield from ((f"{below}{name}", "it is nested too deeply") for name in names)
+            names.clear()
+        for name in sorted(files):
+            path = f"{below}{name}"
+            if path in _MADE_ANEW or path.startswith(FILE_NAME):
+                continue
+            place_of_file = name if descriptor is not None else os.path.join(directory, name)
+            try:
+                if not stat.S_ISREG(os.stat(place_of_file, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                    continue  # a link or a socket, which nothing of ours is
+                opened = os.open(place_of_file, _READ, dir_fd=descriptor)
+            except OSError as error:
+                yield path, error.strerror or str(error)
+                continue
+            found = os.fstat(opened)
+            if not stat.S_ISREG(found.st_mode):
+                os.close(opened)
+            elif found.st_size > _LARGEST:
+                os.close(opened)
+                yield path, "it is larger than 2 GiB"
+            elif owner and (taken[owner] + found.st_size > _MOST_BYTES or counted[owner] >= _MOST_FILES):
+                os.close(opened)
+                yield path, f"{owner} has more than {_MOST_BYTES >> 30} GiB, or {_MOST_FILES:,} files"
+            else:
+                taken[owner] += found.st_size
+                counted[owner] += 1
+                yield path, open(opened, "rb")  # noqa: SIM115 - closed by whoever takes it
+    for problem in problems:
+        if not isinstance(problem, FileNotFoundError):  # one that was removed meanwhile is not missing
+            yield str(problem.filename), problem.strerror or str(problem)
+
+
+def _walk(directory: Path, problems: list[OSError]) -> Iterator[tuple[str, list[str], list[str], int | None]]:
+    """As os.fwalk, with a note of every directory that cannot be read; without descriptors where the system has none of
+    directories (Windows)."""
+    if sys.platform != "win32":
+        yield from os.fwalk(directory, onerror=problems.append)
+    else:
+        for place, names, files in os.walk(directory, onerror=problems.append):
+            yield place, names, files, None
+
+
+def _copy(source: IO[bytes], target: IO[bytes]) -> int:
+    """Copies what is there at this moment: a file that is being written to would never end."""
+    left = size = os.fstat(source.fileno()).st_size
+    while left > 0 and (part := source.read(min(left, _CHUNK))):
+        target.write(part)
+        left -= len(part)
+    target.seek(0)
+    return size - left
+
+
+def _add(archive: tarfile.TarFile, path: str, source: IO[bytes], size: int) -> None:
+    entry = tarfile.TarInfo(path)
+    entry.size, entry.mode, entry.mtime = size, FILE, int(time.time())
+    archive.addfile(entry, source)
+
+
+# -- restore ----------------------------------------------------------------------------------------------------------
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    state_dir = load_settings(file=arguments.config).state_dir
+    undo_interrupted_restore(state_dir)
+    _refuse_while_served(state_dir)
+    private_directory(state_dir.parent)
+    # Beside it, and so on the same disk: to put it in place is one step then.
+    with tempfile.TemporaryDirectory(prefix=f"{state_dir.name}.restoring-", dir=state_dir.parent) as scratch:
+        made = private_directory(Path(scratch) / "state")
+        files = _extract(arguments.file, made)
+        database = Database(made)
+        try:
+            database.check()
+        finally:
+            database.close()
+        # Again, at the last moment: reading the file may have taken minutes.
+        _refuse_while_served(state_dir)
+        aside = _place_aside(state_dir) if state_dir.exists() else None
+        with exchanging(state_dir, made, aside):
+            if aside is not None:
+                os.rename(state_dir, aside)
+            try:
+                os.rename(made, state_dir)
+            except OSError:
+                if aside is not None:
+                    os.rename(aside, state_dir)
+                raise
+    return print_outcome(
+        arguments,
+        {"state": str(state_dir), "files": files, "before": str(aside) if aside is not None else None},
+        f"{files} files are in {state_dir}." + (f" What was there is in {aside}." if aside is not None else ""),
+    )
+
+
+def _place_aside(state_dir: Path) -> Path:
+    """A name beside the state directory that nothing has yet."""
+    name = f"{state_dir.name}.before-{time.strftime('%Y%m%d-%H%M%S')}"
+    numbered = (state_dir.with_name(name if not number else f"{name}-{number}") for number in count())
+    return next(path for path in numbered if not path.exists())
+
+
+def _refuse_while_served(state_dir: Path) -> None:
+    life = ServerLife(state_dir)
+    for path in (state_dir / "servers").glob("*.alive"):
+        if life.lives(path.stem):
+            raise InvalidArgument(
+                f"A server is running on {state_dir}. End it first (`claude-code-mcp shared stop`, or the one that "
+                "serves HTTP), and the clients that have one of their own."
+            )
+
+
+def _extract(file: Path, target: Path) -> int:
+    """Writes the files of a backup to a directory; returns how many. InvalidArgument if it is no backup of ours, or
+    is cut short."""
+    files = 0
+    try:
+        with tarfile.open(file, "r:gz") as archive:
+            for entry in archive:
+                # Only what `backup` writes: everything else could lead out of the directory.
+                parts = Path(entry.name).parts
+                if entry.type != tarfile.REGTYPE or not parts or ".." in parts or Path(entry.name).is_absolute():
+                    raise InvalidArgument(f"{file} is no backup of claude-code-mcp: {entry.name!r} is in it.")
+                source = archive.extractfile(entry)
+                assert source is not None
+                private_directory((target / entry.name).parent)
+                with (
+                    source,
+                    open(open_private(target / entry.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as made,
+                ):
+                    while part := source.read(_CHUNK):
+                        made.write(part)
+                files += 1
+    except (OSError, EOFError, ValueError, tarfile.TarError, zlib.error) as error:
+        raise InvalidArgument(f"{file} cannot be read: {error}.") from None
+    if not (target / FILE_NAME).is_file():
+        raise InvalidArgument(f"{file} is no backup of claude-code-mcp {__version__}: there is no state in it.")
+    return files

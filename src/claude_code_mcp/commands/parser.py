@@ -19,12 +19,12 @@ from typing import Any, NamedTuple, NoReturn
 
 from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument
-from ..greeting.protocol import GreetedInput
+from ..greeting.first_answers import GreetedInput
 from .conventions import ExitCode, exit_code_of, suggestion
 
 COMMANDS = {
     "serve": "serve",
-    "shared": "shared",
+    "shared": "serve",
     "tui": "interfaces",
     "run": "chat",
     "send": "chat",
@@ -51,8 +51,8 @@ COMMANDS = {
     "token": "serve",
     "people": "operator",
     "audit": "operator",
-    "backup": "backup",
-    "restore": "backup",
+    "backup": "operator",
+    "restore": "operator",
     "completion": "parser",
 }
 """Every command with the module that adds it; in the order of the help, but for those of one module."""

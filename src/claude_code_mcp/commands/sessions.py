@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..client.connections import NoServer
+from ..client.connections import CallFailed, NoServer, NotRunning, ask_shared
 from ..client.live_sessions import LiveSessions
 from ..config import load_settings, without_settings
 from ..errors import SessionNotFound
@@ -24,7 +24,6 @@ from ..sessions.homes import Home
 from ..sessions.session_access import SessionAccess
 from ..sessions.session_library import SessionLibrary
 from ..sessions.worktree_changes import WorktreeChanges
-from ..shared.client import CallFailed, NotRunning, ask_shared
 from ..state.documents import Mark
 from ..state.shares import Shares
 from ..state.state_directory import database_in

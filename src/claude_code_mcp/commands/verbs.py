@@ -14,16 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TextIO
 
-from ..client.connections import Target
-from ..client.live_sessions import LiveSessions
-from ..client.open_questions import OpenQuestion, OpenQuestions
-from ..client.question_view import ACCEPT_EDITS, NoAnswer, Style, decide, question_lines
-from ..client.resource_reader import Report
+from ..client.connections import CallFailed, McpClient, NotRunning, Target
+from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report
+from ..client.styled_lines import ACCEPT_EDITS, NoAnswer, Style, decide, question_lines
 from ..errors import InvalidArgument
 from ..model.options import BYPASS
 from ..model.question import Choice, QuestionKind
 from ..model.text import age, clip, clip_line, sharing_line, visible
-from ..shared.client import CallFailed, McpClient, NotRunning
 from .conventions import (
     ExitCode,
     Unavailable,

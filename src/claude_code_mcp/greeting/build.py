@@ -18,7 +18,7 @@ from ..config import load_settings
 from ..server.sdk import create_context_streams
 from ..server.server import McpServer
 from ..service import Service
-from . import manifest
+from .first_answers import MADE_WITH, SHIPPED, write
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +34,9 @@ async def leave_manifest(server: Server[Any], file: str) -> None:
         method: {version: _compact(result) for version, result in by_version.items()}
         for method, by_version in answers.items()
     }
-    made_with = {name: importlib.metadata.version(name) for name in manifest.MADE_WITH}
+    made_with = {name: importlib.metadata.version(name) for name in MADE_WITH}
     try:
-        await asyncio.to_thread(manifest.write, file, results, otherwise, made_with)
+        await asyncio.to_thread(write, file, results, otherwise, made_with)
     except OSError as error:
         log.debug("the next start will be no faster: %s", error)
 
@@ -99,4 +99,4 @@ async def _connection(server: Server[Any]) -> AsyncIterator[_Client]:
 
 
 if __name__ == "__main__":
-    asyncio.run(leave_manifest(McpServer(Service(load_settings({}))).server(), manifest.SHIPPED))
+    asyncio.run(leave_manifest(McpServer(Service(load_settings({}))).server(), SHIPPED))

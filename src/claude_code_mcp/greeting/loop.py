@@ -16,8 +16,7 @@ import sys
 from stat import S_ISFIFO, S_ISSOCK
 
 from ..processes.environment import MAX_DEPTH, depth
-from .manifest import find
-from .protocol import GreetedInput, Greeting
+from .first_answers import GreetedInput, Greeting, find
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import select
 import sys
 import time
 
-from ..greeting import loop, manifest
-from ..greeting.protocol import GreetedInput, Greeting
+from ..greeting import loop
+from ..greeting.first_answers import GreetedInput, Greeting, find
 from ..processes.environment import depth
 from . import hello, place
 from .hello import Lines, unreadable
@@ -93,7 +93,7 @@ class _Front:
         self._place = where
         found, self._leave_manifest = (None, None)
         if os.environ.get(loop.SWITCH) != "off":
-            found, self._leave_manifest = manifest.find(argv)
+            found, self._leave_manifest = find(argv)
         self._greeting = Greeting(found) if found is not None else None
         self._hello = hello.Hello(
             directory=place.working_directory(),

@@ -19,7 +19,7 @@ are unless a client writes messages in a way that none is known to do; then it i
 import os
 
 from .. import __version__
-from ..greeting.manifest import encode_string, read_json
+from ..greeting.first_answers import encode_string, read_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

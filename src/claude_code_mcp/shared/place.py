@@ -20,7 +20,7 @@ import sys
 from binascii import crc32
 from stat import S_ISDIR
 
-from ..greeting.manifest import config_file
+from ..greeting.first_answers import config_file
 from ..processes.environment import DEPTH, MARK, OWN_PREFIX
 
 try:

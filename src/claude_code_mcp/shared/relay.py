@@ -9,7 +9,7 @@ Servers number their own requests from one, so after the first reconnection thes
 used; a late answer to a question of a server that is gone must not be taken for an answer to another question.
 """
 
-from ..greeting.manifest import encode_string
+from ..greeting.first_answers import encode_string
 from .hello import LONGEST_LINE, Lines, first_members, look, unreadable
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, TypeGuard
 
-    from ..greeting.protocol import GreetedInput
+    from ..greeting.first_answers import GreetedInput
 
 READING_METHODS = frozenset(
     {

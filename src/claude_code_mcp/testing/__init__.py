@@ -7,8 +7,13 @@ of its own.
 Standard library only; nothing here knows the rest of the package.
 """
 
-from claude_code_mcp.testing.sandbox import Sandbox
-from claude_code_mcp.testing.scripted_model import RequestRecord, ScriptedModel, ScriptedModelThread, ToolResult
+from claude_code_mcp.testing.scripted_model import (
+    RequestRecord,
+    Sandbox,
+    ScriptedModel,
+    ScriptedModelThread,
+    ToolResult,
+)
 
 __all__ = [
     "RequestRecord",

@@ -6,8 +6,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from claude_code_mcp.testing.sandbox import model_environment
-from claude_code_mcp.testing.scripted_model import ScriptedModel
+from claude_code_mcp.testing.scripted_model import ScriptedModel, model_environment
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

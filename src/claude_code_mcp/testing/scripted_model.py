@@ -2,6 +2,8 @@
 
 It keeps no conversations, so any number of sessions can share one. The only state is a record of the last
 requests, and how often each step that fails a limited number of times has failed.
+
+`Sandbox` is a place for the real CLI to run in: its own home, a project directory and a clean environment.
 """
 
 import asyncio
@@ -14,11 +16,76 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from .http_api import Request, chunk, error_body, message_of, pieces_of, read_request, stream_head, write_json
 from .script import Fault, ModelAnswer, answer_to, messages_of, newest_script, texts_by_role, texts_of, tool_results_in
+
+_INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL")
+_INHERITED_ON_WINDOWS = (
+    "PATH", "PATHEXT", "SYSTEMROOT", "WINDIR", "SYSTEMDRIVE", "COMSPEC", "NUMBER_OF_PROCESSORS",
+    "PROCESSOR_ARCHITECTURE", "PROGRAMFILES", "PROGRAMFILES(X86)", "PROGRAMDATA", "USERNAME",
+)  # fmt: skip
+SHORT_RUN = {"BUN_JSC_useDFGJIT": "0", "BUN_JSC_useConcurrentJIT": "0", "BUN_JSC_numberOfGCMarkers": "1"}
+"""A process that lives for a few turns loses a sixth of its time to a compiler whose work never pays, and to threads
+that wait for garbage to collect."""
+_XDG = ("cache", "config", "data", "state")
+
+
+def model_environment(model_url: str, api_key: str = "sk-scripted") -> dict[str, str]:
+    """The variables that make Claude Code use a scripted model and nothing else on the network."""
+    return {
+        "ANTHROPIC_BASE_URL": model_url,
+        "ANTHROPIC_API_KEY": api_key,
+        "DISABLE_TELEMETRY": "1",
+        "DISABLE_AUTOUPDATER": "1",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
+
+
+class Sandbox:
+    """Directories under `root` and the environment that keeps Claude Code inside them."""
+
+    def __init__(self, root: Path, model_url: str) -> None:
+        """Create the directories; `root` need not exist yet."""
+        self.root = root
+        self.model_url = model_url
+        self.home = root / "home"
+        """The home directory; Claude Code keeps its sessions in `.claude` below it."""
+        self.project = root / "project"
+        """An empty directory to run in."""
+        self.temporary = root / "tmp"
+        """Where temporary files go."""
+        for directory in (self.home, self.project, self.temporary):
+            directory.mkdir(parents=True, exist_ok=True)
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        """The whole environment for a process; `extra` adds to it or replaces."""
+        windows = sys.platform == "win32"
+        inherited = _INHERITED_ON_WINDOWS if windows else _INHERITED
+        kept = {name: os.environ[name] for name in inherited if name in os.environ}
+        places = self._windows_places() if windows else self._posix_places()
+        return {**kept, **places, **SHORT_RUN, **model_environment(self.model_url), **extra}
+
+    def _posix_places(self) -> dict[str, str]:
+        xdg = {f"XDG_{kind.upper()}_HOME": str(self.home / ".xdg" / kind) for kind in _XDG}
+        return {"HOME": str(self.home), "TMPDIR": str(self.temporary), **xdg}
+
+    def _windows_places(self) -> dict[str, str]:
+        return {
+            "USERPROFILE": str(self.home),
+            "HOME": str(self.home),
+            "APPDATA": str(self.home / "AppData" / "Roaming"),
+            "LOCALAPPDATA": str(self.home / "AppData" / "Local"),
+            "TEMP": str(self.temporary),
+            "TMP": str(self.temporary),
+        }
+
+
+# -- the model --------------------------------------------------------------------------------------------------------
+
 
 _HEADERS = (
     *("anthropic-beta", "anthropic-version", "authorization", "user-agent", "x-api-key", "x-app", "x-gateway-key"),

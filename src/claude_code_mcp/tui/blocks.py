@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..client.question_view import call_line, result_text
+from ..client.styled_lines import call_line, result_text
 from ..model.text import clip_line, cut, visible
 
 LONGEST = 200_000

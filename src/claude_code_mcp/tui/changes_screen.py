@@ -17,8 +17,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Static
 
-from ..client.line_comments import DiffRow, LineComments, diff_rows
-from ..client.question_view import Style as LineStyle
+from ..client.styled_lines import DiffRow, LineComments, diff_rows
+from ..client.styled_lines import Style as LineStyle
 from ..model.text import clip_line, visible
 from .drawn_blocks import Palette, lines_of
 from .screens import AskLine, KeyLine

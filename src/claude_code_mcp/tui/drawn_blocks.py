@@ -23,8 +23,8 @@ from rich.text import Text
 from rich.theme import Theme
 from textual.strip import Strip
 
-from ..client.question_view import Line, input_lines
-from ..client.question_view import Style as LineStyle
+from ..client.styled_lines import Line, input_lines
+from ..client.styled_lines import Style as LineStyle
 from ..model.text import clip_line
 from .blocks import ConversationBlock
 

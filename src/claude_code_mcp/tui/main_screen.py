@@ -18,15 +18,14 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Static
 
-from ..client.open_questions import OpenQuestion
+from ..client.live_sessions import OpenQuestion
 from ..model.text import visible
 from .blocks import ShownConversation
 from .conversation_view import ConversationView
 from .drawn_blocks import Palette
 from .input_box import InputBox, MessageArea
 from .pump import Pump, ServerLink, sought
-from .question_panel import QuestionPanel
-from .question_queue import QuestionQueue
+from .question_panel import QuestionPanel, QuestionQueue
 from .screens import AskLine, KeyLine
 from .session_list import SessionRow, SessionSidebar, arranged, asking_elsewhere, status_line, top_line
 

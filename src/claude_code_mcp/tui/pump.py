@@ -14,12 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from ..client.connections import in_thread
-from ..client.live_sessions import LiveSessions
-from ..client.open_questions import OpenQuestion, OpenQuestions
-from ..client.resource_reader import Report
+from ..client.connections import CallFailed, McpClient, NotRunning, in_thread
+from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report
 from ..errors import ClaudeCodeError
-from ..shared.client import CallFailed, McpClient, NotRunning
 from .blocks import ShownConversation
 
 T = TypeVar("T")

@@ -17,10 +17,9 @@ from textual.widget import Widget
 from textual.widgets import Button, Checkbox, Input, Label, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
-from ..client.live_sessions import LiveSessions
-from ..client.resource_reader import Report
+from ..client.connections import CallFailed, NotRunning
+from ..client.live_sessions import LiveSessions, Report
 from ..model.text import clip_line, visible
-from ..shared.client import CallFailed, NotRunning
 from .blocks import ShownConversation
 from .conversation_view import ConversationView
 from .drawn_blocks import DrawnAtAnyWidth, Palette

@@ -12,12 +12,11 @@ from typing import Any
 
 from textual.app import App
 
-from ..client.line_comments import LineComments, comments_message
-from ..client.live_sessions import LiveSessions
-from ..client.open_questions import OpenQuestion, OpenQuestions
+from ..client.connections import CallFailed, NotRunning
+from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions
+from ..client.styled_lines import LineComments, comments_message
 from ..model.options import BYPASS, PERMISSION_MODES
 from ..model.text import visible
-from ..shared.client import CallFailed, NotRunning
 from .changes_screen import ChangesScreen
 from .pump import Pump, ServerLink
 from .screens import AskLine, NewSession, NewSessionRequest, Pick

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .. import json_text
-from ..client.question_view import question_lines
+from ..client.styled_lines import question_lines
 from ..model.events import (
     BudgetWarned,
     Event,

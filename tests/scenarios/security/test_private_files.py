@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.greeting import manifest
+from claude_code_mcp.greeting import first_answers
 from claude_code_mcp.hub.auth.credentials import FileVault, NeedsAuthMemory
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.observers.audit import RotatingJsonl
@@ -58,7 +58,7 @@ async def test_all_state_is_for_its_owner_alone(tmp_path: Path) -> None:
     trail.close()
     await FileVault(state / "mcp" / "credentials").save("key", "secret")
     await NeedsAuthMemory(Documents(database, "needs")).remember("key", "digest")
-    manifest.write(str(state / "cache" / "greeting.jsonl"), {"x": {"1": b"{}"}}, "1", {})
+    first_answers.write(str(state / "cache" / "greeting.jsonl"), {"x": {"1": b"{}"}}, "1", {})
     found = [state.parent, state, *state.rglob("*")]
     assert {oct(mode(path)) for path in found if path.is_dir()} == {"0o700"}
     assert {str(path): oct(mode(path)) for path in found if path.is_file() and mode(path) != 0o600} == {}
@@ -94,44 +94,44 @@ def test_a_directory_that_was_there_before_keeps_its_mode(tmp_path: Path) -> Non
 def cached(tmp_path: Path) -> Path:
     """A manifest in the cache, as the server leaves it."""
     file = tmp_path / "cache" / "greeting.jsonl"
-    manifest.write(str(file), {"initialize": {"1": b"{}"}}, "1", {})
-    assert manifest.read(str(file), only_ours=True) is not None
+    first_answers.write(str(file), {"initialize": {"1": b"{}"}}, "1", {})
+    assert first_answers.read(str(file), only_ours=True) is not None
     return file
 
 
 @pytest.mark.parametrize("lax", [0o620, 0o602, 0o666])
 def test_a_cache_that_others_may_write_is_not_believed(cached: Path, lax: int) -> None:
     cached.chmod(lax)
-    assert manifest.read(str(cached), only_ours=True) is None
+    assert first_answers.read(str(cached), only_ours=True) is None
 
 
 def test_a_link_or_a_pipe_in_the_cache_is_not_believed(cached: Path) -> None:
     link, pipe = cached.with_name("link"), cached.with_name("pipe")
     link.symlink_to(cached)
     os.mkfifo(pipe)
-    assert manifest.read(str(link), only_ours=True) is None
-    assert manifest.read(str(pipe), only_ours=True) is None
-    assert manifest.read(str(cached.parent), only_ours=True) is None
+    assert first_answers.read(str(link), only_ours=True) is None
+    assert first_answers.read(str(pipe), only_ours=True) is None
+    assert first_answers.read(str(cached.parent), only_ours=True) is None
 
 
 def test_a_cache_of_somebody_else_is_not_believed(cached: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
     os.chown(cached, 65534, 65534)
-    assert manifest.read(str(cached), only_ours=True) is None
+    assert first_answers.read(str(cached), only_ours=True) is None
 
 
 def test_the_cache_is_looked_at_in_this_way(cached: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The way that a start takes: settings of its own, and a planted list of tools."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CLAUDE_CODE_MCP_TOOLSETS", "code")
-    found, leave = manifest.find(["serve"])
+    found, leave = first_answers.find(["serve"])
     assert found is None
     assert leave is not None
     Path(leave).parent.mkdir(exist_ok=True)
     Path(leave).write_bytes(cached.read_bytes())
     Path(leave).chmod(0o666)
-    assert manifest.find(["serve"]) == (None, leave)
+    assert first_answers.find(["serve"]) == (None, leave)
     Path(leave).chmod(0o600)
-    assert manifest.find(["serve"])[0] is not None
+    assert first_answers.find(["serve"])[0] is not None
     assert json.loads(Path(leave).read_text().splitlines()[0])["otherwise"] == "1"

@@ -27,7 +27,7 @@ import mcp_types as types
 from mcp import MCPError
 from pydantic import BaseModel
 
-from ...client.connections import Target, in_thread
+from ...client.connections import CallFailed, NotRunning, Target, ask_shared, in_thread
 from ...config import load_settings
 from ...errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
 from ...hub.client_session import cancel_elicitation
@@ -38,7 +38,6 @@ from ...hub.server_pool import ServerStatus
 from ...hub_factory import make_hub
 from ...model.question import AskPerson
 from ...model.text import count_of
-from ...shared.client import CallFailed, NotRunning, ask_shared
 from ..conventions import ExitCode, camel_names, failed, print_json, print_outcome, standard_input
 from .configure import NO_SERVERS, load_configuration, select_servers
 from .prompts import QuestionPrompter, ReadLine, Show, parse_arguments

@@ -23,8 +23,8 @@ import mcp_types as types
 from mcp.shared.message import SessionMessage
 
 from ... import json_text
+from ...greeting.first_answers import GreetedInput
 from ...greeting.loop import on_pipes
-from ...greeting.protocol import GreetedInput
 from ..sdk import (
     ContextReceiveStream,
     ContextSendStream,
