@@ -8,6 +8,9 @@ const [packages, port, resource, callback] = process.argv.slice(2);
 const found = createRequire(`${packages}/package.json`).resolve("oidc-provider");
 const { default: Provider } = await import(pathToFileURL(found).href);
 
+// The provider prints notices, some of them when something is first used: standard output is for the test.
+console.info = console.error;
+
 let person = "ann";
 const groups = {};
 const issuer = `http://127.0.0.1:${port}`;
