@@ -87,7 +87,9 @@ async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> 
 
                 service.start_task(leave_manifest(server, greeted.leave_manifest))
             with serving:
-                await server.run(inbox, outbox, server.create_initialization_options())
+                # In a task of its own: a message wakes the protocol's loop alone, not all that it was started from.
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(server.run, inbox, outbox, server.create_initialization_options())
                 # Within the scope: a signal ends this wait too.
                 await _finish_turns(service, settings.on_disconnect or "stop")
 
@@ -456,7 +458,8 @@ async def running_service(
             spares=spares,
             replica=replica,
         )
-        service.observe(SessionLog(), SessionLog.EVENTS, SessionLog.ACTS)
+        if SessionLog.is_logged():
+            service.observe(SessionLog(), SessionLog.EVENTS, SessionLog.ACTS)
         audit, telemetry = open_audit(settings, audit_file, machine), _telemetry(settings)
         closing = [observer for observer in (audit, telemetry) if observer is not None]
         for observer in closing:

@@ -42,13 +42,14 @@ class LazyHub:
     """A host of MCP servers that has none until it becomes a hub; those who watch it are told then."""
 
     def __init__(self) -> None:
-        self._hub: Hub | None = None
+        self.opened: Hub | None = None
+        """What it has become; None until then."""
         self._watchers: dict[_OnServersChanged, Callable[[], None] | None] = {}
         """Each with the function that ends its watch of the hub."""
 
     def become(self, hub: "Hub") -> None:
         # Before they are told: they look at the servers at once.
-        self._hub = hub
+        self.opened = hub
         # A copy: who is told may end its watch.
         for watcher in list(self._watchers):
             self._watchers[watcher] = hub.watch_servers(watcher)
@@ -56,19 +57,14 @@ class LazyHub:
                 watcher(frozenset(hub.servers))
 
     @property
-    def opened(self) -> "Hub | None":
-        """What it has become; None until then."""
-        return self._hub
-
-    @property
     def servers(self) -> tuple[str, ...]:
-        return () if self._hub is None else self._hub.servers
+        return () if self.opened is None else self.opened.servers
 
     def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-        return () if self._hub is None else self._hub.offered(wanted)
+        return () if self.opened is None else self.opened.offered(wanted)
 
     def watch_servers(self, watcher: _OnServersChanged) -> Callable[[], None]:
-        self._watchers[watcher] = None if self._hub is None else self._hub.watch_servers(watcher)
+        self._watchers[watcher] = None if self.opened is None else self.opened.watch_servers(watcher)
 
         def unwatch() -> None:
             end = self._watchers.pop(watcher, None)
@@ -80,16 +76,16 @@ class LazyHub:
     async def expand_prompt(
         self, server: str, prompt: str, arguments: Sequence[str], *, caller: str, directory: str
     ) -> str | None:
-        if self._hub is None:
+        if self.opened is None:
             return None
-        return await self._hub.expand_prompt(server, prompt, arguments, caller=caller, directory=directory)
+        return await self.opened.expand_prompt(server, prompt, arguments, caller=caller, directory=directory)
 
     def endpoint(
         self, server: str, push: Callable[[dict[str, Any]], None], *, caller: str, directory: str, ask: AskPerson
     ) -> "SessionEndpoint":
-        if self._hub is None:
+        if self.opened is None:
             raise InvalidArgument(f"There is no MCP server called {server!r}.", field="server")
-        return self._hub.endpoint(server, push, caller=caller, directory=directory, ask=ask)
+        return self.opened.endpoint(server, push, caller=caller, directory=directory, ask=ask)
 
 
 @dataclass(eq=False)

@@ -96,11 +96,8 @@ class Hub(HubServers):
         self._endpoints = itertools.count(1)
         self._sign_ins: dict[str, tuple[str, asyncio.Event]] = {}
         """Those under way, by the address that a person was brought to: the server, and when it is over."""
-
-    @property
-    def opened(self) -> "Hub":
+        self.opened: Hub | None = self
         """This one: whoever has a hub or what becomes one need not know which."""
-        return self
 
     # -- connecting ----------------------------------------------------------------------------------------
 

@@ -183,11 +183,12 @@ class Caller:
     """The name under which the policy, budgets and sessions of this person are kept."""
     environment: ClientEnvironment | None = None
     """That of the client; None for a client that has that of this process, as on stdio and over HTTP."""
+    key: str = field(init=False, repr=False, compare=False)
+    """Tells this caller from others: what a person allows at one client is not allowed at another."""
 
-    @property
-    def key(self) -> str:
-        """Tells this caller from others: what a person allows at one client is not allowed at another."""
-        return f"{self.principal}:{self.environment.id}" if self.environment is not None else self.principal
+    def __post_init__(self) -> None:
+        key = f"{self.principal}:{self.environment.id}" if self.environment is not None else self.principal
+        object.__setattr__(self, "key", key)
 
 
 LOCAL_CALLER = Caller(LOCAL)

@@ -58,6 +58,11 @@ class SessionLog:
     )
     """What it wants to hear of."""
 
+    @staticmethod
+    def is_logged() -> bool:
+        """Whether the log takes any line of it, by the level that it was set up with."""
+        return log.isEnabledFor(logging.WARNING)
+
     def act(self, act: AuditEvent) -> None:
         if act.kind in _BEGINNINGS:
             details = act.details

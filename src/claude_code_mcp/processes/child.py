@@ -209,11 +209,58 @@ class ChildListener(Protocol):
         """The child is gone, and everything that it wrote was handed over."""
 
 
-class ChildProcess(asyncio.SubprocessProtocol):
+class _ChildInput(asyncio.SubprocessProtocol):
+    """The stdin of a child, and whether the child reads it."""
+
+    def __init__(self) -> None:
+        self._stdin: asyncio.WriteTransport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    @property
+    def input_open(self) -> bool:
+        return self._stdin is not None and not self._stdin.is_closing()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes written that the child has not read."""
+        return self._stdin.get_write_buffer_size() if self._stdin is not None else 0
+
+    @property
+    def has_read_input(self) -> bool:
+        """Whether the child has taken everything that was written; True where the system cannot tell, False once its
+        input is closed."""
+        if self._stdin is None or not self.input_open:
+            return False
+        pipe = self._stdin.get_extra_info("pipe")
+        return not self.unsent and (pipe is None or _bytes_waiting(pipe.fileno()) == 0)
+
+    def write(self, data: bytes) -> None:
+        """Hands bytes to the child, buffering what it does not read yet. A no-op once its input is closed."""
+        if self._stdin is not None and not self._stdin.is_closing():
+            self._stdin.write(data)
+
+    async def drained(self) -> None:
+        """Waits while the child reads more slowly than it is written to."""
+        await self._writable.wait()
+
+    def close_input(self) -> None:
+        if self._stdin is not None:
+            self._stdin.close()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+
+class ChildProcess(_ChildInput):
     """One child. `start` it once; it is ended by `stop` or by itself. The event loop tells it what its pipes do."""
 
     def __init__(self, listener: ChildListener, program: str, *, mark: str = "", scratch: Path | None = None) -> None:
         """`program` is its name for people, `mark` the one in its environment; `scratch` is removed at its end."""
+        super().__init__()
         self._listener = listener
         self._program = program
         self._mark = mark
@@ -222,12 +269,9 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._stderr: deque[bytes] = deque()
         self._stderr_size = 0
         self._transport: asyncio.SubprocessTransport | None = None
-        self._stdin: asyncio.WriteTransport | None = None
         self._cleanup: asyncio.Task[None] | None = None
         self._ladder: asyncio.Task[Exit | None] | None = None
         self._pipes_lost = asyncio.Event()
-        self._writable = asyncio.Event()
-        self._writable.set()
         self.stopping = False
         """Whether `stop` was called."""
         self.cause = ""
@@ -273,35 +317,6 @@ class ChildProcess(asyncio.SubprocessProtocol):
         """The end of what it wrote to stderr."""
         return b"".join(self._stderr)[-_STDERR_KEPT:].decode("utf-8", "replace")
 
-    # -- input and output ---------------------------------------------------------------------------------------
-
-    @property
-    def input_open(self) -> bool:
-        return self._stdin is not None and not self._stdin.is_closing()
-
-    @property
-    def unsent(self) -> int:
-        """Bytes written that the child has not read."""
-        return self._stdin.get_write_buffer_size() if self._stdin is not None else 0
-
-    @property
-    def has_read_input(self) -> bool:
-        """Whether the child has taken everything that was written; True where the system cannot tell, False once its
-        input is closed."""
-        if self._stdin is None or not self.input_open:
-            return False
-        pipe = self._stdin.get_extra_info("pipe")
-        return not self.unsent and (pipe is None or _bytes_waiting(pipe.fileno()) == 0)
-
-    def write(self, data: bytes) -> None:
-        """Hands bytes to the child, buffering what it does not read yet. A no-op once its input is closed."""
-        if self._stdin is not None and not self._stdin.is_closing():
-            self._stdin.write(data)
-
-    async def drained(self) -> None:
-        """Waits while the child reads more slowly than it is written to."""
-        await self._writable.wait()
-
     def pause_reading(self, paused: bool) -> None:
         """Lets the child's stdout fill up, or reads on."""
         pipe = self._transport.get_pipe_transport(1) if self._transport is not None else None
@@ -339,10 +354,6 @@ class ChildProcess(asyncio.SubprocessProtocol):
         if not self.exited.done():
             step()
             await asyncio.wait([self.exited], timeout=timeout)
-
-    def close_input(self) -> None:
-        if self._stdin is not None:
-            self._stdin.close()
 
     def terminate(self) -> None:
         assert self._transport is not None
@@ -397,12 +408,6 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 self._notify(self._listener.input_closed)
         elif fd == 1:
             self._notify(self._listener.output_ended)
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
 
     def process_exited(self) -> None:
         """The child is gone; its pipes may still hold output, or be held open by a descendant."""

@@ -361,8 +361,7 @@ class Contents:
         self._sessions = SessionChanges(service, self._changes)
         self._followed: dict[Dialogs, dict[str, FollowedKey | None]] = {}
         """What each connection with a handshake has subscribed to, and how it is followed if it is a session."""
-        if own:
-            service.observe(self._sessions, acts=LIST_CHANGES)
+        self._observes = not own
 
     def handlers(self) -> dict[str, Any]:
         """By the names that the SDK has for them."""
@@ -377,6 +376,12 @@ class Contents:
             "on_get_prompt": self._prompt,
             "on_completion": self._complete,
         }
+
+    def _observe_sessions(self) -> None:
+        """Hears of sessions from now on, for a client that is to be told of their changes: most never ask for it."""
+        if not self._observes:
+            self._observes = True
+            self._service.observe(self._sessions, acts=LIST_CHANGES)
 
     def hub_changed(self, what: str) -> None:
         """The hub has another list, or a resource of it has changed."""
@@ -398,6 +403,7 @@ class Contents:
     ) -> types.ListResourcesResult:
         asker = self._asker(context)
         # Before the list is made: a change meanwhile is announced.
+        self._observe_sessions()
         self._changes.reads(self._dialogs(context), asker.caller.principal)
         own = await self._own.listing(asker.caller) if self._own is not None else []
         theirs = (await asker.hub.resources(asker.caller.principal)).resources if asker.hub is not None else []
@@ -435,6 +441,7 @@ class Contents:
         if uri not in followed:  # nothing is awaited from here on: two requests cannot both follow
             if len(followed) >= _MOST_FOLLOWED:
                 raise MCPError(types.INVALID_PARAMS, f"No more than {_MOST_FOLLOWED} resources can be subscribed to.")
+            self._observe_sessions()
             self._changes.reads(dialogs, asker.caller.principal)
             self._changes.follow(uri, dialogs)
             key = self._sessions.follow(session_id, asker.caller) if session_id else None
@@ -465,6 +472,7 @@ class Contents:
         asker = self._asker(context)
         uris = [str(uri) for uri in params.notifications.resource_subscriptions or ()][:_MOST_FOLLOWED]
         # Before the stream begins: its acknowledgement says that changes are told from then on.
+        self._observe_sessions()
         for uri in uris:
             if asker.hub is not None and not self._is_own(uri):
                 with contextlib.suppress(MCPError):

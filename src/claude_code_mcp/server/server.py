@@ -74,17 +74,16 @@ _LONGEST_CLIENT_NAME = 60
 class HubHost(Protocol):
     """A hub, or what becomes one as soon as there are servers."""
 
-    @property
-    def opened(self) -> "Hub | None":
-        """The hub; None while there is none yet."""
+    opened: "Hub | None"
+    """The hub; None while there is none yet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Connected:
-    """A client while it is connected: its environment, and its hub. Clients without an environment have those of
-    this process."""
+    """A client while it is connected: its user, with its environment, and its hub. Clients without an environment have
+    those of this process."""
 
-    environment: ClientEnvironment | None
+    user: Caller
     host: HubHost | None
     proxy: "HubProxy | None" = None
     """The hub's tools, where they are offered to clients, listed or on demand."""
@@ -95,6 +94,11 @@ class Connected:
     def hub(self) -> "Hub | None":
         # Looked at for each call: servers may be configured while the client is connected.
         return self.host.opened if self.host is not None else None
+
+    def caller(self) -> Caller:
+        """Who makes the request that is being answered, at this client."""
+        name = principal()
+        return self.user if name == LOCAL else Caller(name, self.user.environment)
 
 
 class McpServer:
@@ -214,23 +218,23 @@ class McpServer:
 
     def _connected_to(self, environment: ClientEnvironment | None, host: HubHost | None) -> Connected:
         """A client of this hub, with what the hub offers to clients: one proxy for all clients of a hub."""
-        hub = host.opened if host is not None else None
+        hub, user = host.opened if host is not None else None, Caller(LOCAL, environment)
         if hub is None or not self._uses_proxy:
-            return Connected(environment, host)
+            return Connected(user, host)
         # Without an environment there is nobody to share with: `_here` is just being made.
         known = [self._here, *self._clients] if environment is not None else []
         sharing = next((other for other in known if other.hub is hub), None)
         if sharing is not None:
-            return Connected(environment, hub, sharing.proxy, sharing.contents)
+            return Connected(user, hub, sharing.proxy, sharing.contents)
         from .tools.hub_proxy import HubProxy  # noqa: PLC0415 - a server without a hub does not pay for one
 
         proxy = HubProxy(hub, self.service)
         if not self._offers_hub_tools:
-            return Connected(environment, hub, proxy)
+            return Connected(user, hub, proxy)
         from .tools.hub_contents import HubContents  # noqa: PLC0415
 
         hub.watch_all(self._contents.hub_changed)
-        return Connected(environment, hub, proxy, HubContents(hub, self.service))
+        return Connected(user, hub, proxy, HubContents(hub, self.service))
 
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         client = self._client(context)
@@ -238,9 +242,7 @@ class McpServer:
         if proxy is None or not self._offers_hub_tools:
             return self._listing
         self._dialogs(context)  # from now on this connection is notified of changes
-        return types.ListToolsResult(
-            tools=[*self._listing.tools, *await proxy.listing(Caller(principal(), client.environment))]
-        )
+        return types.ListToolsResult(tools=[*self._listing.tools, *await proxy.listing(client.caller())])
 
     async def _set_log_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
         """A client of the 2025 protocol says from which level on it wants to hear what servers log during its calls."""
@@ -263,7 +265,7 @@ class McpServer:
 
     def _asker(self, context: Context) -> Asker:
         client = self._client(context)
-        return Asker(Caller(principal(), client.environment), client.contents)
+        return Asker(client.caller(), client.contents)
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
@@ -275,7 +277,7 @@ class McpServer:
         call = Call(
             self.service,
             self._dialogs(context),
-            Caller(principal(), client.environment),
+            client.caller(),
             context,
             self._held_events,
             client.hub,
@@ -355,7 +357,7 @@ class McpServer:
         all of one `Caller` share one, which never pushes. A call that becomes a task is the principal's, from whatever
         connection it is looked after."""
         if sdk.is_modern(context.protocol_version):
-            key = Caller(principal(), None if declares_tasks(context) else _connected(context).environment)
+            key = Caller(principal(), None if declares_tasks(context) else _connected(context).user.environment)
             if key not in self._shared:
                 client = client_name(context) if key.environment is not None else ""
                 self._shared[key] = self._new_dialogs(context, client, pushes=False)

@@ -25,7 +25,7 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,8 +83,8 @@ Remove = Callable[[str], Awaitable[None]]
 """Ends everything of a caller who was taken out of the file while no server ran."""
 
 
-class Callers:
-    """The callers of one server, and what of theirs runs over HTTP."""
+class CallersWithTokens:
+    """The callers with tokens of the operator's, as the settings and the file say now."""
 
     def __init__(self, settings: Settings, principal: str = "default") -> None:
         """Reads the tokens: InvalidArgument if they cannot be used. `principal` has the token of the settings, if there
@@ -95,13 +95,6 @@ class Callers:
         # Looked at before it is read: a change between the two is noticed by `follow`.
         self._facts: object = facts_of(self._file)
         self._tokens: Mapping[str, Identity] = _identities(load_tokens(settings, principal))
-        self.open = settings.oauth or settings.oauth_issuer is not None or settings.proxy_user_header is not None
-        """Whether people may come whom nobody has listed here."""
-        if self.open:
-            check_oauth_settings(settings)
-            check_proxy_settings(settings)
-        self.required = bool(self._tokens) or self._file is not None or self.open
-        """Whether nobody gets in without a token; that does not change while the server runs."""
         self.names = tuple(identity.principal for identity in self._tokens.values())
         """Those at the start."""
         self._waiting: tuple[str, ...] = ()
@@ -113,6 +106,185 @@ class Callers:
         """What callers have open."""
         self._on_ended: list[OnEnded] = []
         self.remove: Remove | None = None
+        self._ending: asyncio.TimerHandle | None = None
+
+    def _find(self, token: str) -> Identity | None:
+        """Every token is compared, so that the time tells nothing about which one fits."""
+        candidate, found = token.encode("utf-8", "surrogatepass"), None
+        for known, identity in self._tokens.items():
+            if hmac.compare_digest(candidate, known.encode()) and self._counts(identity):
+                found = identity
+        return found
+
+    def _counts(self, identity: Identity) -> bool:
+        """Whether a caller of the last good list can be let in now: one of the file only if the file can be used."""
+        return self.problem is None or (self._settings.http_token is not None and identity.principal == self._principal)
+
+    def knows(self, name: str) -> bool:
+        """Whether somebody of this name has a token, as far as is known."""
+        return any(identity.principal == name for identity in self._tokens.values())
+
+    def displaced(self, names: Collection[str]) -> Iterable[Identity]:
+        """Callers without a token of the operator's who are none any more, now that these names are in the file."""
+        return ()
+
+    def on_ended(self, listener: OnEnded) -> None:
+        self._on_ended.append(listener)
+
+    # -- the file -------------------------------------------------------------------------------------------------
+
+    async def follow(self, service: CallersService) -> None:
+        """Reads the file again whenever it changes, for as long as this runs."""
+        service.add_secrets(self._tokens)
+        if self._file is None:
+            return
+        # Until it is known who was taken out while no server ran: what they had shared is nobody's any more.
+        self._read.clear()
+        try:
+            await self._note_listed(service, self.remove)
+            # The change itself stops new requests: they wait until the file was read again.
+            async with WatchedFile(str(self._file), self._read.clear) as watched:
+                while True:
+                    # The first look is at what has changed since the server has read it.
+                    await self._read_again(watched, service)
+                    if self._facts is not _CHANGED_MEANWHILE:
+                        await watched.wait()
+        except Exception:
+            # A list that is not followed any more must let nobody in: it may name callers who are removed by now.
+            log.exception("the tokens file is not followed any more")
+            self._refuse("it is not followed any more; see the log", service.audit)
+        finally:
+            # In any case, or requests would wait for ever; they find the `problem`.
+            self._read.set()
+
+    async def _read_again(self, watched: WatchedFile, service: CallersService) -> None:
+        for _ in range(_MOST_READS):
+            # In this order: what changes from here on is noted again.
+            watched.clear()
+            await watched.watch_again()
+            facts = await asyncio.to_thread(facts_of, self._file)
+            if facts == self._facts:
+                break
+            # An editor may truncate the file before it writes: what counts is what stays for a moment.
+            await asyncio.sleep(_SETTLED)
+            if not watched.is_noted and facts == await asyncio.to_thread(facts_of, self._file):
+                await self._load(facts, service)
+                break
+        else:
+            # What is there at this moment may be half of it: read as the list, it would remove callers for good.
+            self._facts = _CHANGED_MEANWHILE
+            self._refuse(f"{self._file} is being written without a pause", service.audit)
+        # If something was noted meanwhile, the next round reads it, and requests go on waiting.
+        if not watched.is_noted and self._facts is not _CHANGED_MEANWHILE:
+            self._read.set()
+
+    async def _load(self, facts: object, service: CallersService) -> None:
+        self._facts = facts
+        try:
+            read = await asyncio.to_thread(load_tokens, self._settings, self._principal, may_be_empty=True)
+            if facts != await asyncio.to_thread(facts_of, self._file):
+                # What was read may be half of it, or nothing: the caller looks again at once.
+                self._facts = _CHANGED_MEANWHILE
+                return
+            service.add_secrets(read)
+            tokens = _identities(read)
+            waiting = await self._waiting_for_restart(tokens, service)
+        except ClaudeCodeError as error:
+            self._refuse(error.message, service.audit)
+            return
+        listed = {token: identity for token, identity in tokens.items() if identity.principal not in waiting}
+        self._apply(listed, waiting, service.audit)
+        await self._note_listed(service)
+
+    async def _note_listed(self, service: CallersService, remove: Remove | None = None) -> None:
+        """Notes in the state who is in the file, after `remove` was called for each who was in it when that was noted
+        last. If that fails, it is made up for at the next start."""
+        assert self._file is not None
+        everybody = {*self._waiting, *(identity.principal for identity in self._tokens.values())}
+        names, noted = everybody - {self._principal}, ListedCallers(service.state)
+        try:
+            if remove is not None:
+                for name in await asyncio.to_thread(noted.missing, self._file, names):
+                    await remove(name)
+            await asyncio.to_thread(noted.note, self._file, names)
+        except OSError as error:
+            log.error("who is in the tokens file cannot be noted: %s", error)
+
+    async def _waiting_for_restart(self, tokens: Mapping[str, Identity], service: CallersService) -> tuple[str, ...]:
+        """The names in a new list that cannot be let in before a restart, sorted. The reasons are logged."""
+        waiting = []
+        for name in {identity.principal for identity in tokens.values()} - {*self.names}:
+            reason = None if self.knows(name) else await service.why_restart_for(name)
+            if reason is not None:
+                log.error("the caller %s of the tokens file is let in after a restart: %s", name, reason)
+                waiting.append(name)
+        return tuple(sorted(waiting))
+
+    def _apply(self, tokens: Mapping[str, Identity], waiting: tuple[str, ...], audit: Audit) -> None:
+        """From here on the new list counts. Nothing is awaited: no request is answered in between."""
+        before, now = {*self._tokens.values()}, {*tokens.values()}
+        names_before, names_now = {identity.principal for identity in before}, {identity.principal for identity in now}
+        ended = before - now
+        change = CallersChange(
+            tuple(sorted(names_now - names_before)),
+            tuple(sorted(names_before - names_now)),
+            tuple(sorted({identity.principal for identity in ended} & names_now)),
+            waiting if waiting != self._waiting else (),
+        )
+        self._tokens, self._waiting = tokens, waiting
+        if self.problem is not None:
+            log.warning("the tokens file can be used again")
+        self._set_problem(None)
+        if change:
+            log.warning("the callers have changed: %s", change)
+            details = {name: list(getattr(change, name)) for name in ("added", "removed", "renewed", "waiting")}
+            audit(AuditEvent(AuditKind.CALLERS_CHANGED, "operator", details=details))
+        for identity in ended:
+            self._end(identity, "renewed" if identity.principal in names_now else "removed", audit)
+        # A name of the file is nobody else's: whoever has come by it with access tokens is that caller no more.
+        for identity in self.displaced(names_now):
+            self._end(identity, "renewed", audit)
+
+    def _refuse(self, problem: str, audit: Audit) -> None:
+        """The file cannot be used: whoever is in it is not let in from now on."""
+        if self.problem != problem:
+            log.error("nobody of the tokens file is let in: %s", problem)
+            audit(AuditEvent(AuditKind.TOKENS_UNUSABLE, "operator", details={"reason": problem}))
+        self._set_problem(problem)
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().call_later(_GRACE, self._end_all, audit)
+
+    def _set_problem(self, problem: str | None) -> None:
+        self.problem = problem
+        if problem is None and self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+
+    def _end_all(self, audit: Audit) -> None:
+        """What runs ends; the names stay, since nobody has said that they are gone."""
+        for identity in [identity for identity in self._tokens.values() if not self._counts(identity)]:
+            self._end(identity, "unusable", audit)
+
+    def _end(self, identity: Identity, why: str, audit: Audit) -> None:
+        calls = self.running.end(identity)
+        audit(AuditEvent(AuditKind.CALLER_ENDED, identity.principal, details={"why": why, "calls": calls}))
+        for listener in self._on_ended:
+            listener(identity, why == "removed")
+
+
+class Callers(CallersWithTokens):
+    """The callers of one server, and what of theirs runs over HTTP."""
+
+    def __init__(self, settings: Settings, principal: str = "default") -> None:
+        """As for `CallersWithTokens`; InvalidArgument also where the settings for other people cannot be used."""
+        super().__init__(settings, principal)
+        self.open = settings.oauth or settings.oauth_issuer is not None or settings.proxy_user_header is not None
+        """Whether people may come whom nobody has listed here."""
+        if self.open:
+            check_oauth_settings(settings)
+            check_proxy_settings(settings)
+        self.required = bool(self._tokens) or self._file is not None or self.open
+        """Whether nobody gets in without a token; that does not change while the server runs."""
         self.people: People | None = None
         """Those of the operator's issuer, or of the one in this server; None without one."""
         self.access_tokens: AccessTokens | None = None
@@ -124,7 +296,6 @@ class Callers:
         self._unknown_tokens = FailureLimit(_MOST_UNKNOWN_TOKENS)
         self._doubted = asyncio.Lock()
         """Held while the issuer is asked about a token of an address with too many that are nobody's."""
-        self._ending: asyncio.TimerHandle | None = None
 
     # -- who asks -------------------------------------------------------------------------------------------------
 
@@ -245,18 +416,6 @@ class Callers:
             return None
         return await self.let_in(grant, time.time() + lasts)
 
-    def _find(self, token: str) -> Identity | None:
-        """Every token is compared, so that the time tells nothing about which one fits."""
-        candidate, found = token.encode("utf-8", "surrogatepass"), None
-        for known, identity in self._tokens.items():
-            if hmac.compare_digest(candidate, known.encode()) and self._counts(identity):
-                found = identity
-        return found
-
-    def _counts(self, identity: Identity) -> bool:
-        """Whether a caller of the last good list can be let in now: one of the file only if the file can be used."""
-        return self.problem is None or (self._settings.http_token is not None and identity.principal == self._principal)
-
     def _is_taken(self, name: str) -> bool:
         """Whether a name is that of a caller with a token, also of one that waits for a restart."""
         listed = {identity.principal for identity in self._tokens.values()}
@@ -286,8 +445,17 @@ class Callers:
 
     def knows(self, name: str) -> bool:
         """Whether somebody of this name has a token, or has shown an access token, as far as is known."""
-        listed = any(identity.principal == name for identity in self._tokens.values())
-        return listed or any(people is not None and people.knows(name) for people in (self.people, self.proxied))
+        others = (self.people, self.proxied)
+        return super().knows(name) or any(people is not None and people.knows(name) for people in others)
+
+    def displaced(self, names: Collection[str]) -> Iterable[Identity]:
+        for people in filter(None, (self.people, self.proxied)):
+            yield from people.drop(names)
+
+    async def follow(self, service: CallersService) -> None:
+        if self.people is not None or self.proxied is not None:
+            service.start_task(self.running.end_streams_with_tokens(), endless=True)
+        await super().follow(service)
 
     def remembers(self, name: str) -> bool:
         """The same, or whether they have come to a server before this one."""
@@ -296,9 +464,6 @@ class Callers:
         )
 
     # -- what runs ------------------------------------------------------------------------------------------------
-
-    def on_ended(self, listener: OnEnded) -> None:
-        self._on_ended.append(listener)
 
     def claim(self, identity: Identity) -> None:
         """The request that is being answered is that of somebody who has signed in. Nothing is awaited between the
@@ -310,149 +475,6 @@ class Callers:
             return people.expires_at(identity) if people is not None else None
 
         self.running.claim(identity, AccessUntil(until, until, still_good) if until is not None else None)
-
-    # -- the file -------------------------------------------------------------------------------------------------
-
-    async def follow(self, service: CallersService) -> None:
-        """Reads the file again whenever it changes, for as long as this runs."""
-        service.add_secrets(self._tokens)
-        if self.people is not None or self.proxied is not None:
-            service.start_task(self.running.end_streams_with_tokens(), endless=True)
-        if self._file is None:
-            return
-        # Until it is known who was taken out while no server ran: what they had shared is nobody's any more.
-        self._read.clear()
-        try:
-            await self._note_listed(service, self.remove)
-            # The change itself stops new requests: they wait until the file was read again.
-            async with WatchedFile(str(self._file), self._read.clear) as watched:
-                while True:
-                    # The first look is at what has changed since the server has read it.
-                    await self._read_again(watched, service)
-                    if self._facts is not _CHANGED_MEANWHILE:
-                        await watched.wait()
-        except Exception:
-            # A list that is not followed any more must let nobody in: it may name callers who are removed by now.
-            log.exception("the tokens file is not followed any more")
-            self._refuse("it is not followed any more; see the log", service.audit)
-        finally:
-            # In any case, or requests would wait for ever; they find the `problem`.
-            self._read.set()
-
-    async def _read_again(self, watched: WatchedFile, service: CallersService) -> None:
-        for _ in range(_MOST_READS):
-            # In this order: what changes from here on is noted again.
-            watched.clear()
-            await watched.watch_again()
-            facts = await asyncio.to_thread(facts_of, self._file)
-            if facts == self._facts:
-                break
-            # An editor may truncate the file before it writes: what counts is what stays for a moment.
-            await asyncio.sleep(_SETTLED)
-            if not watched.is_noted and facts == await asyncio.to_thread(facts_of, self._file):
-                await self._load(facts, service)
-                break
-        else:
-            # What is there at this moment may be half of it: read as the list, it would remove callers for good.
-            self._facts = _CHANGED_MEANWHILE
-            self._refuse(f"{self._file} is being written without a pause", service.audit)
-        # If something was noted meanwhile, the next round reads it, and requests go on waiting.
-        if not watched.is_noted and self._facts is not _CHANGED_MEANWHILE:
-            self._read.set()
-
-    async def _load(self, facts: object, service: CallersService) -> None:
-        self._facts = facts
-        try:
-            read = await asyncio.to_thread(load_tokens, self._settings, self._principal, may_be_empty=True)
-            if facts != await asyncio.to_thread(facts_of, self._file):
-                # What was read may be half of it, or nothing: the caller looks again at once.
-                self._facts = _CHANGED_MEANWHILE
-                return
-            service.add_secrets(read)
-            tokens = _identities(read)
-            waiting = await self._waiting_for_restart(tokens, service)
-        except ClaudeCodeError as error:
-            self._refuse(error.message, service.audit)
-            return
-        listed = {token: identity for token, identity in tokens.items() if identity.principal not in waiting}
-        self._apply(listed, waiting, service.audit)
-        await self._note_listed(service)
-
-    async def _note_listed(self, service: CallersService, remove: Remove | None = None) -> None:
-        """Notes in the state who is in the file, after `remove` was called for each who was in it when that was noted
-        last. If that fails, it is made up for at the next start."""
-        assert self._file is not None
-        everybody = {*self._waiting, *(identity.principal for identity in self._tokens.values())}
-        names, noted = everybody - {self._principal}, ListedCallers(service.state)
-        try:
-            if remove is not None:
-                for name in await asyncio.to_thread(noted.missing, self._file, names):
-                    await remove(name)
-            await asyncio.to_thread(noted.note, self._file, names)
-        except OSError as error:
-            log.error("who is in the tokens file cannot be noted: %s", error)
-
-    async def _waiting_for_restart(self, tokens: Mapping[str, Identity], service: CallersService) -> tuple[str, ...]:
-        """The names in a new list that cannot be let in before a restart, sorted. The reasons are logged."""
-        waiting = []
-        for name in {identity.principal for identity in tokens.values()} - {*self.names}:
-            reason = None if self.knows(name) else await service.why_restart_for(name)
-            if reason is not None:
-                log.error("the caller %s of the tokens file is let in after a restart: %s", name, reason)
-                waiting.append(name)
-        return tuple(sorted(waiting))
-
-    def _apply(self, tokens: Mapping[str, Identity], waiting: tuple[str, ...], audit: Audit) -> None:
-        """From here on the new list counts. Nothing is awaited: no request is answered in between."""
-        before, now = {*self._tokens.values()}, {*tokens.values()}
-        names_before, names_now = {identity.principal for identity in before}, {identity.principal for identity in now}
-        ended = before - now
-        change = CallersChange(
-            tuple(sorted(names_now - names_before)),
-            tuple(sorted(names_before - names_now)),
-            tuple(sorted({identity.principal for identity in ended} & names_now)),
-            waiting if waiting != self._waiting else (),
-        )
-        self._tokens, self._waiting = tokens, waiting
-        if self.problem is not None:
-            log.warning("the tokens file can be used again")
-        self._set_problem(None)
-        if change:
-            log.warning("the callers have changed: %s", change)
-            details = {name: list(getattr(change, name)) for name in ("added", "removed", "renewed", "waiting")}
-            audit(AuditEvent(AuditKind.CALLERS_CHANGED, "operator", details=details))
-        for identity in ended:
-            self._end(identity, "renewed" if identity.principal in names_now else "removed", audit)
-        # A name of the file is nobody else's: whoever has come by it with access tokens is that caller no more.
-        for people in filter(None, (self.people, self.proxied)):
-            for identity in people.drop(names_now):
-                self._end(identity, "renewed", audit)
-
-    def _refuse(self, problem: str, audit: Audit) -> None:
-        """The file cannot be used: whoever is in it is not let in from now on."""
-        if self.problem != problem:
-            log.error("nobody of the tokens file is let in: %s", problem)
-            audit(AuditEvent(AuditKind.TOKENS_UNUSABLE, "operator", details={"reason": problem}))
-        self._set_problem(problem)
-        if self._ending is None:
-            self._ending = asyncio.get_running_loop().call_later(_GRACE, self._end_all, audit)
-
-    def _set_problem(self, problem: str | None) -> None:
-        self.problem = problem
-        if problem is None and self._ending is not None:
-            self._ending.cancel()
-            self._ending = None
-
-    def _end_all(self, audit: Audit) -> None:
-        """What runs ends; the names stay, since nobody has said that they are gone."""
-        for identity in [identity for identity in self._tokens.values() if not self._counts(identity)]:
-            self._end(identity, "unusable", audit)
-
-    def _end(self, identity: Identity, why: str, audit: Audit) -> None:
-        calls = self.running.end(identity)
-        audit(AuditEvent(AuditKind.CALLER_ENDED, identity.principal, details={"why": why, "calls": calls}))
-        for listener in self._on_ended:
-            listener(identity, why == "removed")
 
 
 class CallerTokens(TokenVerifier):
