@@ -26,6 +26,8 @@ from claude_code_mcp.testing import Sandbox
 from tests.support.own_nats import OwnServer, cluster
 from tests.support.ports import free_port
 
+from .fleet_network import Line, Lines
+
 LIMIT = 180.0
 """Seconds after which something counts as never happening. It judges no speed."""
 _SOURCE = str(Path(claude_code_mcp.__file__).parents[1])
@@ -33,6 +35,7 @@ _SOURCE = str(Path(claude_code_mcp.__file__).parents[1])
 _MARK = "FLEET_ROUNDS"
 _TOKEN = "rounds-0123456789abcdefghij"
 _CALL_SECONDS = 90.0
+_DISK = "256m"
 
 
 class Problem(Exception):
@@ -51,11 +54,14 @@ def until(reached: Callable[[], object], problem: str) -> None:
 class MachinePlace(Sandbox):
     """A machine: its home, its key, and the process that runs it."""
 
-    def __init__(self, root: Path, model_url: str, name: str, credentials: Path, nats: str, *, gateway: bool) -> None:
+    def __init__(self, root: Path, model_url: str, name: str, credentials: Path, line: Line, *, gateway: bool) -> None:
+        self.mounted = _mount(root)
+        """Whether its files are on a small disk of its own, which can be filled."""
         super().__init__(root, model_url)
         self.name = name
+        self.line = line
         self.port = free_port() if gateway else None
-        self._nats = ["--nats", nats, "--creds", str(credentials)]
+        self._nats = ["--nats", line.url, "--creds", str(credentials)]
         self.process: subprocess.Popen[bytes] | None = None
         self._starts = 0
 
@@ -118,6 +124,21 @@ class MachinePlace(Sandbox):
             self.process.wait(LIMIT)
             self.process = None
 
+    def fill_disk(self) -> None:
+        """Writes until nothing more can be written."""
+        with suppress(OSError), (self.root / "filling").open("wb", buffering=0) as file:
+            for size in (1 << 20, 1 << 12, 1):
+                with suppress(OSError):
+                    while file.write(bytes(size)):
+                        pass
+
+    def free_disk(self) -> None:
+        (self.root / "filling").unlink()
+
+    def remove_disk(self) -> None:
+        if self.mounted:
+            subprocess.run(["umount", "--lazy", self.root], check=True)
+
     def freeze(self, sent: signal.Signals) -> None:
         """Sends SIGSTOP or SIGCONT to every process of the machine, as a closed lid would stop them all."""
         for process in [*self._tree()]:
@@ -140,6 +161,7 @@ class FleetPlaces:
         """The first half of the machines are gateways too."""
         self.servers: list[OwnServer] = cluster(root / "nats", servers)
         self.nats = ",".join(server.url for server in self.servers)
+        lines = Lines()
         self._operator = self.servers[0].credentials("operator", 9)
         self.machines = [
             MachinePlace(
@@ -147,7 +169,7 @@ class FleetPlaces:
                 model_url,
                 name,
                 self.servers[0].credentials(name, number),
-                self.nats,
+                lines.line([server.port for server in self.servers]),
                 gateway=number < len(names) / 2,
             )
             for number, name in enumerate(names)
@@ -177,12 +199,24 @@ class FleetPlaces:
         finally:
             for server in self.servers:
                 server.kill(signal.SIGTERM)
-        until(lambda: not processes_left(), f"processes are left: {processes_left()}")
+        try:
+            until(lambda: not processes_left(), f"processes are left: {processes_left()}")
+        finally:
+            for machine in self.machines:
+                machine.remove_disk()
 
     async def connected(self) -> FleetConnection:
         """A connection that may read everything."""
         connection, _ = await connect_credentials(self.nats, self._operator)
         return connection
+
+
+def _mount(directory: Path) -> bool:
+    """Puts a small disk at a directory that is made; False where that is not allowed. Nothing is lost by `--lazy` when
+    it is taken away: what still uses it keeps it for itself."""
+    directory.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=0700", "fleet-rounds", directory]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def processes_left() -> list[str]:
@@ -208,3 +242,15 @@ async def call(gateway: MachinePlace, name: str, **arguments: Any) -> tuple[bool
     except Exception as problem:  # of any of three libraries, and their groups: the caller tries elsewhere
         return False, {"error": {"code": "NOT_REACHED", "message": repr(problem)[:300]}}
     return not result.is_error, dict(result.structured_content or {})
+
+
+def make_repository(directory: Path) -> None:
+    """A repository with one commit. Blocks."""
+    directory.mkdir()
+    for line in (
+        "init -q -b main",
+        "config user.name Fleet",
+        "config user.email fleet@example.org",
+        "commit -q --allow-empty -m first",
+    ):
+        subprocess.run(["git", *line.split()], cwd=directory, check=True)

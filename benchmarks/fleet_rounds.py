@@ -1,10 +1,10 @@
-"""`make soak`: the parts of a fleet are killed and frozen at random moments, and no session may lose anything by that.
+"""`make soak`: the parts of a fleet are killed, frozen and cut off at random moments, and no session may lose anything.
 
 Four machines run as processes with separate homes, two of them with a gateway, on one NATS server or three. In each
 round one session has just worked, one is at work and one waits for an answer; then a machine, a gateway or a NATS
-server is killed, a machine is frozen for longer than its lease, or something is killed while a session is moved. The
-clients go on: they repeat what was refused, with the same key, at whichever gateway answers. Afterwards everything is
-started again, and what the fleet has stored is checked (`fleet_checks.py`).
+server is killed, a machine is frozen for longer than its lease, its line to NATS is cut, its disk is full, or something
+is killed while a session is moved. The clients go on: they repeat what was refused, with the same key, at whichever
+gateway answers. Afterwards everything is started again, and what the fleet has stored is checked (`fleet_checks.py`).
 """
 
 import argparse
@@ -12,7 +12,6 @@ import asyncio
 import random
 import secrets
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,12 +24,13 @@ from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, script, text, tool
 
 from .fleet_checks import Conversation, Said, check_fleet, tree_of
-from .fleet_places import LIMIT, FleetPlaces, MachinePlace, Problem, call
+from .fleet_places import LIMIT, FleetPlaces, MachinePlace, Problem, call, make_repository
 
 _SESSIONS = 4
 _FROZEN_SECONDS = 11.0
 """Longer than the lease of a machine and the time in which it has the first claim."""
-_UNSURE = "NOT_REACHED"
+_NOT_KEPT = ("not_saved",)
+"""Codes of turns of which a client is told that they will not be remembered."""
 
 
 class Round:
@@ -91,6 +91,9 @@ class Round:
         told_older = "olderTree" in report
         while report.get("status") in ("running", "waiting_for_input"):
             report = await self.until_accepted("claude_get_status", sessionId=session.id, waitSeconds=50)
+        if (report.get("error") or {}).get("code") in _NOT_KEPT:
+            said.acknowledged = False  # it was told that it does not count
+            return
         result = str(report.get("result"))
         if not result.startswith("at /"):
             raise Problem(f"{word} of session {session.id} was answered with {report}")
@@ -204,7 +207,7 @@ class Round:
         await using
 
     async def freeze(self) -> None:
-        victim = self.fleet.named(self.dice.choice([self.worked.machine, self.at_work.machine, self.asking.machine]))
+        victim = self._one_at_work()
         self.note = victim.name
         victim.freeze(signal.SIGSTOP)
         try:
@@ -213,6 +216,37 @@ class Round:
         finally:
             victim.freeze(signal.SIGCONT)
         await using
+
+    async def cut(self) -> None:
+        victim = self._one_at_work()
+        self.note = victim.name
+        # Sometimes back before its lease ends, mostly after others may have taken what it has.
+        seconds, reset = self.dice.choice([2.0, 4.5, _FROZEN_SECONDS, _FROZEN_SECONDS]), self.dice.random() < 0.5
+        self.note = f"{victim.name} for {seconds:g} s{', then reset' if reset else ''}"
+        victim.line.cut()
+        try:
+            using = asyncio.ensure_future(self._use())
+            await asyncio.sleep(seconds)
+        finally:
+            victim.line.heal(reset=reset)
+        await using
+
+    async def fill_disk(self) -> None:
+        victim = self._one_at_work()
+        self.note = victim.name
+        if not victim.mounted:
+            self.note += ", which has no disk of its own: nothing was done"
+            return
+        await asyncio.to_thread(victim.fill_disk)
+        try:
+            using = asyncio.ensure_future(self._use())
+            await asyncio.sleep(self.dice.uniform(2, 10))
+        finally:
+            victim.free_disk()
+        await using
+
+    def _one_at_work(self) -> MachinePlace:
+        return self.fleet.named(self.dice.choice([self.worked.machine, self.at_work.machine, self.asking.machine]))
 
     async def kill_in_move(self) -> None:
         source = self.fleet.named(self.worked.machine)
@@ -247,6 +281,8 @@ FAULTS: dict[str, Callable[[Round], Awaitable[None]]] = {
     "kill a gateway": Round.kill_gateway,
     "kill a NATS server": Round.kill_server,
     "freeze a machine": Round.freeze,
+    "cut a machine off": Round.cut,
+    "fill a disk": Round.fill_disk,
     "kill during a move": Round.kill_in_move,
     "kill during a move again": Round.kill_in_move,
     "move": Round.move,
@@ -312,7 +348,7 @@ async def _created(fleet: FleetPlaces, root: Path, number: int) -> Conversation:
     """A session in a repository of its own, on the machines in turn."""
     machine = fleet.machines[number % len(fleet.machines)]
     directory = root / f"source-{number}"
-    await asyncio.to_thread(_make_repository, directory)
+    await asyncio.to_thread(make_repository, directory)
     done, made = await call(
         fleet.gateways[0],
         "claude_create_session",
@@ -325,17 +361,6 @@ async def _created(fleet: FleetPlaces, root: Path, number: int) -> Conversation:
     if not done:
         raise Problem(f"no session was begun: {made}")
     return Conversation(str(made["sessionId"]), str(directory), machine.name, [Said(f"first-{number}", True)])
-
-
-def _make_repository(directory: Path) -> None:
-    directory.mkdir()
-    for line in (
-        "init -q -b main",
-        "config user.name Rounds",
-        "config user.email rounds@example.org",
-        "commit -q --allow-empty -m first",
-    ):
-        subprocess.run(["git", *line.split()], cwd=directory, check=True)
 
 
 if __name__ == "__main__":

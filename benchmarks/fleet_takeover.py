@@ -6,12 +6,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from claude_code_mcp.fleet.leases import RENEWAL_SECONDS
 from claude_code_mcp.testing.script import script
 
 from .common import Figure, Place, benchmark
-from .fleet_places import LIMIT, FleetPlaces, Problem, call
+from .fleet_places import LIMIT, FleetPlaces, Problem, call, make_repository
 
-_DEATHS = 5
+_DEATHS = 10
 _GOAL_SECONDS = 10.0
 
 
@@ -36,7 +37,7 @@ async def _death(fleet: FleetPlaces, root: Path, number: int) -> float:
     """Seconds from the death of a session's machine to the end of the session's next turn, elsewhere."""
     gateway, runner = fleet.machines
     directory = root / f"project-{number}"
-    directory.mkdir()
+    await asyncio.to_thread(make_repository, directory)
     done, made = await call(
         gateway,
         "claude_create_session",
@@ -45,10 +46,10 @@ async def _death(fleet: FleetPlaces, root: Path, number: int) -> float:
         workingDirectory=str(directory),
         waitSeconds=50,
     )
-    if not done:
+    if not done or made.get("result") != "yes":
         raise Problem(f"no session was begun: {made}")
     # At different moments between two renewals of its lease.
-    await asyncio.sleep(2 * number / _DEATHS)
+    await asyncio.sleep(RENEWAL_SECONDS * number / _DEATHS)
     runner.kill()
     died = time.monotonic()
     message = script("go on", "here")

@@ -86,6 +86,8 @@ class OwnServer:
         if self._routes:
             values["cluster"] = {
                 "name": "fleet",
+                # Clients are told of no other server: each may have a line of its own to every one of them.
+                "no_advertise": True,
                 "listen": f"127.0.0.1:{self._routes[self._number]}",
                 "routes": [f"nats://127.0.0.1:{port}" for port in self._routes],
             }
