@@ -15,6 +15,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, KeyValueConfig, ObjectStoreConfig, StorageType, StreamConfig
+from nats.js.errors import BadRequestError
 
 from ..errors import InvalidArgument, UpstreamUnavailable
 from ..state.session_records import KEY_SECONDS
@@ -22,7 +23,7 @@ from . import names
 
 log = logging.getLogger(__name__)
 
-MACHINE_SECONDS = 6.0
+MACHINE_SECONDS = 5.0
 """After which a machine that has not reported is gone. Its leases end with it."""
 LARGEST_REPORT = 64 << 10
 """Bytes that a machine may report of itself."""
@@ -32,6 +33,8 @@ _REFUSALS = 3
 """How often in a row a key is refused before that is believed: a server that reads its keys anew just then refuses
 good ones too."""
 _RETRY_SECONDS = 0.2
+_STREAM_DIFFERS = 10058
+"""What JetStream answers when a stream of this name has another configuration."""
 
 
 class FleetUnreachable(UpstreamUnavailable):
@@ -199,23 +202,30 @@ def _without_user(url: str) -> str:
 
 
 async def create_stores(connection: FleetConnection, replicas: int = 1) -> None:
-    """Makes every bucket and stream of the fleet that does not exist yet; the others stay as they are."""
+    """Makes every bucket and stream of the fleet that does not exist yet. The others stay as they are, but for the
+    length of the leases, which is that of this version."""
     js = connection.jetstream
     # A bucket as NATS makes it, but without roll-ups: with them, a header on any machine's report would remove those of
     # all others. That excludes markers for what expired too: `machines.py` measures that itself.
-    await js.add_stream(
-        StreamConfig(
-            name=f"KV_{names.MACHINES}",
-            subjects=[f"$KV.{names.MACHINES}.>"],
-            max_msgs_per_subject=1,
-            max_age=MACHINE_SECONDS,
-            max_msg_size=LARGEST_REPORT,
-            discard=DiscardPolicy.NEW,
-            deny_delete=True,
-            allow_rollup_hdrs=False,
-            num_replicas=replicas,
-        )
+    leases = StreamConfig(
+        name=f"KV_{names.MACHINES}",
+        subjects=[f"$KV.{names.MACHINES}.>"],
+        max_msgs_per_subject=1,
+        max_age=MACHINE_SECONDS,
+        max_msg_size=LARGEST_REPORT,
+        discard=DiscardPolicy.NEW,
+        deny_delete=True,
+        allow_rollup_hdrs=False,
+        num_replicas=replicas,
     )
+    try:
+        await js.add_stream(leases)
+    except BadRequestError as problem:
+        if problem.err_code != _STREAM_DIFFERS:
+            raise
+        # Made by another version, with leases of another length. A machine counts with the shorter of the two, or
+        # pauses earlier than it need: neither makes two writers.
+        await js.update_stream(leases)
     for bucket in (names.SESSIONS, names.RECORDS, names.MEMBERS):
         await js.create_key_value(KeyValueConfig(bucket=bucket, history=1, replicas=replicas))
     await js.create_key_value(KeyValueConfig(bucket=names.KEYS, ttl=KEY_SECONDS, history=1, replicas=replicas))

@@ -1,6 +1,6 @@
 """Who may write to a session: one lease for each machine, and for each session the machine that holds it.
 
-A machine renews its lease every two seconds; NATS removes it six seconds after the last renewal. A session may be taken
+A machine renews its lease every 1.5 seconds; NATS removes it 5 seconds after the last renewal. A session may be taken
 from a machine only when that machine's lease is gone. The machine measures the lease itself, from the moment before it
 sent the last renewal that was acknowledged: by its clock the lease always ends before it ends at NATS. A lease that has
 lapsed stops everything at once (`Turns.pause`); when it is regained, each session is confirmed by compare-and-swap
@@ -26,8 +26,8 @@ from .connection import MACHINE_SECONDS, FleetConnection
 
 log = logging.getLogger(__name__)
 
-RENEWAL_SECONDS = 2.0
-PAUSE_SECONDS = 1.5
+RENEWAL_SECONDS = 1.5
+PAUSE_SECONDS = 1.25
 """How long before its end at NATS a lease counts as lapsed: the time to stop processes, and for clocks that differ."""
 _ATTEMPT_SECONDS = 1.0
 _RETRY_SECONDS = 0.2

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 import anyio
@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 _MOST_REPOSITORIES = 500
 _LONGEST_TEXT = 200
-_GRACE_SECONDS = 0.5
+GRACE_SECONDS = 0.5
+"""How long after the end of a lease at NATS a machine counts as gone, at the latest."""
 _RETRY_SECONDS = 0.5
 _ATTEMPTS = 8
 
@@ -67,21 +68,22 @@ class Machine:
     @classmethod
     def from_json(cls, machine_id: str, value: Mapping[str, Any]) -> Self:
         """A machine as it was reported, within bounds: it is a claim of that machine. The id is that of the key, which
-        the machine cannot choose. Raises ValueError."""
+        the machine cannot choose. What is missing or not known is what another version reports otherwise: the machine
+        is seen, and not chosen, since its version differs or it says nothing of it. Raises ValueError."""
         try:
             return cls(
                 id=machine_id,
-                name=_text(value["name"]) or machine_id,
-                version=_text(value["version"]),
-                cli_version=_text(value["cli_version"]),
-                labels=frozenset(_text(label) for label in value["labels"][:_MOST_REPOSITORIES]),
-                capacity=max(0, int(value["capacity"])),
-                sessions=max(0, int(value["sessions"])),
-                free_memory=max(0, int(value["free_memory"])),
-                draining=value["draining"] is True,
-                repositories=tuple(_text(name) for name in value["repositories"][:_MOST_REPOSITORIES]),
+                name=_text(value.get("name", "")) or machine_id,
+                version=_text(value.get("version", "")),
+                cli_version=_text(value.get("cli_version", "")),
+                labels=frozenset(_text(label) for label in value.get("labels", ())[:_MOST_REPOSITORIES]),
+                capacity=max(0, int(value.get("capacity", 0))),
+                sessions=max(0, int(value.get("sessions", 0))),
+                free_memory=max(0, int(value.get("free_memory", 0))),
+                draining=value.get("draining", False) is True,
+                repositories=tuple(_text(name) for name in value.get("repositories", ())[:_MOST_REPOSITORIES]),
             )
-        except (KeyError, TypeError, AttributeError) as problem:
+        except (TypeError, AttributeError) as problem:
             raise ValueError(f"machine {machine_id} reports what cannot be read: {problem}") from None
 
 
@@ -172,7 +174,10 @@ class Members:
 
 
 def _member(machine_id: str, value: bytes) -> FleetMember:
-    return FleetMember(**{**json.loads(value), "id": machine_id})
+    """What another version has added is left out, and what is missing has its default."""
+    known = {each.name for each in fields(FleetMember)}
+    found = {name: value for name, value in json.loads(value).items() if name in known}
+    return FleetMember(**{"name": machine_id, **found, "id": machine_id})
 
 
 def _member_value(member: FleetMember) -> bytes:
@@ -290,7 +295,7 @@ class Membership:
                 log.warning("%s", problem)
                 return
             before = self._alive.get(entry.key)
-            self._alive[entry.key] = (machine, time.monotonic() + MACHINE_SECONDS + _GRACE_SECONDS)
+            self._alive[entry.key] = (machine, time.monotonic() + MACHINE_SECONDS + GRACE_SECONDS)
             if before is None:
                 self._earliest.set()
             elif before[0] == machine:

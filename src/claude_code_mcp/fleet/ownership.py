@@ -34,13 +34,15 @@ from .leases import HeldElsewhere, Holding, LeaseLapsed, StillArriving
 
 log = logging.getLogger(__name__)
 
-FIRST_CLAIM_SECONDS = 2.0
-"""How long a machine whose lease is gone can come back before its sessions may be taken."""
+FIRST_CLAIM_SECONDS = 1.0
+"""How long a machine whose lease has ended can come back before its sessions may be taken."""
+RETURN_SECONDS = 2.0
+"""The same after NATS was away: then every lease has ended, and all machines come back at once."""
 MOST_ASKED = 500
 """Sessions that a machine may ask about at once."""
 _ATTEMPTS = 8
 _REQUEST_SECONDS = 5.0
-_CLAIM_SECONDS = FIRST_CLAIM_SECONDS + _REQUEST_SECONDS
+_CLAIM_SECONDS = RETURN_SECONDS + _REQUEST_SECONDS
 _QUEUE = "keepers"
 _UNSEAL = ".unseal"
 
@@ -52,7 +54,8 @@ class OwnershipBucket:
         self._sessions = sessions
         self._machines = machines
         self._missing: dict[str, float] = {}
-        """Machine → when it was first seen to have no lease."""
+        """Machine → since when it is known to have no lease."""
+        self._reconnected = -RETURN_SECONDS
         self._seen: frozenset[str] = frozenset()
         """The machines that were there when somebody last looked."""
 
@@ -61,17 +64,21 @@ class OwnershipBucket:
         """The bucket of a fleet."""
         js = connection.jetstream
         bucket = cls(await js.key_value(names.SESSIONS), await js.key_value(names.MACHINES))
-        # While NATS was gone every lease has ended: who was alive gets its time to come back.
-        connection.when_reconnected.append(bucket._missing.clear)
+        connection.when_reconnected.append(bucket._after_interruption)
         return bucket
 
-    def note_present(self, alive: Collection[str]) -> None:
-        """These machines are there now. Who is not any more has its time to come back from now on, and not only from
-        the first message to one of its sessions."""
+    def _after_interruption(self) -> None:
+        # While NATS was gone every lease has ended: who was alive gets its time to come back.
+        self._missing.clear()
+        self._reconnected = time.monotonic()
+
+    def note_present(self, alive: Collection[str], late: float = 0.0) -> None:
+        """These machines are there now. Who is not any more has its time to come back from the end of its lease on, and
+        not only from the first message to one of its sessions; `late`: so many seconds after that end it is noted."""
         for machine_id in alive:
             self._missing.pop(machine_id, None)
         for machine_id in self._seen.difference(alive):
-            self._missing.setdefault(machine_id, time.monotonic())
+            self._missing.setdefault(machine_id, time.monotonic() - late)
         self._seen = frozenset(alive)
 
     async def read(self, session_id: str) -> Holding | None:
@@ -84,7 +91,8 @@ class OwnershipBucket:
     ) -> Holding:
         """Takes a session for a machine, with the next epoch; `taking`: it has yet to be brought there.
 
-        A session whose machine has no lease can be taken when that machine has had `FIRST_CLAIM_SECONDS` to come back.
+        A session whose machine has no lease can be taken when that machine has had `FIRST_CLAIM_SECONDS` to come back,
+        or `RETURN_SECONDS` after an interruption.
         `only_given` refuses what another machine has or had: a gateway gives that away, by this call without it.
         Raises HeldElsewhere, PermissionDenied if the session is another principal's or was not given, and
         StillArriving if the machine has it only in name: its disk has nothing of it, or something old.
@@ -167,7 +175,7 @@ class OwnershipBucket:
         if await self._alive(found.machine):
             raise HeldElsewhere(found)
         since = self._missing.setdefault(found.machine, time.monotonic())
-        remaining = since + FIRST_CLAIM_SECONDS - time.monotonic()
+        remaining = max(since + FIRST_CLAIM_SECONDS, self._reconnected + RETURN_SECONDS) - time.monotonic()
         if remaining > 0:
             await anyio.sleep(remaining)
             if await self._alive(found.machine):
@@ -331,21 +339,21 @@ class KeptOwnership:
     async def read(self, session_id: str) -> Holding | None:
         """The holder; None if no machine has the session."""
         found = await self.ask("read", session_id=session_id)
-        return None if found is None else Holding(**found)
+        return None if found is None else _holding(found)
 
     async def claim(self, session_id: str, principal: str, machine_id: str, *, taking: bool = False) -> Holding:
         """As OwnershipBucket.claim; for this machine alone."""
         if machine_id != self._machine_id:
             raise ValueError("a machine claims for itself alone")
-        return Holding(**await self.ask("claim", session_id=session_id, principal=principal, taking=taking))
+        return _holding(await self.ask("claim", session_id=session_id, principal=principal, taking=taking))
 
     async def confirm(self, holding: Holding) -> Holding:
         """As OwnershipBucket.confirm."""
-        return Holding(**await self.ask("confirm", **_fields(holding)))
+        return _holding(await self.ask("confirm", **_fields(holding)))
 
     async def arrived(self, holding: Holding) -> Holding:
         """As OwnershipBucket.arrived."""
-        return Holding(**await self.ask("arrived", **_fields(holding)))
+        return _holding(await self.ask("arrived", **_fields(holding)))
 
     async def release(self, holding: Holding) -> None:
         """As OwnershipBucket.release."""
@@ -363,7 +371,7 @@ class KeptOwnership:
         if "error" not in answer:
             return answer["result"]
         if answer["error"] == "HeldElsewhere":
-            raise HeldElsewhere(Holding(**answer["holding"]))
+            raise HeldElsewhere(_holding(answer["holding"]))
         raise _REFUSALS.get(answer["error"], ClaudeCodeError)(answer["message"])
 
 
@@ -422,6 +430,11 @@ _REFUSALS: dict[str, type[ClaudeCodeError]] = {
 
 def _fields(holding: Holding) -> dict[str, Any]:
     return {name: getattr(holding, name) for name in Holding.__slots__}
+
+
+def _holding(fields: Mapping[str, Any]) -> Holding:
+    """A holding as the keeper tells it; what a keeper of another version adds is left out."""
+    return Holding(**{name: value for name, value in fields.items() if name in Holding.__slots__})
 
 
 def _own_holding(machine_id: str, arguments: dict[str, Any]) -> Holding:

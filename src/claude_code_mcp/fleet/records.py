@@ -4,6 +4,11 @@ A document has the session's record as the holder's disk has it, the keys of its
 open questions and where its tree is. It is replaced by compare-and-swap and carries the holder's epoch, so that an
 earlier holder can neither undo it nor go on unnoticed.
 
+**Machines of other versions.** A field that a reader does not know is ignored, and one that is missing has its default:
+so fields may be added. Whoever adds one that must not be ignored, because the session could do more without it, raises
+`VERSION`; a document of another version is refused, with the version of the machine that wrote it. An option of a
+session that the reader does not know is refused in any case, unless it is not set: most of them are restrictions.
+
 Secrets never stand in it as they are: variables and MCP servers of a session (`env`, `mcp_servers`, agents with
 servers) are left out of the record, named in `left_out`, and sealed beside it (`KeptSecrets` of `ownership.py`).
 """
@@ -17,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from .. import __version__
 from ..errors import InvalidArgument, SessionNotFound, UpstreamUnavailable
 from ..model.options import SessionOptions
 from ..state.database import Database
@@ -35,12 +41,14 @@ _LONGEST_RESULT = 64 << 10
 _LARGEST = 16 << 20
 _MOST_TRIES = 10
 _SECRET_OPTIONS = ("env", "mcp_servers")
+_LONGEST_VERSION = 50
+_MOST_NAMED = 200
 
 
 class UnansweredQuestion(BaseModel):
     """A question that nobody had answered when the document was written."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     id: str
     title: str
@@ -49,9 +57,11 @@ class UnansweredQuestion(BaseModel):
 class SessionDocument(BaseModel):
     """One session, as the last holder wrote it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: int = VERSION
+    written_by: str = ""
+    """The version of claude-code-mcp that wrote it; empty for one that did not say."""
     epoch: int
     record: SessionRecord
     left_out: tuple[str, ...] = ()
@@ -110,6 +120,7 @@ class RecordStore:
             except UpstreamUnavailable as problem:
                 raise FleetUnavailable(problem.message) from problem
         document = SessionDocument(
+            written_by=__version__,
             epoch=holding.epoch,
             record=safe,
             left_out=left_out,
@@ -152,7 +163,7 @@ class RecordStore:
         if document.epoch > holding.epoch:
             raise _lost(session_id)
         if document.epoch < holding.epoch:
-            document = document.model_copy(update={"epoch": holding.epoch})
+            document = document.model_copy(update={"epoch": holding.epoch, "written_by": __version__})
             await self._replace(session_id, document, over=True)
         return document
 
@@ -199,19 +210,53 @@ class RecordStore:
 
 def _decode(session_id: str, value: bytes) -> SessionDocument:
     reader = zlib.decompressobj()
+    writer = ""
     try:
         text = reader.decompress(value, _LARGEST)
         raw = json.loads(text)
-        if not isinstance(raw, dict) or raw.get("version") != VERSION:
-            raise ValueError("of another version")
-        document = SessionDocument.model_validate(raw)
+        if not isinstance(raw, dict) or not isinstance(raw.get("record"), dict):
+            raise ValueError("damaged")
+        writer = _writer_of(raw)
+        if raw.get("version", VERSION) != VERSION:
+            raise ValueError(f"of another format, written by {writer}; this is {__version__}")
+        document = SessionDocument.model_validate({**raw, "record": _known_fields(raw["record"], writer)})
         if document.record.session_id != session_id:
             raise ValueError("of another session")
     except (ValueError, zlib.error) as error:
         # Without its contents, which may be anything.
         reason = str(error) if type(error) is ValueError else "damaged"
+        if isinstance(error, ValidationError) and writer:
+            reason += f", or of another format: it was written by {writer}"
         raise InvalidArgument(f"The fleet's record of session {session_id} cannot be used: it is {reason}.") from None
     return document
+
+
+def _writer_of(raw: Mapping[str, Any]) -> str:
+    written_by = raw.get("written_by")
+    if not isinstance(written_by, str) or not written_by:
+        return "another version of claude-code-mcp"
+    return f"claude-code-mcp {written_by[:_LONGEST_VERSION]}"
+
+
+def _asks_for_nothing(value: object) -> bool:
+    # Not a zero, which may be a limit.
+    return value is None or value is False or value in ("", [], {})
+
+
+def _known_fields(record: Mapping[str, Any], writer: str) -> dict[str, Any]:
+    """The record without fields that this version does not know. Raises ValueError for an option that is set."""
+    known = {name: value for name, value in record.items() if name in SessionRecord.model_fields}
+    options = known.get("options")
+    if isinstance(options, dict):
+        unknown = sorted(name for name in options if name not in SessionOptions.model_fields)
+        asking = [name for name in unknown if not _asks_for_nothing(options[name])]
+        if asking:
+            raise ValueError(
+                f"of a session with options that this version, {__version__}, does not know "
+                f"({', '.join(asking)[:_MOST_NAMED]}): it was written by {writer}"
+            )
+        known["options"] = {name: value for name, value in options.items() if name not in unknown}
+    return known
 
 
 # -- secrets ----------------------------------------------------------------------------------------------------------

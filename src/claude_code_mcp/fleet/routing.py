@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from .. import __version__
 from ..errors import InvalidArgument, LimitReached
 from .leases import Holding
-from .machines import FleetMember, Machine, Membership
+from .machines import GRACE_SECONDS, FleetMember, Machine, Membership
 from .ownership import OwnershipBucket
 
 JsonObject = Mapping[str, Any]
@@ -322,6 +322,10 @@ def refusal(machine: Machine, demand: Demand) -> str | None:
     return None
 
 
+def _version(machine: Machine) -> str:
+    return f"version {machine.version}" if machine.version else "an unknown version"
+
+
 def _never_fits(machine: Machine, demand: Demand) -> str | None:
     """Why the machine will not do however long one waits."""
     missing = demand.labels - machine.labels
@@ -335,7 +339,10 @@ def _never_fits(machine: Machine, demand: Demand) -> str | None:
             demand.allowed_labels is not None and not demand.allowed_labels & machine.labels,
             "not allowed by the policy",
         ),
-        (machine.version != demand.version, f"version {machine.version} of claude-code-mcp, not {demand.version}"),
+        (
+            machine.version != demand.version,
+            f"{_version(machine)} of claude-code-mcp, not {demand.version}",
+        ),
         (not machine.cli_version, "without Claude Code"),
         (
             demand.cli_version not in (None, machine.cli_version),
@@ -445,7 +452,7 @@ class LiveFleet:
         """Has the holders' bucket know since when a machine is gone, until it is cancelled."""
         while True:
             changed = self._membership.changed  # before the look: what happens after it is not missed
-            self._ownership.note_present([machine.id for machine in self.machines()])
+            self._ownership.note_present([machine.id for machine in self.machines()], GRACE_SECONDS)
             await changed.wait()
 
     async def holder(self, session_id: str) -> str | None:

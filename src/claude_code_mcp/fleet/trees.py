@@ -27,9 +27,10 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import re
 import stat
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,6 +48,7 @@ LARGEST: Final = 512 << 20
 """Bytes of a pack that is stored."""
 _INCLUDE = ".worktreeinclude"
 _MOST_PATTERNS, _LONGEST_INCLUDE = 500, 64 << 10
+_LONGEST_URL = 2000
 _UNDER_WAY = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply", "BISECT_LOG")
 _IDENTITY = {
     "GIT_AUTHOR_NAME": "claude-code-mcp",
@@ -73,7 +75,8 @@ class TreeRefused(InvalidArgument):
 class TreeRef(BaseModel):
     """A saved tree."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # What a later version adds is ignored: see `records.py`.
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     head: str | None
     """The commit that was checked out; None before the first commit."""
@@ -90,6 +93,10 @@ class TreeRef(BaseModel):
     """Commits that some remote has, and that no pack contains."""
     remotes: tuple[str, ...] = ()
     """The names of these remotes."""
+    remote_url: str = ""
+    """Of the remote, without a name or password in it; empty if there is none."""
+    base: str = ""
+    """The newest commit of the history that the remote has, if it is known."""
     left_out: tuple[str, ...] = ()
     below: str = "."
     """The directory that was asked for, from the top of the checkout."""
@@ -116,7 +123,9 @@ class TreeStore:
         work = await checkout.commit(files, head, index)
         stored = [previous.files] if previous is not None else []
         complete = await checkout.has_all_below(self._complete_below)
-        published = [] if complete else await checkout.published(head)
+        remote_url = await checkout.remote_url()
+        on_remote = await checkout.published(head) if remote_url or not complete else []
+        published = [] if complete else on_remote
         packs = previous.packs if previous is not None else ()
         if previous is None or previous.files != work:
             pack = await checkout.pack([work], [*stored, *published])
@@ -127,18 +136,24 @@ class TreeStore:
         remotes = tuple((await checkout.read("remote")).split()) if needs else ()
         return TreeRef(
             head=head, branch=branch, index=index, files=work, digest=digest, packs=packs, needs=needs,
-            remotes=remotes, left_out=left_out, below=checkout.below,
+            remotes=remotes, left_out=left_out, below=checkout.below, remote_url=remote_url,
+            base=on_remote[0] if on_remote else "",
         )  # fmt: skip
 
-    async def restore(self, git: Git, ref: TreeRef, directory: str) -> str:
+    async def restore(
+        self, git: Git, ref: TreeRef, directory: str, checkout_hook: Callable[[str], Awaitable[bool]] | None = None
+    ) -> str:
         """Makes a directory that is empty, not there or a clean checkout the tree that was saved; returns the directory
-        in it that was asked for when it was saved.
+        in it that was asked for when it was saved. `checkout_hook` may fill an empty one with a checkout first, and
+        says whether it has.
 
         TreeRefused if it holds anything that would be lost or mixed with it, or lacks commits that only a remote has;
         then it is as it was. FleetUnavailable if NATS does not answer.
         """
         directory = await asyncio.to_thread(os.path.realpath, directory)
         made = await asyncio.to_thread(_make_empty, directory)
+        if made and checkout_hook is not None and await checkout_hook(directory):
+            made = await asyncio.to_thread(_make_empty, directory)
         if made:
             here = Git(git.home, (*git.directories, directory))
             await _checked(here, "init", "--quiet", "--template=", directory, cwd=directory)
@@ -254,6 +269,15 @@ class _Checkout:
             return False
         counted = dict(line.split(": ", 1) for line in (await self.read("count-objects", "-v")).splitlines())
         return (int(counted["size"]) + int(counted["size-pack"])) * 1024 < size
+
+    async def remote_url(self) -> str:
+        """Of `origin`, or of the first remote. A name and a password in it stay here."""
+        listed = (await self.read("remote")).split()
+        if not listed:
+            return ""
+        name = "origin" if "origin" in listed else listed[0]
+        url = (await self.run("config", "--get", f"remote.{name}.url")).output.strip()
+        return re.sub(r"//[^/@]*@", "//", url, count=1)[:_LONGEST_URL]
 
     async def published(self, head: str | None) -> list[str]:
         """The newest commits of the history that some remote has."""
