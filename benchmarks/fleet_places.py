@@ -137,7 +137,7 @@ class MachinePlace(Sandbox):
 
     def remove_disk(self) -> None:
         if self.mounted:
-            subprocess.run(["umount", "--lazy", self.root], check=True)
+            subprocess.run(["umount", "--lazy", str(self.root)], check=True)
 
     def freeze(self, sent: signal.Signals) -> None:
         """Sends SIGSTOP or SIGCONT to every process of the machine, as a closed lid would stop them all."""
@@ -215,7 +215,7 @@ def _mount(directory: Path) -> bool:
     """Puts a small disk at a directory that is made; False where that is not allowed. Nothing is lost by `--lazy` when
     it is taken away: what still uses it keeps it for itself."""
     directory.mkdir(parents=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=0700", "fleet-rounds", directory]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=0700", "fleet-rounds", str(directory)]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 

@@ -275,6 +275,9 @@ class Settings(BaseModel):
     )
     """Where the working trees of sessions are checked out that come from another machine of the fleet, each into a
     directory of its own."""
+    fleet_hooks: UserPath | None = Field(None, validation_alias=f"{_OWN}FLEET_HOOKS")
+    """A directory with programs of the operator that run when a session comes to this machine of a fleet (`checkout`)
+    or leaves it (`post-session`); see fleet.md. Nobody but this user may be able to write to it."""
     fleet_wait_ms: int = Field(120_000, ge=0, validation_alias=f"{_OWN}FLEET_WAIT_MS")
     """How long a new session waits at a gateway while all machines that fit are full, before it is refused with
     `LIMIT_REACHED`; 0 refuses it at once."""

@@ -12,10 +12,12 @@ from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import SessionBusy
 from claude_code_mcp.fleet.connection import FleetConnection
 from claude_code_mcp.fleet.handover import Adoption, SessionMover
+from claude_code_mcp.fleet.hooks import NO_HOOKS, Hooks
 from claude_code_mcp.fleet.records import RecordStore, SecretSeal
 from claude_code_mcp.fleet.session_copy import FleetReplica
 from claude_code_mcp.fleet.transcripts import TranscriptStore
 from claude_code_mcp.fleet.trees import TreeStore
+from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Service
 from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox
@@ -108,6 +110,8 @@ async def machine(
     root: Path,
     model_url: str,
     secrets: SecretSeal | None = None,
+    hooks: Hooks = NO_HOOKS,
+    policy: Policy | None = None,
     **settings: Any,
 ) -> AsyncIterator[Machine]:
     sandbox = Sandbox(root / name, model_url)
@@ -118,10 +122,11 @@ async def machine(
     replica = FleetReplica(transcripts, records, holdings.holding_of, lost.append, holdings.claim)
     environment = sandbox.environment(**{RUN: os.environ[RUN]})
     try:
-        async with Service(given, environment, replica=replica) as service:
+        async with Service(given, environment, replica=replica, policy=policy) as service:
             service.observe(replica)
             trees = TreeStore(fleet)
-            mover = SessionMover(service, replica, records, trees, Adoption(transcripts, records, database), holdings)
+            adoption = Adoption(transcripts, records, database)
+            mover = SessionMover(service, replica, records, trees, adoption, holdings, hooks)
             service.observe(mover)
             yield Machine(name, sandbox, service, transcripts, records, replica, trees, mover, holdings, lost)
     finally:

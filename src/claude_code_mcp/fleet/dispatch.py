@@ -440,6 +440,9 @@ def _with_losses(result: dict[str, Any], taken: Taken) -> dict[str, Any]:
     if taken.older_tree:
         structured["olderTree"] = taken.older_tree
         notices.append(taken.older_tree)
+    if taken.setup_failed:
+        structured["setupFailed"] = taken.setup_failed
+        notices.append(taken.setup_failed)
     result["content"] = [*result.get("content", ()), *({"type": "text", "text": text} for text in notices)]
     return result
 

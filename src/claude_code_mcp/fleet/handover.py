@@ -16,14 +16,14 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import ClaudeCodeError, PermissionDenied, SessionBusy, SessionNotFound
-from ..model.events import AuditEvent, Event, TurnEnded, TurnStarted
+from ..model.events import AuditEvent, AuditKind, Event, TurnEnded, TurnStarted
 from ..model.options import Caller
 from ..model.outcome import Outcome, OutcomeCode
 from ..private_files import private_directory
@@ -34,6 +34,7 @@ from ..state.database import Database
 from ..state.session_records import SessionRecord
 from ..store.transcript_lines import open_regular
 from ..store.transcripts import SessionFiles, read_lines
+from .hooks import NO_HOOKS, Hooks, set_up
 from .records import RecordStore, SessionDocument, UnansweredQuestion, put_beside
 from .session_copy import FleetReplica
 from .transcripts import FleetUnavailable, SessionHolding, TranscriptStore
@@ -59,6 +60,8 @@ class Adopted:
     """Why its working tree did not come along: it goes on in an empty directory."""
     tree_behind: bool = False
     """Whether its last turn has ended and its files were not saved since: the tree is that of before."""
+    setup_failed: str = ""
+    """Why the set-up command of its repository was not run, or did not succeed."""
     superseded: str | None = None
     """Where an older transcript of this machine was put that has entries which the fleet does not know."""
 
@@ -121,7 +124,7 @@ class Adoption:
         without_tree = (document.tree_flaw or "It was never saved.") if document.tree is None else None
         # A turn that was lost is told as that, and with it what it has done.
         behind = document.tree is not None and document.tree_behind and not lost
-        return Adopted(record, lost, document.questions, without_tree, behind, superseded)
+        return Adopted(record, lost, document.questions, without_tree, behind, superseded=superseded)
 
     def _keep_unknown(self, session_id: str, stores: Stores, files: Mapping[str, list[dict[str, Any]]]) -> str | None:
         """An older transcript of this machine may have lines of a turn that was cut off by the fence: they are put
@@ -186,6 +189,7 @@ class SessionMover:
         trees: TreeStore,
         adoption: Adoption,
         holdings: SessionHoldings,
+        hooks: Hooks = NO_HOOKS,
     ) -> None:
         self._service = service
         self._replica = replica
@@ -193,6 +197,7 @@ class SessionMover:
         self._trees = trees
         self._adoption = adoption
         self._holdings = holdings
+        self._hooks = hooks
         self._unsaved: dict[str, str] = {}
         """Sessions whose turn has ended since their tree was saved, with their owners."""
         self._saving: dict[str, asyncio.Task[None]] = {}
@@ -230,7 +235,11 @@ class SessionMover:
                 self._saving[session_id] = self._service.start_task(self._save_trees(session_id))
 
     def act(self, act: AuditEvent) -> None:
-        """As an observer of the service: nothing of an audit trail is saved here."""
+        """As an observer of the service: a session that was cancelled leaves for good."""
+        if act.kind is AuditKind.CANCELLED and act.session_id is not None:
+            found = [each.cwd for each in self._service.sessions(principal=None) if each.id == act.session_id]
+            for cwd in found:
+                self._service.start_task(self._hooks.post_session(act.session_id, "cancelled", cwd))
 
     async def saved(self, session_id: str) -> None:
         """Waits until the tree is saved of every turn that has ended, or could not be."""
@@ -301,6 +310,8 @@ class SessionMover:
         self._records.tree_flaws.pop(session.id, None)
         self._records.trees_behind.discard(session.id)
         self.handed_over.add(session.id)
+        # Beside the rest of the move: the session is elsewhere, whatever the hook does.
+        self._service.start_task(self._hooks.post_session(session.id, "moved", session.cwd))
         return HandedOver(session.id, session.owner, tree)
 
     async def _let_go(self, session_id: str) -> None:
@@ -344,7 +355,7 @@ class SessionMover:
             if document.record.owner != principal:
                 raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
             deps = self._service.relocation.environment_of(Caller(principal))
-            cwd = directory
+            cwd, setup_failed = directory, ""
             if document.tree is not None and document.tree_flaw is not None and not older_tree:
                 raise TreeRefused(
                     f"The tree of session {session_id} could not be saved after its last turn: {document.tree_flaw} "
@@ -352,13 +363,15 @@ class SessionMover:
                 )
             if document.tree is not None:
                 ref = TreeRef.model_validate(document.tree)
-                cwd = await self._trees.restore(Git(deps.launcher.home, (directory,)), ref, directory)
+                checkout = partial(self._hooks.checkout, session_id, ref)
+                cwd = await self._trees.restore(Git(deps.launcher.home, (directory,)), ref, directory, checkout)
+                setup_failed = await set_up(self._service, Caller(principal), os.path.realpath(directory))  # noqa: ASYNC240 - made by us
                 # The next save builds on it, and stores only what is new.
                 self._records.trees[session_id] = ref.model_dump()
             adopted = await self._adoption.adopt(session_id, holding, deps.stores, cwd)
             # Last: whatever this machine dies of before, nobody takes what is half there for the session.
             await self._holdings.arrived(holding)
-            return adopted
+            return replace(adopted, setup_failed=setup_failed)
         except BaseException:
             # Shielded: a session that nobody has and everybody is refused would be lost.
             await asyncio.shield(self._holdings.release(holding))

@@ -82,6 +82,8 @@ class Taken:
     """Why its working tree did not come along; empty if it did."""
     older_tree: str = ""
     """In what the tree is older than the conversation; empty if it is not."""
+    setup_failed: str = ""
+    """Why the set-up command of the repository was not run, or did not succeed; empty otherwise."""
 
 
 def taken_in(reply: bytes) -> Taken:

@@ -23,6 +23,7 @@ from ..service import Service
 from ..state.state_directory import database_in
 from .connection import FleetConnection
 from .handover import Adoption, SessionMover
+from .hooks import NO_HOOKS, Hooks
 from .leases import RENEWAL_SECONDS, Holding, Holdings, MachineLease, Ownership, Turns
 from .machine_server import Taken, serve_machine
 from .machines import Machine, MachineReport
@@ -86,10 +87,19 @@ class MachineTurns:
         self._service: Service | None = None
         self._holdings: Holdings | None = None
         self._replica: FleetReplica | None = None
+        self._hooks = NO_HOOKS
 
-    def bind(self, service: Service, holdings: Holdings, replica: FleetReplica) -> None:
+    def bind(self, service: Service, holdings: Holdings, replica: FleetReplica, hooks: Hooks) -> None:
         """From now on these sessions are paused and ended."""
-        self._service, self._holdings, self._replica = service, holdings, replica
+        self._service, self._holdings, self._replica, self._hooks = service, holdings, replica, hooks
+
+    def at_work(self) -> list[tuple[str, str]]:
+        """The sessions that this machine holds and has worked on since it was started, with their directories."""
+        if self._service is None or self._holdings is None:
+            return []
+        holdings = self._holdings
+        sessions = self._service.sessions(principal=None)
+        return [(each.id, each.cwd) for each in sessions if holdings.held(each.id) is not None]
 
     @property
     def busy(self) -> int:
@@ -126,6 +136,7 @@ class MachineTurns:
         if service is None or replica is None:
             return
         pid = self._pid(session_id)
+        directories = [each.cwd for each in service.sessions(principal=None) if each.id == session_id]
         if pid is not None:
             # First: not one command more. The end of the process is reported only after the turn has ended.
             kill_trees([pid])
@@ -135,6 +146,8 @@ class MachineTurns:
             log.warning("%s", error.message)  # somebody waits to send it a message, and will be refused
         replica.forget(session_id)
         replica.note_elsewhere([session_id])
+        for directory in directories:
+            service.start_task(self._hooks.post_session(session_id, "lost", directory))
 
     def _pid(self, session_id: str) -> int | None:
         if self._service is None:
@@ -183,14 +196,15 @@ async def _serving(
     transcripts = TranscriptStore(connection)
     records = RecordStore(connection, database, KeptSecrets(connection, machine_id))
     replica = FleetReplica(transcripts, records, holdings.held, turns.lost, holdings.claim)
+    hooks = Hooks(settings.fleet_hooks, os.environ)
+    left: list[tuple[str, str]] = []
     try:
         async with server_with(replica) as server:
             service = server.service
-            turns.bind(service, holdings, replica)
+            turns.bind(service, holdings, replica, hooks)
             adoption = Adoption(transcripts, records, database)
-            mover = SessionMover(
-                service, replica, records, TreeStore(connection, complete_below=_WHOLE_HISTORY), adoption, holdings
-            )
+            trees = TreeStore(connection, complete_below=_WHOLE_HISTORY)
+            mover = SessionMover(service, replica, records, trees, adoption, holdings, hooks)
             service.observe(replica)
             service.observe(mover)
             service.relocation.give_away = mover.give
@@ -207,9 +221,12 @@ async def _serving(
                 try:
                     yield
                 finally:
+                    left = turns.at_work()
                     tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
+            # Their processes have ended by now; the lease still stands, so nobody else has them yet.
+            await asyncio.gather(*(hooks.post_session(session_id, "shutdown", cwd) for session_id, cwd in left))
             await replica.close(_LAST_COPIES)
 
 
@@ -275,7 +292,8 @@ class _Taking:
         log.info("session %s goes on here, in %s", session_id, adopted.record.cwd)
         outcome = adopted.record.outcome
         lost = outcome.detail if adopted.turn_lost and outcome is not None else ""
-        return Taken(lost, adopted.without_tree or "", _OLDER_TREE if adopted.tree_behind else "")
+        older = _OLDER_TREE if adopted.tree_behind else ""
+        return Taken(lost, adopted.without_tree or "", older, adopted.setup_failed)
 
 
 _OLDER_TREE = (

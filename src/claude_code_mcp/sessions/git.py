@@ -237,31 +237,36 @@ class Git:
         settings = [part for setting in (*_CONFIGURED, *overridden) for part in ("-c", setting)]
         argv = [git_program(environment), "--no-pager", *place, *settings, *arguments]
         executables = await asyncio.to_thread(_executables, argv[0]) if alone else ()
-        return await self._run(argv, cwd, environment, stdin, seconds, executables)
+        return await run_in_home(self.home, self.directories, argv, cwd, environment, stdin, seconds, executables)
 
-    async def _run(
-        self,
-        argv: Sequence[str],
-        cwd: str,
-        environment: Mapping[str, str],
-        stdin: bytes,
-        seconds: float,
-        executables: tuple[str, ...],
-    ) -> Reply:
-        if self.home.enclosure is None:
-            options = ChildOptions(limits=self.home.limits, executables=executables)
-            return await run_program(argv, cwd, environment, stdin, seconds, options)
-        mark = new_mark()
-        environment = build_environment(environment, {}, mark)
-        listener = _Listener()
-        scratch = scratch_path(mark)
-        child = ChildProcess(listener, "git", mark=mark, scratch=scratch)
-        session_options = SessionOptions(additional_directories=self.directories)
-        entered = self.home.enclosure.entered(argv, session_options, cwd, (), scratch, environment, connected=False)
-        async with entered as (isolated, _):
-            options = ChildOptions(isolated.descriptors, limits=self.home.limits, removal=isolated.removal)
-            reply = await _finish(child, listener, isolated, "/", stdin, options, seconds)
-        return replace(reply, enclosed=True)
+
+async def run_in_home(
+    home: Home,
+    directories: tuple[str, ...],
+    argv: Sequence[str],
+    cwd: str,
+    environment: Mapping[str, str],
+    stdin: bytes,
+    seconds: float,
+    executables: tuple[str, ...] = (),
+) -> Reply:
+    """Runs a program to its end where the sessions of a home run: in their sandbox, if they have one, with these
+    directories. Without a sandbox it can execute nothing but `executables`, if they are named. Raises as
+    `run_program`."""
+    if home.enclosure is None:
+        options = ChildOptions(limits=home.limits, executables=executables)
+        return await run_program(argv, cwd, environment, stdin, seconds, options)
+    mark = new_mark()
+    environment = build_environment(environment, {}, mark)
+    listener = _Listener()
+    scratch = scratch_path(mark)
+    child = ChildProcess(listener, os.path.basename(argv[0]), mark=mark, scratch=scratch)
+    session_options = SessionOptions(additional_directories=directories)
+    entered = home.enclosure.entered(argv, session_options, cwd, (), scratch, environment, connected=False)
+    async with entered as (isolated, _):
+        options = ChildOptions(isolated.descriptors, limits=home.limits, removal=isolated.removal)
+        reply = await _finish(child, listener, isolated, "/", stdin, options, seconds)
+    return replace(reply, enclosed=True)
 
 
 async def run_program(
@@ -375,11 +380,11 @@ async def _finish(
     except TimeoutError:
         raise ProcessFailed(f"{os.path.basename(command.argv[0])} took more than {seconds:g} s.") from None
     except (OSError, ValueError) as error:
-        raise ProcessFailed(f"git could not be started: {error}") from None
+        raise ProcessFailed(f"{os.path.basename(command.argv[0])} could not be started: {error}") from None
     finally:
         await asyncio.shield(_end(starting, child))
     if listener.too_much:
-        raise ProcessFailed("git printed too much to be read.")
+        raise ProcessFailed(f"{os.path.basename(command.argv[0])} printed too much to be read.")
     return Reply(child.returncode or 0, os.fsdecode(bytes(listener.output)), child.stderr)
 
 
