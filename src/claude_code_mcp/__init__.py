@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from .questions.broker import Channel
     from .service import Service
     from .sessions.acceptance import InterruptResult, PendingTurn
+    from .sessions.background import Observer
     from .sessions.messages import WhenBusy
     from .sessions.session import Session
-    from .sessions.session_access import Observer
 
 __all__ = [
     "Answer",
@@ -67,7 +67,7 @@ _MODULES = {
     "questions.broker": ("Channel",),
     "service": ("Service",),
     "sessions.acceptance": ("InterruptResult", "PendingTurn"),
-    "sessions.session_access": ("Observer",),
+    "sessions.background": ("Observer",),
     "sessions.messages": ("WhenBusy",),
     "sessions.session": ("Session",),
 }

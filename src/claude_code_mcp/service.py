@@ -16,15 +16,15 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from .config import Settings, load_settings, secrets_of, without_settings
 from .errors import PermissionDenied, SessionNotFound
-from .model.events import AuditEvent, AuditKind
-from .model.options import LOCAL, LOCAL_CALLER, Caller, ClientEnvironment, SessionOptions, is_session_id
+from .model.events import AuditEvent, AuditKind, QuestionOpened, QuestionSettled
+from .model.options import LOCAL, LOCAL_CALLER, Caller, SessionOptions, is_session_id
 from .model.paths import config_directory
 from .model.question import Answer, Question
 from .policy.policy import Policy
@@ -34,7 +34,6 @@ from .questions.broker import Broker, put_back
 from .questions.presentation import Redaction
 from .redaction import MARK, Redactor
 from .sessions.acceptance import (
-    Bookkeeper,
     InterruptResult,
     KeyedMessage,
     KeyedMessages,
@@ -44,7 +43,7 @@ from .sessions.acceptance import (
     turn_before,
     was_read,
 )
-from .sessions.background import BackgroundTasks, StartTask
+from .sessions.background import BackgroundTasks, Bookkeeper, Observer, ObserverList, StartTask
 from .sessions.dependencies import ClientEnvironments, HostOf, SessionDeps, SessionReplica, Stores, make_launcher
 from .sessions.homes import Home, Homes, default_directory
 from .sessions.mcp_bridge import McpServerHost
@@ -53,7 +52,7 @@ from .sessions.neighbours import Neighbours
 from .sessions.policy_enforcer import PolicyEnforcer
 from .sessions.registry import SessionListing, SessionRelocation, Sessions
 from .sessions.session import Session
-from .sessions.session_access import CallerPolicy, Observer, ObserverList, SessionAccess
+from .sessions.session_access import CallerPolicy, SessionAccess
 from .sessions.slots import Slots
 from .sessions.stored_sessions import SessionWork, StoredSessions
 from .state.session_records import MessageKeys, owners_below
@@ -107,6 +106,8 @@ class Service:
         self.redaction: Redaction = self._redactor
         """Takes everything out of texts and data that must not leave this process."""
         self._host_of = host_of
+        self.has_hosts = host_of is not None
+        """Whether clients with an environment of their own may have MCP servers of their own."""
         self.hosts = dict(hosts or {})
         self._observers = ObserverList()
         self.observe = self._observers.add
@@ -137,6 +138,8 @@ class Service:
         self._shares = Shares(self.state)
         self.access = SessionAccess(self._shares, policy.groups_of, self.audit)
         """Who may do what with sessions of others."""
+        self.assign = partial(self.access.change_groups, assign=self._homes.assign)
+        """From now on a caller is in these groups, and no others; what it may do changes at once."""
         self._tasks = BackgroundTasks()
         self._keyed = KeyedMessages(MessageKeys(self.state), replicated=replica is not None)
         self.start_task = self._tasks.start
@@ -154,7 +157,8 @@ class Service:
         self._slots = Slots.of(settings)
         start_task = self.start_task
         self.neighbours = Neighbours(self.state, start_task, self._redactor.data)
-        bookkeeper = Bookkeeper(self._enforcer.limits, self.broker, self.neighbours, self._observers, start_task)
+        self.observe(self.neighbours, (QuestionOpened, QuestionSettled), frozenset())
+        bookkeeper = Bookkeeper(self._enforcer.limits, self.broker, self._observers, start_task)
         deps = SessionDeps(
             settings=settings,
             launcher=launcher,
@@ -176,10 +180,12 @@ class Service:
         self._environments = ClientEnvironments(
             deps, self._redactor, self.own_addresses, self._homes, self._host_of, self.hosts
         )
+        self.connected, self.hosted = self._environments.connected, self._environments.hosted
         spares = self._spares if settings.spare_processes is None else settings.spare_processes
         self._sessions = Sessions(deps, lambda: self._environments.all_stores, spares)
         self.spares = self._sessions.spares
-        bookkeeper.sessions, bookkeeper.stores = self._sessions, deps.stores
+        self.access.known = self._sessions.known
+        bookkeeper.sessions, bookkeeper.recorder = self._sessions, deps.stores.recorder
         bookkeeper.moved_elsewhere = self.access.moved
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor)
         self.stored = StoredSessions(
@@ -213,28 +219,6 @@ class Service:
         await self._tasks.close(self.settings.stop_timeout)
         # Last: until then others are told which sessions this server has.
         await self.neighbours.close()
-
-    @property
-    def has_hosts(self) -> bool:
-        """Whether clients with an environment of their own may have MCP servers of their own."""
-        return self._host_of is not None
-
-    def hosted(self, environment: ClientEnvironment) -> contextlib.AbstractAsyncContextManager[McpServerHost | None]:
-        """The MCP servers that the sessions of a client share, there within this context."""
-        return self._environments.of(Caller(LOCAL, environment)).hosted()
-
-    @contextlib.contextmanager
-    def connected(self, environment: ClientEnvironment | None) -> Iterator[None]:
-        """Within this context a client is connected, and its secrets are redacted everywhere; longer, if sessions of
-        its environment run on. A client that is gone loses neither its sessions nor its questions."""
-        # Held by this frame alone: what belongs to an environment lives as long as somebody has it.
-        kept = self._environments.of(Caller(LOCAL, environment))
-        yield
-        del kept
-
-    def assign(self, principal: str, groups: Collection[str]) -> None:
-        """From now on a caller is in these groups, and no others; what it may do changes at once."""
-        self.access.change_groups(principal, groups, self._homes.assign)
 
     async def why_restart_for(self, principal: str) -> str | None:
         """Why a caller who was not there when this began cannot be served before a restart; None if it can."""
@@ -287,7 +271,8 @@ class Service:
                 )
         await self._message_accepted(AuditKind.SESSION_CREATED, session, prompt, caller.principal)
         live = session.process.live
-        if live is not None and not session.options.worktree:  # no other session is like one in a worktree
+        # No other session is like one in a worktree.
+        if self.spares.limit and live is not None and not session.options.worktree:
             self._sessions.spares.prepare_for(session, live.start_settled)
         return PendingTurn(session, message)
 
@@ -335,7 +320,7 @@ class Service:
     ) -> PendingTurn:
         who = caller.principal
         with self._observers.auditing_refusals(who, "send", session_id):
-            caller = self._acting(session_id, caller, Access.ANSWER)
+            caller = self.access.acting(self.current_id(session_id), caller, Access.ANSWER)
             if caller.principal != who:
                 if at_message is not None or (options is not None and options.model_fields_set):
                     raise PermissionDenied(f"Only {caller.principal}, whose session it is, can change how it goes on.")
@@ -354,7 +339,7 @@ class Service:
                 # Before the message is sent, which makes it live.
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
-                records = session.deps.stores.recorder.records
+                records = session.recorder.records
                 # Before the message is sent: this is put back if Claude Code refuses the options.
                 before = await asyncio.to_thread(records.read, session.id) if new else None
                 message = await self._acceptance.deliver(
@@ -374,9 +359,7 @@ class Service:
 
     async def message_state(self, session_id: str, message_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
         """What became of a message that was accepted: queued, taken, dropped or unknown."""
-        caller = self._acting(session_id, caller, Access.WATCH)
-        session = await self._owned(session_id, caller.principal, self._environments.of(caller))
-        return await message_state(session, message_id)
+        return await message_state(await self._used(session_id, caller, Access.WATCH), message_id)
 
     async def fork(
         self,
@@ -418,11 +401,12 @@ class Service:
             await session.saved()
         if self._replica is not None:  # and if the whole machine is lost, the others of its fleet know
             await self._replica.caught_up(session.id)
+        enclosure = session.deps.launcher.home.enclosure
         details = {
             "prompt": prompt,
             "cwd": session.cwd,
             "mode": session.options.permission_mode,
-            "isolation": session.deps.launcher.home.isolation,
+            "isolation": "none" if enclosure is None else enclosure.kind,
             **more,
         }
         if who != session.owner:
@@ -431,17 +415,14 @@ class Service:
 
     async def interrupt(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> InterruptResult:
         """Ends the running turn; the session stays usable. The messages that waited behind it are dropped."""
-        acting = self._acting(session_id, caller, Access.ANSWER)
-        session = await self._owned(session_id, acting.principal, self._environments.of(acting))
+        session = await self._used(session_id, caller, Access.ANSWER)
         await self.neighbours.refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.INTERRUPTED, caller.principal, session_id))
         return InterruptResult(session, await session.interrupt())
 
     async def withdraw(self, session_id: str, message_id: str, *, caller: Caller = LOCAL_CALLER) -> UserMessage | None:
         """Takes a message back that waits behind the running turn; None if it was taken up or does not wait."""
-        caller = self._acting(session_id, caller, Access.ANSWER)
-        session = await self._owned(session_id, caller.principal, self._environments.of(caller))
-        return await session.withdraw(message_id)
+        return await (await self._used(session_id, caller, Access.ANSWER)).withdraw(message_id)
 
     async def cancel(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Session:
         """Ends the session for good, also one of ours that is only on disk. That is on disk when this returns."""
@@ -462,7 +443,7 @@ class Service:
         await self.neighbours.refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.CANCELLED, caller.principal, session_id))
         session.cancel()
-        await session.deps.stores.recorder.save(session)
+        await session.recorder.save(session)
         return session
 
     # -- looking at sessions ----------------------------------------------------------------------------------
@@ -488,11 +469,15 @@ class Service:
 
     async def find(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Session:
         """A session in memory or on disk; one from disk is at rest until it is sent a message."""
-        caller = self._acting(session_id, caller, Access.WATCH)
-        session = await self._owned(session_id, caller.principal, self._environments.of(caller))
+        session = await self._used(session_id, caller, Access.WATCH)
         self._acceptance.learn_secrets(session)
         await session.saved()
         return session
+
+    async def _used(self, session_id: str, caller: Caller, wanted: Access) -> Session:
+        """A session in memory or on disk, of the caller's own or shared with them for this."""
+        acting = self.access.acting(self.current_id(session_id), caller, wanted)
+        return await self._owned(session_id, acting.principal, self._environments.of(acting))
 
     async def _owned(
         self, session_id: str, principal: str, deps: SessionDeps, options: SessionOptions | None = None
@@ -505,9 +490,6 @@ class Service:
         if session.owner != principal:
             raise self._observers.foreign_session(session_id, principal)
         return session
-
-    def _acting(self, session_id: str, caller: Caller, wanted: Access) -> Caller:
-        return self.access.acting(self.current_id(session_id), caller, wanted)
 
     def current_id(self, session_id: str) -> str:
         """The id under which a session in memory goes on, which is another one after it was cleared."""
@@ -540,14 +522,19 @@ class Service:
         faster; PermissionDenied for an allowance that takes a person or, beyond what was asked, the owner, and for a
         changed input or a mode that the policy refuses, which leaves the question open."""
         session = self.session(session_id, principal=principal, wanted=Access.ANSWER)
-        client = self.answers_as(session_id, principal, client)
+        client = self.access.answers_as(session_id, principal, client)
         with self._observers.auditing_refusals(principal, "respond", session_id):
             self.access.check_answer(session.id, principal, answer)
         # Nothing is awaited from this look to the answer: the question stays the one that was judged.
         question = next((question for question in session.questions if question.id == question_id), None)
-        if question is not None and answer.allow and not person:
+        # Of both: an agent allows neither what the sessions of its person ask, nor what is shared with that person.
+        if question is not None and answer.allow and not person and self.needs_person(session_id, principal):
             with self._observers.auditing_refusals(principal, "respond", session_id):
-                self._check_without_person(session.owner, principal)
+                raise PermissionDenied(
+                    "The operator's policy lets only a person allow this: in a form of the MCP client, in the console, "
+                    "in the terminal interface, or with `claude-code-mcp answer` at a terminal. It can be denied here.",
+                    field="decision",
+                )
         if question is not None and answer.updated_input is not None:
             shown = self._redactor.data(question.tool_input)
             updated = put_back(answer.updated_input, shown, question.tool_input, MARK)
@@ -560,29 +547,10 @@ class Service:
         self.broker.answer(session.id, question_id, answer, by, client)
         return session
 
-    def _check_without_person(self, owner: str, principal: str) -> None:
-        # Both: an agent allows neither what the sessions of its person ask, nor what somebody shares with that person.
-        if self._enforcer.needs_person(owner, principal):
-            raise PermissionDenied(
-                "The operator's policy lets only a person allow this: in a form of the MCP client, in the console, in "
-                "the terminal interface, or with `claude-code-mcp answer` at a terminal. It can be denied here.",
-                field="decision",
-            )
-
     def needs_person(self, session_id: str, principal: str) -> bool:
         """Whether only a person may allow what a session asks that this principal uses."""
         session = self._sessions.known(session_id)
         return self._enforcer.needs_person(principal if session is None else session.owner, principal)
-
-    def may_answer(self, session_id: str, principal: str) -> bool:
-        """Whether a principal may answer what is asked under this id, unless it is a session of somebody else."""
-        session = self._sessions.known(session_id)
-        return session is None or self.access.may(session.id, session.owner, principal, Access.ANSWER)
-
-    def answers_as(self, session_id: str, principal: str, client: str) -> str:
-        """How an answer is told that comes from this client: with the name of a person whose session it is not."""
-        session = self._sessions.known(session_id)
-        return client if session is None or session.owner == principal else ", ".join(filter(None, (principal, client)))
 
     def policy_for(self, caller: Caller) -> CallerPolicy:
         """What the policy lets a caller do."""

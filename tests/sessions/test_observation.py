@@ -4,7 +4,7 @@ import pytest
 
 from claude_code_mcp.errors import LimitReached, SessionNotFound
 from claude_code_mcp.model.events import AuditEvent, AuditKind, Event, Noise
-from claude_code_mcp.sessions.session_access import ObserverList
+from claude_code_mcp.sessions.background import ObserverList
 
 
 class Listening:

@@ -113,8 +113,8 @@ async def test_what_somebody_has_shared_and_has_of_others_ends_with_them(tmp_pat
     assert sorted(taken_back) == [SESSION, OTHER], "what they have open ends"
     assert here.shared_with("bob") == []
     assert here.owner_for(SESSION, "cyd", Access.ANSWER) == "ann"
-    assert [share.grantee for share in here.of(SESSION)] == ["cyd", "group:bob"]
-    assert here.of(OTHER) == []
+    assert [share.grantee for share in here.sharing(SESSION, "ann").shares] == ["cyd", "group:bob"]
+    assert here.sharing(OTHER, "bob").rows is None
     assert here.owner_for(OTHER, "eve", Access.WATCH) is None
 
 
@@ -130,11 +130,12 @@ async def test_the_shares_of_a_removed_person_count_no_more_even_if_that_cannot_
         await here.end_shares_of("bob")
     assert taken_back == [OTHER]
     await here.share(SESSION, "ann", "cyd", Access.WATCH)  # which reads everything again
-    assert here.of(OTHER) == []
+    assert here.sharing(OTHER, "bob").rows is None
     await here.end_shares_of("bob")
     elsewhere = access_in(tmp_path, Policy())
     await elsewhere.refresh()
-    assert [elsewhere.of(session) == [] for session in (OTHER, SESSION)] == [True, False]
+    assert elsewhere.sharing(OTHER, "bob").rows is None
+    assert elsewhere.sharing(SESSION, "ann").rows is not None
 
 
 def _disk_full(*_: object, **__: object) -> None:

@@ -144,7 +144,7 @@ def large(kind: type[Event]) -> Event:
     events: list[Event] = [
         Message({"type": "user", "uuid": "u", "message": text}, size=len(text)),
         Output(text, "tool", size=len(text)),
-        TurnStarted(1, "m", text),
+        TurnStarted(1, "m", text, size=len(text)),
         TurnEnded(1, Outcome(OutcomeCode.COMPLETED, result=text)),
         QuestionOpened(question),
     ]

@@ -8,7 +8,7 @@ that this version has no name for pass through as `Message` with their raw conte
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from .outcome import Outcome, State, Usage
 from .question import Question, Resolution
@@ -23,12 +23,14 @@ _IDENTIFYING = ("type", "subtype", "uuid", "session_id")
 class Event:
     """The common part of all events. `size` is roughly the number of bytes that it carries."""
 
+    kept_in_part: ClassVar[bool] = False
+    """Whether a log keeps what `kept` returns in the place of the event, whatever its size."""
     seq: int = 0
     at: float = 0.0
     size: int = 0
 
     def kept(self) -> "Event":
-        """The event as a log keeps it, whatever its size; most kinds are kept as they are."""
+        """What a log keeps of an event that is `kept_in_part`."""
         return self
 
     def shortened(self) -> "Event":
@@ -101,6 +103,7 @@ class QuestionOpened(Event):
     closed one no more is needed.
     """
 
+    kept_in_part: ClassVar[bool] = True
     question: Question
 
     def __post_init__(self) -> None:
@@ -114,6 +117,7 @@ class QuestionOpened(Event):
 class QuestionSettled(Event):
     """A question was answered, expired or was withdrawn. The log keeps which it was, the decision and who made it."""
 
+    kept_in_part: ClassVar[bool] = True
     question: Question
     resolution: Resolution
 
@@ -139,12 +143,9 @@ class TurnStarted(Event):
     message_id: str
     prompt: str
 
-    def __post_init__(self) -> None:
-        self.size = len(self.prompt)
-
     def shortened(self) -> "TurnStarted":
         prompt = cut(self.prompt, _LONGEST_TEXT)
-        return TurnStarted(self.number, self.message_id, prompt, seq=self.seq, at=self.at)
+        return TurnStarted(self.number, self.message_id, prompt, seq=self.seq, at=self.at, size=len(prompt))
 
 
 @dataclass(slots=True)

@@ -359,7 +359,7 @@ class Dialogs:
     def may_answer(self, session_id: str) -> bool:
         """Whether the person at this client may answer the questions of a session, which is shared with them for that
         if it is not theirs; questions of no session are whose they were asked for."""
-        return self._service.may_answer(session_id, self._principal)
+        return self._service.access.may_answer(session_id, self._principal)
 
     def all_shown(self, session_id: str) -> bool:
         """Whether every open question of the session, and there is one, has an open dialog: then a waiting call leaves
@@ -426,7 +426,7 @@ class Dialogs:
                 # Not only by what the form offers: a client can send anything.
                 self._service.access.check_answer(session_id, self._principal, answer)
                 reply = as_offered(question, shown, answer)
-                client = self._service.answers_as(session_id, self._principal, self.client)
+                client = self._service.access.answers_as(session_id, self._principal, self.client)
                 self._service.broker.answer(session_id, question_id, reply, self.name, client)
         except (InvalidArgument, PermissionDenied) as error:
             log.info("the answer to %s does not fit: %s", question_id, error.message)

@@ -1,4 +1,4 @@
-"""A message from its acceptance to its outcome, and what follows from events: records first, then observers.
+"""A message from its acceptance to its outcome.
 
 `MessageAcceptance` is what is checked before a session is given a message, and what is undone if it then refuses.
 `PendingTurn` and `InterruptResult` are what callers hold of an accepted message and of an interruption.
@@ -8,8 +8,6 @@ once. That holds within this server in any case, and over restarts and between s
 written: a key is pending there before the message is given to its session, and accepted before the sender is answered.
 A server that dies in between leaves a pending key; whoever sends the message again looks for it in the transcript first
 (`Accepting` is told that it is `orphaned`).
-
-Written down of events are a session's record, an owner's spending and a change of a session's id.
 """
 
 import asyncio
@@ -21,43 +19,23 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from ..errors import ClaudeCodeError, InvalidArgument, SessionBusy, UpstreamUnavailable
-from ..model.events import (
-    AuditEvent,
-    AuditKind,
-    BudgetWarned,
-    Event,
-    QuestionOpened,
-    QuestionSettled,
-    Spent,
-    StateChanged,
-    TurnEnded,
-    TurnStarted,
-)
-from ..model.options import LOCAL, Image
-from ..model.outcome import BUSY, Outcome, OutcomeCode, State, Usage
+from ..errors import InvalidArgument, SessionBusy, UpstreamUnavailable
+from ..model.options import Image
+from ..model.outcome import Outcome, OutcomeCode
 from ..model.tool_names import PREFIX
-from ..questions.broker import Broker
 from ..redaction import Redactor
 from ..state.session_records import LONGEST_KEY, KeyName, KeyState, MessageKeys, SessionRecord, TakenKey
-from ..state.spending import BudgetWarning
-from .background import StartTask
-from .dependencies import SessionDeps, Stores
+from .dependencies import SessionDeps
 from .launcher import needs_confirmation
 from .mcp_bridge import expand_prompt, usable_servers
 from .messages import UserMessage, WhenBusy, allowed_path, read_images
-from .neighbours import Neighbours
-from .policy_enforcer import PrincipalLimits
 from .registry import Sessions
 from .session import Session
-from .session_access import ObserverList
 from .session_loader import messages_in_transcript
 
 log = logging.getLogger(__name__)
 
 _ACCEPTED_BEFORE = "The message was accepted before; what came of it is in the conversation."
-_LEFT_OVER_DELAY = 5.0
-"""Seconds after the start of a server in which everybody who observes it has come."""
 _KEPT = 2000
 """Accepted keys that are known without the database."""
 
@@ -180,11 +158,11 @@ class MessageAcceptance:
         # that is killed in between leaves a turn that was cut short.
         session.first_prompt, session.beginning = prompt, True
         try:
-            await session.deps.stores.recorder.save(session)
+            await session.recorder.save(session)
             yield
         except BaseException:
             if not session.turns or self._sessions.known(session.id) is None:
-                await asyncio.shield(session.deps.stores.recorder.remove(session.id))
+                await asyncio.shield(session.recorder.remove(session.id))
             raise
 
     async def deliver(
@@ -248,7 +226,7 @@ class MessageAcceptance:
             if new:
                 # In this order: as long as the session is in memory, its events have records written.
                 await self._sessions.drop(session)
-                await session.deps.stores.recorder.put_back(session.id, before)
+                await session.recorder.put_back(session.id, before)
             raise refusal
 
 
@@ -334,7 +312,7 @@ class KeyedMessages:
             self._known.popitem(last=False)
         await self._quietly(self._keys.accept, name, session_id)
         if self._replicated:
-            turn.session.deps.stores.recorder.changed(turn.session)
+            turn.session.recorder.changed(turn.session)
         return turn
 
     async def _take(self, name: KeyName, digest: str) -> TakenKey:
@@ -397,111 +375,3 @@ def digest_of(parts: Sequence[str]) -> str:
         whole.update(len(data).to_bytes(8, "big"))
         whole.update(data)
     return whole.hexdigest()
-
-
-# -- what follows from events ------------------------------------------------------------------------------------------
-
-
-class Bookkeeper:
-    """What follows from every event: what is to be written down and what other servers are told, then the observers.
-    Starts the writing; `RecordWriter.saved` waits for it."""
-
-    sessions: Sessions
-    stores: Stores
-    """Those of sessions that are not in memory any more."""
-    moved_elsewhere: Callable[[str, str], None]
-    """Called when a session goes on under another id; it may block on the disk."""
-
-    def __init__(
-        self,
-        limits: PrincipalLimits,
-        broker: Broker,
-        neighbours: Neighbours,
-        observers: ObserverList,
-        start_task: StartTask,
-    ) -> None:
-        """`sessions`, `stores` and `moved_elsewhere` are set before the first event: they come after this."""
-        self._limits = limits
-        self._broker = broker
-        self._neighbours = neighbours
-        self._observers = observers
-        self._start_task = start_task
-
-    def on_event(self, session_id: str, owner: str, event: Event) -> None:
-        """Called for every event, fragments of text excepted."""
-        changes_record = False
-        match event:
-            case StateChanged():
-                changes_record = event.state is State.CANCELLED
-                # In memory at once, so that the next message can have it; other servers learn of it a moment later.
-                if event.state not in BUSY and self._limits.spending.release(session_id):
-                    self._start_task(asyncio.to_thread(self._limits.spending.write_reservation, owner, session_id))
-            case TurnStarted():
-                changes_record = True
-            case TurnEnded():
-                changes_record = True
-                self._count(session_id, owner, event.outcome.usage)
-            case Spent():
-                changes_record = True
-                self._count(session_id, owner, event.usage)
-            case QuestionOpened():
-                self._neighbours.question_opened(session_id, event.question, event.at)
-            case QuestionSettled():
-                self._neighbours.question_closed(event.question)
-        session = self.sessions.known(session_id) if changes_record else None
-        if session is not None:
-            session.deps.stores.recorder.changed(session)
-        self._observers.event(session_id, owner, event)
-
-    def _count(self, session_id: str, owner: str, usage: Usage) -> None:
-        """Counts a cost towards the owner's budgets: in memory at once, on disk in the background. That of people and
-        programs with a name is written down in any case, for the operator's bill."""
-        self._limits.use_tokens(owner, usage)
-        usd = usage.cost_usd
-        if usd > 0 and (owner != LOCAL or self._limits.counts(owner)):
-            self._limits.spending.note(owner, usd, session_id)
-            writing = self._start_task(self._write_cost(session_id, owner, usd))
-            session = self.sessions.known(session_id)
-            if session is not None:
-                # Who reports the turn waits for this: the warning belongs into the report of the turn that made it due.
-                session.deps.stores.recorder.saved_with(session_id, writing)
-
-    async def _write_cost(self, session_id: str, owner: str, usd: float) -> None:
-        """Writes a cost, and says which budgets warn because of it. In the audit trail also if the session is gone."""
-        for warning in await asyncio.to_thread(self._limits.write_cost, owner, usd, session_id):
-            session = self.sessions.known(session_id)
-            if session is not None:
-                session.log.append(BudgetWarned(warning.line, size=len(warning.line)))
-            await self._announce(warning, session_id)
-
-    async def announce_left_over(self) -> None:
-        """Says the warnings that servers which have ended did not come to say, a moment after the start: whoever tells
-        people is there by then."""
-        await asyncio.sleep(_LEFT_OVER_DELAY)
-        try:
-            for warning in await asyncio.to_thread(self._limits.spending.take_unannounced):
-                await self._announce(warning, None)
-        except OSError as error:  # the next server says them
-            log.warning("what was left to say of budgets cannot be read: %s", error)
-
-    async def _announce(self, warning: BudgetWarning, session_id: str | None) -> None:
-        # First: a server that is killed in between leaves it to the next one.
-        self._observers.act(AuditEvent(AuditKind.BUDGET_WARNED, warning.principal, session_id, warning.fields))
-        await asyncio.to_thread(self._limits.spending.note_announced, warning)
-
-    def on_moved(self, old: str, new: str) -> None:
-        """A session goes on under another id. This is on disk when it returns, before anybody learns the new id."""
-        # First: what follows looks the session up by its new id.
-        self.sessions.moved(old, new)
-        self._broker.moved(old, new)
-        spending = self._limits.spending
-        if (owner := spending.moved(old, new)) is not None:
-            for session_id in (old, new):
-                self._start_task(asyncio.to_thread(spending.write_reservation, owner, session_id))
-        session = self.sessions.known(new)
-        records = (session.deps.stores if session is not None else self.stores).recorder.records
-        try:
-            records.move(old, session.record() if session is not None else None, new)
-            self.moved_elsewhere(old, new)
-        except (OSError, ClaudeCodeError) as error:
-            log.error("that session %s goes on as %s could not be written down: %s", old, new, error)

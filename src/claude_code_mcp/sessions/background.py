@@ -1,4 +1,5 @@
-"""Work beside the calls: tasks that belong to the service, threads for the disk, and the writer of session records.
+"""Work beside the calls: tasks that belong to the service, threads for the disk, the writer of session records, and
+what follows from every event: records first, then observers.
 
 A transcript can be large, and a session's own commands can make it so. The threads of the event loop are few and do
 everything: what reads transcripts has its own instead, one set for each configuration directory of the CLI. Of several
@@ -9,6 +10,9 @@ one task per session takes its record as it is *now* and writes that. So writes 
 other, and many changes in a row cost one write. A caller that waits for `saved` is safe from a server that is killed.
 The disk itself is waited for a moment after the session came to rest, or when the service closes: that may take longer
 than a short turn, and Claude Code, which writes to the same disk, would wait as well.
+
+Written down of events (`Bookkeeper`) are a session's record, an owner's spending and a change of a session's id.
+Observers must not block; one that raises is logged and does not keep the others from being told.
 """
 
 import asyncio
@@ -16,15 +20,22 @@ import contextvars
 import itertools
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from ..errors import ProcessFailed
-from ..model.outcome import Outcome
+from ..errors import ClaudeCodeError, LimitReached, PermissionDenied, ProcessFailed, SessionNotFound
+from ..model.events import AuditEvent, AuditKind, BudgetWarned, Event, Spent, StateChanged, TurnEnded, TurnStarted
+from ..model.options import LOCAL
+from ..model.outcome import BUSY, Outcome, State, Usage
+from ..questions.broker import Broker
 from ..state.session_records import LONGEST_RESULT, SessionRecord, SessionRecords
+from ..state.spending import BudgetWarning
+from ..store.event_log import EventLog
+from .policy_enforcer import PrincipalLimits
 
 log = logging.getLogger(__name__)
 
@@ -300,3 +311,186 @@ def _encodable(text: str) -> str:
 
 def _size(value: object) -> int:
     return len(json.dumps(value, default=str))
+
+
+# -- observers ---------------------------------------------------------------------------------------------------------
+
+
+class Observer(Protocol):
+    """Watches a service. The methods must not block; if one raises, that is logged and nobody else is affected."""
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        """Something happened in a session. Fragments of text are left out."""
+
+    def act(self, act: AuditEvent) -> None:
+        """Somebody did something that belongs in an audit trail."""
+
+
+class ObserverList:
+    """Calls the observers in the order in which they were added, each with what it wants to hear of."""
+
+    def __init__(self) -> None:
+        self._observers: tuple[tuple[Observer, tuple[type[Event], ...], Container[AuditKind]], ...] = ()
+
+    def add(
+        self,
+        observer: Observer,
+        events: tuple[type[Event], ...] = (Event,),
+        acts: Container[AuditKind] = frozenset(AuditKind),
+    ) -> None:
+        """From now on the observer hears of every event and every audited act, or of these kinds."""
+        self._observers = (*self._observers, (observer, events, acts))
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        for observer, events, _ in self._observers:
+            if isinstance(event, events):
+                try:
+                    observer.event(session_id, owner, event)
+                except Exception:
+                    log.exception("an observer failed")
+
+    def act(self, act: AuditEvent) -> None:
+        for observer, _, acts in self._observers:
+            if act.kind in acts:
+                try:
+                    observer.act(act)
+                except Exception:
+                    log.exception("an observer failed")
+
+    @contextmanager
+    def auditing_refusals(self, principal: str, what: str, session_id: str | None = None) -> Iterator[None]:
+        """Reports a refusal of the policy or of a limit that is raised within, and lets it pass."""
+        try:
+            yield
+        except (PermissionDenied, LimitReached) as error:
+            details = {"what": what, "code": error.code, "reason": error.message, "field": error.data.get("field")}
+            self.act(AuditEvent(AuditKind.REFUSED, principal, session_id, details))
+            raise
+
+    def foreign_session(self, session_id: str, principal: str) -> SessionNotFound:
+        """Reports that a caller named somebody else's session. The error does not differ from that for a session
+        which does not exist: a caller cannot find out which ids are in use."""
+        details = {"what": "use", "code": SessionNotFound.code, "reason": "somebody else's session"}
+        self.act(AuditEvent(AuditKind.REFUSED, principal, session_id, details))
+        return SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+
+
+# -- what follows from events ------------------------------------------------------------------------------------------
+
+
+_LEFT_OVER_DELAY = 5.0
+"""Seconds after the start of a server in which everybody who observes it has come."""
+
+
+class BookedSession(Recorded, Protocol):
+    """A session, as far as what follows from its events goes."""
+
+    log: EventLog
+    recorder: RecordWriter
+
+
+class BookedSessions(Protocol):
+    """The sessions in memory."""
+
+    def known(self, session_id: str) -> BookedSession | None: ...
+
+    def moved(self, old: str, new: str) -> None: ...
+
+
+class Bookkeeper:
+    """What follows from every event: what is to be written down, then the observers. Starts the writing;
+    `RecordWriter.saved` waits for it."""
+
+    sessions: BookedSessions
+    recorder: RecordWriter
+    """That of sessions that are not in memory any more."""
+    moved_elsewhere: Callable[[str, str], None]
+    """Called when a session goes on under another id; it may block on the disk."""
+
+    def __init__(
+        self,
+        limits: PrincipalLimits,
+        broker: Broker,
+        observers: ObserverList,
+        start_task: StartTask,
+    ) -> None:
+        """`sessions`, `recorder` and `moved_elsewhere` are set before the first event: they come after this."""
+        self._limits = limits
+        self._broker = broker
+        self._observers = observers
+        self._start_task = start_task
+
+    def on_event(self, session_id: str, owner: str, event: Event) -> None:
+        """Called for every event, fragments of text excepted."""
+        changes_record = False
+        match event:
+            case StateChanged():
+                changes_record = event.state is State.CANCELLED
+                # In memory at once, so that the next message can have it; other servers learn of it a moment later.
+                if event.state not in BUSY and self._limits.spending.release(session_id):
+                    self._start_task(asyncio.to_thread(self._limits.spending.write_reservation, owner, session_id))
+            case TurnStarted():
+                changes_record = True
+            case TurnEnded():
+                changes_record = True
+                self._count(session_id, owner, event.outcome.usage)
+            case Spent():
+                changes_record = True
+                self._count(session_id, owner, event.usage)
+        session = self.sessions.known(session_id) if changes_record else None
+        if session is not None:
+            session.recorder.changed(session)
+        self._observers.event(session_id, owner, event)
+
+    def _count(self, session_id: str, owner: str, usage: Usage) -> None:
+        """Counts a cost towards the owner's budgets: in memory at once, on disk in the background. That of people and
+        programs with a name is written down in any case, for the operator's bill."""
+        self._limits.use_tokens(owner, usage)
+        usd = usage.cost_usd
+        if usd > 0 and (owner != LOCAL or self._limits.counts(owner)):
+            self._limits.spending.note(owner, usd, session_id)
+            writing = self._start_task(self._write_cost(session_id, owner, usd))
+            session = self.sessions.known(session_id)
+            if session is not None:
+                # Who reports the turn waits for this: the warning belongs into the report of the turn that made it due.
+                session.recorder.saved_with(session_id, writing)
+
+    async def _write_cost(self, session_id: str, owner: str, usd: float) -> None:
+        """Writes a cost, and says which budgets warn because of it. In the audit trail also if the session is gone."""
+        for warning in await asyncio.to_thread(self._limits.write_cost, owner, usd, session_id):
+            session = self.sessions.known(session_id)
+            if session is not None:
+                session.log.append(BudgetWarned(warning.line, size=len(warning.line)))
+            await self._announce(warning, session_id)
+
+    async def announce_left_over(self) -> None:
+        """Says the warnings that servers which have ended did not come to say, a moment after the start: whoever tells
+        people is there by then."""
+        await asyncio.sleep(_LEFT_OVER_DELAY)
+        try:
+            for warning in await asyncio.to_thread(self._limits.spending.take_unannounced):
+                await self._announce(warning, None)
+        except OSError as error:  # the next server says them
+            log.warning("what was left to say of budgets cannot be read: %s", error)
+
+    async def _announce(self, warning: BudgetWarning, session_id: str | None) -> None:
+        # First: a server that is killed in between leaves it to the next one.
+        self._observers.act(AuditEvent(AuditKind.BUDGET_WARNED, warning.principal, session_id, warning.fields))
+        await asyncio.to_thread(self._limits.spending.note_announced, warning)
+
+    def on_moved(self, old: str, new: str) -> None:
+        """A session goes on under another id. This is on disk when it returns, before anybody learns the new id."""
+        # First: what follows looks the session up by its new id.
+        self.sessions.moved(old, new)
+        self._broker.moved(old, new)
+        spending = self._limits.spending
+        if (owner := spending.moved(old, new)) is not None:
+            for session_id in (old, new):
+                self._start_task(asyncio.to_thread(spending.write_reservation, owner, session_id))
+        session = self.sessions.known(new)
+        records = (session or self).recorder.records
+        try:
+            records.move(old, session.record() if session is not None else None, new)
+            self.moved_elsewhere(old, new)
+        except (OSError, ClaudeCodeError) as error:
+            log.error("that session %s goes on as %s could not be written down: %s", old, new, error)

@@ -21,7 +21,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from weakref import WeakValueDictionary
 from ..claude.protocol import Frame, Other, Raw
 from ..config import Settings, client_settings, without_settings
 from ..model.events import Event
-from ..model.options import Caller, ClientEnvironment
+from ..model.options import LOCAL, Caller, ClientEnvironment
 from ..private_files import entries_at, is_absence
 from ..processes.environment import for_nested_servers, significant
 from ..questions.broker import Broker
@@ -283,7 +283,7 @@ class ClientEnvironments:
     def of(self, caller: Caller) -> SessionDeps:
         """What the sessions of a caller use. PermissionDenied if they must run in a sandbox and there can be none."""
         principal, client = caller.principal, caller.environment
-        is_plain = self._homes.is_plain(principal) and principal not in self._hosts
+        is_plain = principal not in self._hosts and (self._homes.all_plain or self._homes.is_plain(principal))
         if client is None and is_plain:
             return self._own
         variables = self._own.launcher.environment if client is None else client.variables
@@ -295,6 +295,19 @@ class ClientEnvironments:
         if known is None:
             known = self._known[place] = self._make(principal, client)
         return known
+
+    def hosted(self, client: ClientEnvironment) -> AbstractAsyncContextManager[McpServerHost | None]:
+        """The MCP servers that the sessions of a client share, there within this context."""
+        return self.of(Caller(LOCAL, client)).hosted()
+
+    @contextmanager
+    def connected(self, client: ClientEnvironment | None) -> Iterator[None]:
+        """Within this context a client is connected, and its secrets are redacted everywhere; longer, if sessions of
+        its environment run on. A client that is gone loses neither its sessions nor its questions."""
+        # Held by this frame alone: what belongs to an environment lives as long as somebody has it.
+        kept = self.of(Caller(LOCAL, client))
+        yield
+        del kept
 
     def _make(self, principal: str, client: ClientEnvironment | None) -> SessionDeps:
         own, settings, hosted = self._own, self._own.settings, self._own.hosted

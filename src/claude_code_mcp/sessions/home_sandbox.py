@@ -236,6 +236,11 @@ class HomeSandbox:
         """Whether a session there may read what this real path leads to, beside what belongs to the system."""
         return any(_is_below(path, wanted.path) for wanted in self._wanted(options, cwd))
 
+    @property
+    def kind(self) -> str:
+        """`sandbox` or `container`, as audit lines have it."""
+        return "container" if self.profile.isolation == "container" else "sandbox"
+
     @asynccontextmanager
     async def entered(
         self,

@@ -117,13 +117,6 @@ class Home:
         used = {} if network is None else network.secrets()
         return {**self.environment, **self.enclosure.credentials, **used}
 
-    @property
-    def isolation(self) -> str:
-        """`sandbox`, `container` or `none`."""
-        if self.enclosure is None:
-            return "none"
-        return "container" if self.enclosure.profile.isolation == "container" else "sandbox"
-
     def make(self) -> None:
         """Has everything in place for a process. OSError if that cannot be done. Blocks on the disk."""
         if not self.own:
@@ -165,6 +158,10 @@ class Homes:
         self._no_container: dict[str, str | None] = {}
         """By image, why there can be no container of it."""
         self._groups: tuple[GroupParent, ...] = ()
+        self.all_plain = not self.separate and all(
+            profile.isolation == "none" and profile.resources == _UNLIMITED for profile in policy.profiles
+        )
+        """Whether `is_plain` is true of whoever comes: callers may get into other groups, the policy stays as it is."""
 
     @property
     def separate(self) -> bool:

@@ -101,15 +101,18 @@ class FrameReceiver(Protocol):
 def launch_of(owner: LaunchOwner, deps: SessionDeps, servers: Sequence[str]) -> Launch:
     """What a process of this owner is started with now, as the policy is now; `servers` are those of the hub that it
     gets."""
-    granted = deps.enforcer.suggestions(owner.owner, owner.cwd, list(owner.grants))
+    options, rules = owner.options, {}
+    if owner.grants:
+        granted = deps.enforcer.admission(owner.owner).suggestions(owner.grants, owner.cwd)
+        options, rules = with_grants(options, granted), granted_rules(granted)
     return Launch(
-        with_grants(owner.options, granted),
+        options,
         owner.cwd,
         owner.owner,
         deps.launcher.environment_key,
         budget=owner.process_budget,
         bridged={name: {"type": "sdk", "name": name} for name in servers} or None,
-        rules=granted_rules(granted),
+        rules=rules,
         hooks=deps.enforcer.hooks(owner.owner),
         variables=deps.enforcer.variables(owner.owner, deps.launcher.environment),
         mirrored=deps.replica is not None and owner.options.persist,

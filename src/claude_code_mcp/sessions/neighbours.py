@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import SessionBusy, StateUnavailable
+from ..model.events import AuditEvent, Event, QuestionOpened, QuestionSettled
 from ..model.question import Question
 from ..state.database import Database
 from ..state.session_holders import Holder, Leases, SessionHolders
@@ -44,7 +45,8 @@ class RunElsewhere(Protocol):
 
 
 class Neighbours:
-    """What this server tells others and asks of them. `start_task` runs work that belongs to the service."""
+    """What this server tells others and asks of them; an observer of its questions. `start_task` runs work that belongs
+    to the service."""
 
     def __init__(
         self,
@@ -72,23 +74,28 @@ class Neighbours:
         """The process is gone, and with it the lease."""
         self._in_background(self._holders.withdraw, token)
 
-    def question_opened(self, session_id: str, question: Question, asked_at: float) -> None:
+    def event(self, session_id: str, owner: str, event: Event) -> None:
         """Others show which questions are open here; one that is answered at once, by a rule or a person, is not told.
         The person who is asked comes first."""
 
-        def announce() -> None:
+        def announce(question: Question, asked_at: float) -> None:
             del self._unannounced[question.id]
             line = str(self._redact(question.description))
             self._in_background(self._holders.question_opened, session_id, question.id, line, asked_at)
 
-        self._unannounced[question.id] = asyncio.get_running_loop().call_later(_ANNOUNCE_AFTER, announce)
+        match event:
+            case QuestionOpened(question=question, at=at):
+                announcing = asyncio.get_running_loop().call_later(_ANNOUNCE_AFTER, announce, question, at)
+                self._unannounced[question.id] = announcing
+            case QuestionSettled(question=question):
+                timer = self._unannounced.pop(question.id, None)
+                if timer is not None:
+                    timer.cancel()
+                else:
+                    self._in_background(self._holders.question_closed, question.id)
 
-    def question_closed(self, question: Question) -> None:
-        timer = self._unannounced.pop(question.id, None)
-        if timer is not None:
-            timer.cancel()
-        else:
-            self._in_background(self._holders.question_closed, question.id)
+    def act(self, act: AuditEvent) -> None:
+        """Acts are of no concern to other servers."""
 
     def _in_background(self, step: Callable[..., None], *arguments: object) -> None:
         self._start_task(self._quietly(step, *arguments))

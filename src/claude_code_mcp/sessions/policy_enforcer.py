@@ -333,10 +333,6 @@ class PolicyEnforcer:
         """Whether the profile of one of them lets only a person allow what sessions ask."""
         return any(self._policy.profile(principal).answers == "person" for principal in principals)
 
-    def suggestions(self, principal: str, cwd: str, offered: object) -> list[Mapping[str, Any]]:
-        """Those of the CLI's permission updates that "allow for this session" may grant."""
-        return self.admission(principal).suggestions(offered if isinstance(offered, list) else [], cwd)
-
     def hooks(self, principal: str) -> dict[str, Any] | None:
         """The hooks for `initialize`: where the policy denies anything, Claude Code must show us every call, also those
         that it would not ask about."""
@@ -380,7 +376,7 @@ class PolicyEnforcer:
     ) -> bool:
         """Whether a session may call an MCP tool with nobody asked where the rules would have somebody asked: because
         its options say so, because a person has granted it, or because it bypasses permissions."""
-        granted = self.suggestions(principal, cwd, list(grants))
+        granted = self.admission(principal).suggestions(grants, cwd)
         options, rules = with_grants(options, granted), granted_rules(granted)
         # Before the bypass: what was denied for this session stays denied in every mode.
         if any(names_tool(rule, tool) for rule in (*options.disallowed_tools, *rules.get("deny", ()))):

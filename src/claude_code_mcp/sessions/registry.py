@@ -106,9 +106,9 @@ class Sessions:
             return session
         session.notices = option_notices(options)
         check_debug_file(session.options, session.cwd)
-        spare = await self.spares.reserve(session)
+        spare = await self.spares.reserve(session) if self.spares.limit else None
         if spare is not None:
-            session.begin_with(spare)
+            session.id, session.spare = spare.id, spare
         return session
 
     async def _in_worktree(self, asked: Session) -> Session:
@@ -191,7 +191,7 @@ class Sessions:
         # Our own writes first: until they are on disk, the record is older than what is in memory.
         await session.saved()
         try:
-            record = await asyncio.to_thread(session.deps.stores.recorder.records.read, session.id)
+            record = await asyncio.to_thread(session.recorder.records.read, session.id)
         except RecordUnreadable:
             # An error says nothing about who has gone on with it.
             return False

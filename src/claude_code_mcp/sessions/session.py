@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -64,6 +64,8 @@ class SessionView:
         self.deps = deps
         """What it uses in the environment that its next process runs in. Only what belongs to a client's environment
         and directory ever changes: its files stay where they are."""
+        self.recorder = deps.stores.recorder
+        """Writes its record, to the same place whatever environment it runs in."""
         kept = settings.event_buffer_size, settings.event_buffer_bytes
         self.log = EventLog(*kept, lambda event: self.deps.notice(self.id, self.owner, event))
         self.events: EventReader = self.log
@@ -190,11 +192,11 @@ class SessionView:
 
     @property
     def not_recorded(self) -> str | None:
-        return self.deps.stores.recorder.failure(self.id)
+        return self.recorder.failure(self.id)
 
     async def saved(self) -> None:
         """Waits until its record is up to date; a caller may then tell others what the session came to."""
-        await self.deps.stores.recorder.saved(self.id)
+        await self.recorder.saved(self.id)
 
     @property
     def queued_messages(self) -> list[UserMessage]:
@@ -228,8 +230,9 @@ class Session(SessionView):
         """Permission updates that were allowed for the whole session; every new process is given them."""
         self._origin = origin
         self._new = new
-        self._spare: Spare | None = None
-        """A process that is ready for its first message, until that comes."""
+        self.spare: Spare | None = None
+        """A process that is ready for its first message, until that comes. The session has its id, from before anybody
+        knows of either."""
         self._released = False
         self._unrecorded = Usage()
         """What the transcript says was used and the record did not know; counted for the owner's day when the session
@@ -244,6 +247,8 @@ class Session(SessionView):
             self._state, self._stall_timer, self.activity, self.costs, self._messages, self._questions, self.process
         )
         self._turns = TurnRunner(self, deps, parts)
+        self.interrupt = self._turns.interrupt
+        """Ends the running turn and keeps the session; returns the messages behind it that were dropped."""
         self.withdraw = self._turns.withdraw
         """Takes a message back that no turn has taken up yet; None if it is too late."""
         self.frames = FrameRouter(
@@ -345,16 +350,6 @@ class Session(SessionView):
         if self.process.live is not None:
             await self.process.live.start_settled()
 
-    async def interrupt(
-        self, code: OutcomeCode = OutcomeCode.INTERRUPTED, *, drop_queued: bool = True
-    ) -> Sequence[UserMessage]:
-        """Ends the running turn and keeps the session; returns the messages behind it that were dropped.
-
-        Messages that the turn has not taken up are dropped with it, or else run next. Nothing happens when no turn
-        is running.
-        """
-        return await self._turns.interrupt(code, drop_queued=drop_queued)
-
     def _adopt_environment(self, sender: SessionDeps) -> None:
         """From the next process on, runs in the environment of a client that sends a message; a process at rest in a
         different one is closed for that. One at work, one that cannot be resumed and one that runs something in the
@@ -431,7 +426,7 @@ class Session(SessionView):
         news = [update for update in updates if update not in self.grants]
         if news:
             self.grants = (*self.grants, *news)
-            self.deps.stores.recorder.changed(self)
+            self.recorder.changed(self)
 
     def revoke_mode(self) -> None:
         """Forgets a mode that was granted, because a newer one is set."""
@@ -442,7 +437,7 @@ class Session(SessionView):
         if mode is not None or self.options.permission_mode == "plan":
             self.options = self.options.model_copy(update={"permission_mode": mode or "default"})
             self.revoke_mode()
-            self.deps.stores.recorder.changed(self)
+            self.recorder.changed(self)
 
     async def reconfigure(self, change: Mapping[str, Any]) -> None:
         """Goes on with another model or mode, which the policy must admit: at once in the process that runs, and in all
@@ -464,19 +459,14 @@ class Session(SessionView):
                 self.revoke_mode()
             self.options = options
         # Outside of the lock: the next message need not wait for the disk.
-        await self.deps.stores.recorder.save(self)
+        await self.recorder.save(self)
 
     # -- the process and its conversation ---------------------------------------------------------------------
-
-    def begin_with(self, spare: Spare) -> None:
-        """Takes the id of a spare process, to begin in it. Only before anybody knows of the session."""
-        self.id = spare.id
-        self._spare = spare
 
     def _new_process(self, at_message: str | None) -> LiveProcess:
         # From here on others may know of it: whatever becomes of this process, the next one looks.
         new, self._new = self._new, False
-        spare, self._spare = self._spare, None
+        spare, self.spare = self.spare, None
         taken = spare.hand_over(self, self._turns, self.frames) if spare is not None else None
         if taken is not None:
             return taken
@@ -591,7 +581,7 @@ class Session(SessionView):
     async def _catch_up(self) -> None:
         """Takes over what another server has recorded of it meanwhile; RecordUnreadable if that cannot be known."""
         await self.saved()
-        record = await asyncio.to_thread(self.deps.stores.recorder.records.read, self.id)
+        record = await asyncio.to_thread(self.recorder.records.read, self.id)
         if record is not None and record.revision > self.revision:
             self._adopt(record)
             if record.cancelled:

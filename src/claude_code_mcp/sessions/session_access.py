@@ -1,4 +1,4 @@
-"""Who may do what beside running sessions of their own, and who hears of it: the one place for every interface.
+"""Who may do what beside running sessions of their own: the one place for every interface.
 
 A session is its owner's alone. The owner may share it with a person or a group, to be watched, or to be answered and
 written to as well, and takes that back at any time. Whoever a session is shared with acts in the place of its owner:
@@ -8,8 +8,7 @@ and allowing something for all that follows: they allow what is asked, once.
 
 For everybody else a session that is not shared with them does not exist.
 
-`CallerPolicy` is what the operator's policy lets one caller do beside that. Observers must not block; one that raises
-is logged and does not keep the others from being told.
+`CallerPolicy` is what the operator's policy lets one caller do beside that.
 """
 
 import asyncio
@@ -20,12 +19,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..errors import InvalidArgument, LimitReached, PermissionDenied, SessionNotFound
-from ..model.events import AuditEvent, AuditKind, Event
+from ..errors import InvalidArgument, LimitReached, PermissionDenied
+from ..model.events import AuditEvent, AuditKind
 from ..model.options import Caller, is_reserved
 from ..model.question import Answer, Question, Scope
 from ..state.shares import GROUP, Access, Share, Shares
 from ..state.spending import Budget
+from .background import ObserverList
 from .dependencies import ClientEnvironments
 from .policy_enforcer import PolicyEnforcer
 
@@ -57,8 +57,14 @@ class SessionSharing:
         return [{"with": share.grantee, "access": str(share.access)} for share in self.shares] or None
 
 
+class OwnedSession(Protocol):
+    id: str
+    owner: str
+
+
 class SessionAccess:
-    """The shares of one service, and what follows from them."""
+    """The shares of one service, and what follows from them. For a session in memory that is the principal's own, no
+    share is looked for."""
 
     def __init__(
         self, shares: Shares, groups_of: Callable[[str], Collection[str]], audit: Callable[[AuditEvent], None]
@@ -66,6 +72,8 @@ class SessionAccess:
         self._shares = shares
         self._groups_of = groups_of
         self._audit = audit
+        self.known: Callable[[str], OwnedSession | None] = lambda _: None
+        """Finds a session in memory, also by an id that it had before."""
         self._on_taken_back: list[OnTakenBack] = []
         self._on_moved: list[OnMoved] = []
         self._borrowing: ContextVar[Callable[[str], None] | None] = ContextVar("borrowing", default=None)
@@ -103,8 +111,21 @@ class SessionAccess:
         share = self._shares.found(session_id, self._names_of(principal))
         return share is not None and share.owner == owner and share.access.covers(wanted)
 
+    def may_answer(self, session_id: str, principal: str) -> bool:
+        """Whether a principal may answer what is asked under this id, unless it is a session of somebody else."""
+        session = self.known(session_id)
+        return session is None or self.may(session.id, session.owner, principal, Access.ANSWER)
+
+    def answers_as(self, session_id: str, principal: str, client: str) -> str:
+        """How an answer is told that comes from this client: with the name of a person whose session it is not."""
+        session = self.known(session_id)
+        return client if session is None or session.owner == principal else ", ".join(filter(None, (principal, client)))
+
     def _lender(self, session_id: str, principal: str) -> str | None:
         """Whose session it is that is shared with a principal; None if it is their own, or not shared with them."""
+        session = self.known(session_id)
+        if session is not None and session.owner == principal:
+            return None
         share = self._shares.found(session_id, self._names_of(principal))
         return share.owner if share is not None and share.owner != principal else None
 
@@ -136,16 +157,13 @@ class SessionAccess:
         """By the id of each session that is shared with a principal, whose it is."""
         return {share.session_id: share.owner for share in self.shared_with(principal)}
 
-    def of(self, session_id: str) -> list[Share]:
-        """With whom a session is shared."""
-        return sorted(self._shares.of(session_id), key=lambda share: share.grantee)
-
     def sharing(self, session_id: str, principal: str) -> SessionSharing:
         """What a principal who may watch a session is told of whose it is and who else may."""
         share = self._shares.found(session_id, self._names_of(principal))
         owner = principal if share is None else share.owner
-        shares = tuple(share for share in self.of(session_id) if share.owner == owner)
-        return SessionSharing(None if owner == principal else owner, shares)
+        shares = [share for share in self._shares.of(session_id) if share.owner == owner]
+        in_order = tuple(sorted(shares, key=lambda share: share.grantee))
+        return SessionSharing(None if owner == principal else owner, in_order)
 
     def _names_of(self, principal: str) -> set[str]:
         return {principal, *(f"{GROUP}{group}" for group in self._groups_of(principal))}
@@ -239,68 +257,6 @@ def unshared_with_person(share: Share) -> AuditEvent:
     """The end of a share because the operator has removed its owner, or whom it was with."""
     details = {"with": share.grantee, "owner": share.owner, "why": "removed"}
     return AuditEvent(AuditKind.SESSION_UNSHARED, "operator", share.session_id, details)
-
-
-# -- observers ---------------------------------------------------------------------------------------------------------
-
-
-class Observer(Protocol):
-    """Watches a service. The methods must not block; if one raises, that is logged and nobody else is affected."""
-
-    def event(self, session_id: str, owner: str, event: Event) -> None:
-        """Something happened in a session. Fragments of text are left out."""
-
-    def act(self, act: AuditEvent) -> None:
-        """Somebody did something that belongs in an audit trail."""
-
-
-class ObserverList:
-    """Calls the observers in the order in which they were added, each with what it wants to hear of."""
-
-    def __init__(self) -> None:
-        self._observers: tuple[tuple[Observer, tuple[type[Event], ...], Container[AuditKind]], ...] = ()
-
-    def add(
-        self,
-        observer: Observer,
-        events: tuple[type[Event], ...] = (Event,),
-        acts: Container[AuditKind] = frozenset(AuditKind),
-    ) -> None:
-        """From now on the observer hears of every event and every audited act, or of these kinds."""
-        self._observers = (*self._observers, (observer, events, acts))
-
-    def event(self, session_id: str, owner: str, event: Event) -> None:
-        for observer, events, _ in self._observers:
-            if isinstance(event, events):
-                try:
-                    observer.event(session_id, owner, event)
-                except Exception:
-                    log.exception("an observer failed")
-
-    def act(self, act: AuditEvent) -> None:
-        for observer, _, acts in self._observers:
-            if act.kind in acts:
-                try:
-                    observer.act(act)
-                except Exception:
-                    log.exception("an observer failed")
-
-    @contextlib.contextmanager
-    def auditing_refusals(self, principal: str, what: str, session_id: str | None = None) -> Iterator[None]:
-        """Reports a refusal of the policy or of a limit that is raised within, and lets it pass."""
-        try:
-            yield
-        except (PermissionDenied, LimitReached) as error:
-            details = {"what": what, "code": error.code, "reason": error.message, "field": error.data.get("field")}
-            self.act(AuditEvent(AuditKind.REFUSED, principal, session_id, details))
-            raise
-
-    def foreign_session(self, session_id: str, principal: str) -> SessionNotFound:
-        """Reports that a caller named somebody else's session. The error does not differ from that for a session
-        which does not exist: a caller cannot find out which ids are in use."""
-        details = {"what": "use", "code": SessionNotFound.code, "reason": "somebody else's session"}
-        self.act(AuditEvent(AuditKind.REFUSED, principal, session_id, details))
-        return SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
 
 
 # -- what the policy lets a caller do --------------------------------------------------------------------------------

@@ -245,8 +245,10 @@ class SessionQuestions:
         request, session = frame.request, self._session
         tool_use_id = request.get("tool_use_id")
         tool = str(request.get("tool_name"))
+        offered = request.get("permission_suggestions")
+        admission = self._enforcer.admission(session.owner)
         is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
-        modes, mode_after = self._enforcer.admission(session.owner).modes_after_plan() if is_plan else ((), None)
+        modes, mode_after = admission.modes_after_plan() if is_plan else ((), None)
         question = self._broker.open(
             session.id,
             tool,
@@ -254,7 +256,7 @@ class SessionQuestions:
             lambda question, resolution, body: self._settled(frame.id, question, resolution, body),
             cwd=session.cwd,
             tool_use_id=tool_use_id,
-            suggestions=self._enforcer.suggestions(session.owner, session.cwd, request.get("permission_suggestions")),
+            suggestions=admission.suggestions(offered, session.cwd) if isinstance(offered, list) else (),
             reason=request.get("decision_reason"),
             blocked_path=request.get("blocked_path"),
             change=change,

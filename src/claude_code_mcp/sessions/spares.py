@@ -222,7 +222,8 @@ class Spares:
     """At most `limit` spares, none older than `max_age` seconds."""
 
     def __init__(self, limit: int, max_age: float, start_task: StartTask) -> None:
-        self._limit = limit
+        self.limit = limit
+        """How many are kept ready; with 0, nobody need be asked for one."""
         self._max_age = max_age
         self._start_task = start_task
         self._started: list[Spare] = []
@@ -284,7 +285,7 @@ class Spares:
     def prepare_for(self, session: SparedSession, started: Callable[[], Awaitable[bool]]) -> None:
         """Has a spare started for the next session like this one, when this one has started; `started` waits for that
         and returns whether its process ran hooks at its start."""
-        if self._limit and not self._closed and (self._filling is None or self._filling.done()):
+        if not self._closed and (self._filling is None or self._filling.done()):
             self._filling = self._start_task(self._fill(Spare(session), started))
 
     async def _fill(self, spare: Spare, started: Callable[[], Awaitable[bool]]) -> None:
@@ -297,9 +298,9 @@ class Spares:
         # None is being started beside this one, so that what is not usable has ended.
         for other in [other for other in self._ready if other.key == key and not other.usable]:
             self._end(other)
-        if sum(other.key == key for other in self._ready) >= self._limit:
+        if sum(other.key == key for other in self._ready) >= self.limit:
             return
-        while len(self._ready) >= self._limit:
+        while len(self._ready) >= self.limit:
             self._end(self._ready[0])
         # Nothing is awaited from here until the spare is in the list: one that `close` does not see would live on.
         if not spare.deps.slots.has_room or self._closed:

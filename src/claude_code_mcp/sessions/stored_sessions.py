@@ -19,17 +19,18 @@ from ..errors import InvalidArgument, PermissionDenied, ProcessFailed
 from ..model.events import AuditEvent, AuditKind
 from ..model.options import LOCAL, LOCAL_CALLER, Caller, Image, Worktree, is_session_id
 from ..state.documents import Mark
-from ..state.shares import Access, Share
+from ..state.shares import Access
 from ..store.catalogue import Entry
 from ..store.conversation import Item
 from ..store.cost_table import Costs, Grouping
 from ..store.transcript_export import Detail
 from ..store.transcript_reader import Checkpoint, Extent, read_checkpoints
+from .background import ObserverList
 from .dependencies import ClientEnvironments, Stores
 from .git import Git
 from .registry import Sessions
 from .session import Session
-from .session_access import ObserverList, SessionAccess, SessionSharing
+from .session_access import SessionAccess, SessionSharing
 from .session_library import ExportFormat, ReadPage, StoredConversation, TextHit
 from .session_questions import file_text
 from .worktree_changes import Unsaved, WorktreeChanges, WorktreePlan
@@ -243,13 +244,8 @@ class StoredSessions:
             own_id, _ = await self._locate(session_id, caller, own=True)
             return await self._access.take_back(own_id, caller.principal, grantee)
 
-    async def shares(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> list[Share]:
-        """With whom a session is shared; whoever may watch it may know."""
-        own_id, _ = await self._locate(session_id, caller)
-        return self._access.of(own_id)
-
     async def sharing(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> SessionSharing:
-        """The same, with whose it is if it is not the caller's."""
+        """With whom a session is shared, and whose it is if it is not the caller's; whoever may watch it may know."""
         own_id, _ = await self._locate(session_id, caller)
         return self._access.sharing(own_id, caller.principal)
 

@@ -155,7 +155,7 @@ class TurnRunner:
         timeout = message.timeout if message is not None else self._session.options.turn_timeout
         if timeout is not None:
             turn.timer = asyncio.get_running_loop().call_later(timeout, self._time_out, turn)
-        self._session.log.append(TurnStarted(turn.number, message_id, prompt))
+        self._session.log.append(TurnStarted(turn.number, message_id, prompt, size=len(prompt)))
         self._state.move(State.RUNNING if self._process.ready else State.STARTING)
         self._stall_timer.start()
         return turn
@@ -355,8 +355,11 @@ class TurnRunner:
 
     # -- interruption -----------------------------------------------------------------------------------------
 
-    async def interrupt(self, code: OutcomeCode, *, drop_queued: bool) -> Sequence[UserMessage]:
-        """Ends the running turn with this code; returns the messages behind it that were dropped, oldest first.
+    async def interrupt(
+        self, code: OutcomeCode = OutcomeCode.INTERRUPTED, *, drop_queued: bool = True
+    ) -> Sequence[UserMessage]:
+        """Ends the running turn with this code and keeps the session; returns the messages behind it that were dropped,
+        oldest first.
 
         With `drop_queued` the messages that the turn has not taken up are dropped, else they run next. Nothing happens
         without a turn; a second interruption waits for the end like the first, whose code stands.

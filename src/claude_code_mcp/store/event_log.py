@@ -148,7 +148,7 @@ class EventLog:
         )
 
     def _keep(self, event: Event) -> None:
-        kept = event.kept()
+        kept = event.kept() if event.kept_in_part else event
         if kept.size > self._large:
             kept = kept.shortened()
         self._entries.append(kept)

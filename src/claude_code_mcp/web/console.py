@@ -198,7 +198,7 @@ class Console:
         # The page that is open from now on shows what is asked, in its list at least.
         for session in self._service.sessions(principal=user.principal):
             # Whoever only watches a session is not the one whose time to answer begins.
-            if self._service.may_answer(session.id, user.principal):
+            if self._service.access.may_answer(session.id, user.principal):
                 self._service.broker.seen(*(question.id for question in session.questions))
         return response
 

@@ -357,7 +357,7 @@ class SharingRoutes:
         return await self._answer(session_id, user)
 
     async def _answer(self, session_id: str, user: WebUser) -> Response:
-        shares = await self._service.stored.shares(session_id, caller=user.caller)
+        shares = (await self._service.stored.sharing(session_id, caller=user.caller)).shares
         rows = [{"with": share.grantee, "access": str(share.access), "since": iso(share.at)} for share in shares]
         return answer({"owner": shares[0].owner if shares else user.principal, "shares": rows})
 
