@@ -25,6 +25,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from ..model.question import AskPerson
+from ..model.tool_names import SKILLS
 from .config_entry import ServerConfig
 from .streams import JsonObject, send_unchecked, writable_params
 from .tools import trim_description, trim_tools
@@ -408,6 +409,20 @@ class UpstreamClient:
     async def prompts(self) -> list[types.Prompt]:
         return [] if self.capabilities.prompts is None else await self._list("prompts")
 
+    async def skills(self) -> list[JsonObject]:
+        """The entries of `skills/list` that name a skill, as the server gave them; asked for anew each time, since no
+        server tells when they change."""
+        items: list[JsonObject] = []
+        params: JsonObject = {}
+        for _ in range(_MAX_PAGES if SKILLS in (self.capabilities.extensions or {}) else 0):
+            page = await self.request("skills/list", params)
+            listed = page.get("skills")
+            items += [each for each in listed if is_skill(each)] if isinstance(listed, list) else []
+            params = {"cursor": page.get("nextCursor")}
+            if not isinstance(params["cursor"], str):
+                break
+        return items
+
     async def _list(self, kind: str) -> list[Any]:
         method, attribute = LISTS[kind]
         async with self._fetching[kind]:  # callers at the same time share one answer
@@ -430,6 +445,14 @@ class UpstreamClient:
             if self._version[kind] == version:  # otherwise it was forgotten while it was fetched
                 self._lists[kind] = items
             return items
+
+
+def is_skill(entry: object) -> bool:
+    """Whether an entry names a skill by the address of its `SKILL.md`, and says what files it has."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("frontmatter"), dict):
+        return False
+    files = entry.get("resources")
+    return str(entry.get("uri")).endswith("/SKILL.md") and (files == "dynamic" or isinstance(files, list))
 
 
 def _for_next_hop(params: JsonObject) -> JsonObject:

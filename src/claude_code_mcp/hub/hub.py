@@ -145,8 +145,8 @@ class Hub(HubServers):
         caller: str = "",
         directory: str | None = None,
     ) -> dict[str, list[Any]]:
-        """The `tools`, `resources`, `templates` or `prompts` of all servers, or of one, by server: those of the
-        caller's own connection where it has one. A server that is not connected in time, or fails, is left out; its
+        """The `tools`, `resources`, `templates`, `prompts` or `skills` of all servers, or of one, by server: those of
+        the caller's own connection where it has one. A server that is not connected in time, or fails, is left out; its
         attempt goes on."""
         lists: dict[str, list[Any]] = {}
 
@@ -237,7 +237,7 @@ class Hub(HubServers):
         return await (await self._client(server)).templates()
 
     async def read(self, server: str, uri: str) -> types.ReadResourceResult:
-        result = await self._request(server, "resources/read", {"uri": uri})
+        result = await self.request(server, "resources/read", {"uri": uri})
         return types.ReadResourceResult.model_validate(result)
 
     async def prompts(self, server: str) -> list[types.Prompt]:
@@ -245,7 +245,7 @@ class Hub(HubServers):
 
     async def prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> types.GetPromptResult:
         params = {"name": name, "arguments": dict(arguments or {})}
-        return types.GetPromptResult.model_validate(await self._request(server, "prompts/get", params))
+        return types.GetPromptResult.model_validate(await self.request(server, "prompts/get", params))
 
     async def expand_prompt(
         self, server: str, prompt: str, arguments: Sequence[str], *, caller: str = "", directory: str | None = None
@@ -265,9 +265,10 @@ class Hub(HubServers):
 
     async def complete(self, server: str, params: JsonObject) -> types.CompleteResult:
         """Completes an argument of a prompt or of a template's address; `params` are those of `completion/complete`."""
-        return types.CompleteResult.model_validate(await self._request(server, "completion/complete", params))
+        return types.CompleteResult.model_validate(await self.request(server, "completion/complete", params))
 
-    async def _request(self, server: str, method: str, params: JsonObject) -> JsonObject:
+    async def request(self, server: str, method: str, params: JsonObject) -> JsonObject:
+        """Sends a request of any method to a server, and returns its result unchanged."""
         with closing(self._find(server).route()) as route:
             return await route.request(method, params)
 

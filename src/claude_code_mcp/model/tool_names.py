@@ -19,6 +19,8 @@ _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_-]")
 _DIGITS = 8
 
 
+SKILLS = "io.modelcontextprotocol/skills"
+"""The extension of servers that have skills (SEP-2640)."""
 UPDATED = "updated "
 """What watchers of a server are told begins with this where a resource has changed; its address follows."""
 

@@ -21,13 +21,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args
 
 import mcp_types as types
+from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from ..config import Settings
 from ..errors import ClaudeCodeError
 from ..model.events import LIST_CHANGES
 from ..model.options import Caller
-from ..model.tool_names import UPDATED
+from ..model.tool_names import SKILLS, UPDATED
 from ..service import Service
 from ..store.cost_table import Grouping
 from .changes import LISTS, Changes, FollowedKey, SessionChanges, Subscriptions
@@ -328,6 +329,10 @@ _MOST_FOLLOWED = 1000
 """Resources that one connection may subscribe to."""
 
 
+_UNCACHED = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+"""For results that depend on the caller, and of whose changes no server tells."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asker:
     """Who asks, and what their client's hub has, if that is offered."""
@@ -430,6 +435,25 @@ class Contents:
         if asker.hub is None:
             raise unknown(uri)
         return await asker.hub.read(asker.caller.principal, uri)
+
+    # -- skills of the hub's servers ----------------------------------------------------------------------------
+
+    def register_skills(self, server: Server[Any]) -> None:
+        """Offers the skills of the hub's servers (SEP-2640) on a server of the SDK."""
+        server.extensions[SKILLS] = {}
+        server.add_request_handler("skills/list", types.PaginatedRequestParams, self._list_skills)
+        server.add_request_handler("skills/get", types.ReadResourceRequestParams, self._skill)
+
+    async def _list_skills(self, context: Context, _: types.PaginatedRequestParams | None) -> dict[str, Any]:
+        asker = self._asker(context)
+        skills = await asker.hub.skills(asker.caller.principal) if asker.hub is not None else []
+        return {"skills": skills, **_UNCACHED}
+
+    async def _skill(self, context: Context, params: types.ReadResourceRequestParams) -> dict[str, Any]:
+        asker = self._asker(context)
+        if asker.hub is None:
+            raise unknown(str(params.uri))
+        return {"skill": await asker.hub.skill(asker.caller.principal, str(params.uri)), **_UNCACHED}
 
     # -- following ----------------------------------------------------------------------------------------------
 

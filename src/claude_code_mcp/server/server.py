@@ -172,6 +172,7 @@ class McpServer:
         server.tools_change = self._offers_hub_tools
         if self._offers_hub_tools:
             server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self._set_log_level)
+            self._contents.register_skills(server)
         self._tasks.register(server)
         if self._offers_sessions:
             server.extensions[base.EXTENSION] = {}

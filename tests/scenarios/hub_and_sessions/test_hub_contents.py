@@ -1,11 +1,17 @@
 """What the hub's servers have besides tools, offered to clients: resources, prompts, completions, changes."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import mcp_types as types
 import pytest
-from mcp import MCPError
+from mcp import Client, MCPError
+from mcp.server.lowlevel import Server
+from pydantic import TypeAdapter
+
+from claude_code_mcp.model.tool_names import SKILLS
+from tests.hub.remote import RemoteServer, http_server
 
 from .conftest import LEGACY, MODERN, Caller, Person, Rig, StartCaller, StartRig, program, rules, text_of, until
 
@@ -33,6 +39,70 @@ async def test_resources_prompts_and_completions_come_through(
     reference = types.PromptReference(type="ref/prompt", name="mcp__x__greet")
     completed = await client.complete(reference, {"name": "who", "value": "A"})
     assert completed.completion.values == ["Ada"]
+
+
+def skill(name: str) -> dict[str, Any]:
+    files = [{"uri": f"skill://{name}/{file}", "digest": f"sha256:{0:064}", "size": 1} for file in ("SKILL.md", "a")]
+    return {"uri": files[0]["uri"], "frontmatter": {"name": name, "description": name}, "resources": files}
+
+
+class SkilledServer(RemoteServer):
+    """A server of 2026-07-28 with skills: in two pages one that others list too, one of its own, and what is no entry;
+    and one that it does not list."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.own = name
+        self.server = Server(name, version="1", on_read_resource=self._read)
+        self.server.extensions[SKILLS] = {}
+        self.server.add_request_handler("skills/list", types.PaginatedRequestParams, self._skills)
+        self.server.add_request_handler("skills/get", types.ReadResourceRequestParams, self._skill)
+
+    async def _read(self, _: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        return types.ReadResourceResult(
+            contents=[types.TextResourceContents(uri=params.uri, text=f"{self.own} has it")]
+        )
+
+    async def _skills(self, _: Any, params: types.PaginatedRequestParams) -> dict[str, Any]:
+        more = {"nextCursor": "more"} if params.cursor is None else {}
+        skills = [skill("common"), {"uri": "skill://broken/SKILL.md"}] if more else [skill(self.own)]
+        return {"resultType": "complete", "ttlMs": 0, "cacheScope": "public", "skills": skills, **more}
+
+    async def _skill(self, _: Any, params: types.ReadResourceRequestParams) -> dict[str, Any]:
+        name = str(params.uri).split("/")[2]
+        if name not in (self.own, f"{self.own}-unlisted"):
+            raise MCPError(types.INVALID_PARAMS, "Unknown skill")
+        return {"resultType": "complete", "ttlMs": 0, "cacheScope": "public", "skill": skill(name)}
+
+
+async def test_skills_of_servers_are_passed_on_with_their_files(start_rig: StartRig, connect: StartCaller) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        urls = {name: await stack.enter_async_context(http_server(SkilledServer(name))) for name in ("x", "y", "z")}
+        servers = {name: {"type": "http", "url": url} for name, url in urls.items()}
+        policy = rules('allow = ["mcp__x", "mcp__y"]\ndeny = ["mcp__z"]')
+        rig: Rig = await start_rig(servers, policy, toolsets="hub-tools")
+        client: Client = (await connect(rig, MODERN)).client
+        assert SKILLS in (await ask(client, "server/discover"))["capabilities"]["extensions"]
+        listed = await ask(client, "skills/list")
+        # Of one address the first counts, and what is no entry of a skill is left out.
+        assert [skill["frontmatter"]["name"] for skill in listed["skills"]] == ["common", "x", "y"]
+        assert (listed["resultType"], listed["cacheScope"]) == ("complete", "private")
+        assert (await ask(client, "skills/get", uri="skill://y/SKILL.md"))["skill"] == skill("y")
+        # A skill that no server lists is asked for, and its files are read where it was found.
+        assert (await ask(client, "skills/get", uri="skill://y-unlisted/SKILL.md"))["skill"] == skill("y-unlisted")
+        for uri in ("skill://y/a", "skill://y-unlisted/a"):
+            (content,) = (await client.read_resource(uri)).contents
+            assert isinstance(content, types.TextResourceContents)
+            assert content.text == "y has it"
+        for uri in ("skill://nobody/SKILL.md", "skill://z/SKILL.md"):
+            with pytest.raises(MCPError, match="Unknown skill"):
+                await ask(client, "skills/get", uri=uri)
+
+
+async def ask(client: Client, method: str, **params: Any) -> Any:
+    """A request of a method that the SDK does not know."""
+    request = types.Request[dict[str, Any], str](method=method, params=params)
+    return await client.session.send_request(request, TypeAdapter(Any))
 
 
 async def test_what_nobody_has_is_refused(start_rig: StartRig, connect: StartCaller) -> None:

@@ -1,10 +1,12 @@
-"""What the hub's servers have besides tools, as this server's own: resources, prompts and completions.
+"""What the hub's servers have besides tools, as this server's own: resources, prompts, completions and skills.
 
 Prompts are called `mcp__server__prompt`, like tools. Resources keep their addresses; of two servers with the same one,
-the first counts. A server that the policy denies as a whole is left out of everything.
+the first counts, and so it is with skills (SEP-2640), whose files are resources: an address that a skill itself names
+must stay what it is. A server that the policy denies as a whole is left out of everything.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -14,10 +16,14 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ValidationError
 
 from ...errors import ClaudeCodeError
+from ...hub.client_session import is_skill
 from ...hub.hub import Hub
-from ...model.tool_names import ToolNames, plain_name
+from ...hub.streams import JsonObject
+from ...model.tool_names import SKILLS, ToolNames, plain_name
 from ...service import Service
 from .hub_proxy import rule_on_call
+
+log = logging.getLogger(__name__)
 
 _LIST_TIMEOUT = 5.0
 """Seconds that a server has to connect before what there is is listed without it."""
@@ -28,6 +34,8 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _ANY = "resources"
 """Stands for anything that a server offers, where the policy is asked about the whole server."""
+_ABSENT = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, -32002})
+"""With these a server says that it has no such skill; the last is what older ones say of resources."""
 
 
 @dataclass(slots=True)
@@ -37,6 +45,8 @@ class _Index:
     prompts: dict[str, tuple[str, str]] = field(default_factory=dict)
     resources: dict[str, str] = field(default_factory=dict)
     templates: dict[str, str] = field(default_factory=dict)
+    skills: dict[str, str] = field(default_factory=dict)
+    """By the address of the directory, with a slash at its end."""
 
 
 class HubContents:
@@ -77,6 +87,20 @@ class HubContents:
             prompts=[prompt.model_copy(update={"name": names.name(*pair)}) for pair, prompt in listed.items()]
         )
 
+    async def skills(self, principal: str) -> list[JsonObject]:
+        """The entries of all skills that servers list."""
+        found: dict[str, JsonObject] = {}
+        for server, listed in await self._listed("skills", principal):
+            for skill in listed:
+                if found.setdefault(skill["uri"], skill) is skill:
+                    self._note_skill(server, skill)
+                else:
+                    log.info("a skill of %s is left out: another server has %s", server, skill["uri"][:200])
+        return [self._service.redaction.data(skill) for skill in found.values()]
+
+    def _note_skill(self, server: str, skill: JsonObject) -> None:
+        self._index.skills[skill["uri"].removesuffix("SKILL.md")] = server
+
     async def _listed(self, kind: str, principal: str) -> list[tuple[str, list[Any]]]:
         lists = await self._hub.lists(kind, _LIST_TIMEOUT)
         return [(server, items) for server, items in lists.items() if self._may_use(principal, server)]
@@ -103,6 +127,35 @@ class HubContents:
             server = await self._server_of(principal, params.ref.uri)
         return await self._answered(self._hub.complete(server, asked))
 
+    async def skill(self, principal: str, uri: str) -> JsonObject:
+        """The entry of one skill. One that no server lists is asked for at each server that has skills at all."""
+        if self._find_server(uri) is None:
+            await self.skills(principal)
+        known = self._find_server(uri)
+        failed: MCPError | None = None
+        for server in [known] if known is not None else self._servers_with_skills():
+            if not self._may_use(principal, server):
+                continue
+            try:
+                answer = await self._answered(self._hub.request(server, "skills/get", {"uri": uri}))
+            except MCPError as error:
+                # A server that cannot say is no server without the skill; another one may have it.
+                failed = failed if error.code in _ABSENT else error
+                continue
+            entry: JsonObject = answer.get("skill") or {}
+            if is_skill(entry) and entry["uri"] == uri:
+                self._note_skill(server, entry)
+                clean: JsonObject = self._service.redaction.data(entry)
+                return clean
+        raise failed or MCPError(types.INVALID_PARAMS, f"Unknown skill: {uri[:200]}", {"uri": uri[:200]})
+
+    def _servers_with_skills(self) -> list[str]:
+        return [
+            status.name
+            for status in self._hub.status()
+            if SKILLS in ((status.capabilities or {}).get("extensions") or {})
+        ]
+
     async def _find_prompt(self, principal: str, name: str) -> tuple[str, str]:
         if name not in self._index.prompts:
             await self.prompts(principal)
@@ -114,7 +167,7 @@ class HubContents:
     async def _server_of(self, principal: str, uri: str) -> str:
         """The server that has listed the address, or else the one whose template begins most like it."""
         if self._find_server(uri) is None:
-            await asyncio.gather(self.resources(principal), self.templates(principal))
+            await asyncio.gather(self.resources(principal), self.templates(principal), self.skills(principal))
         server = self._find_server(uri)
         if server is None or not self._may_use(principal, server):
             raise MCPError(types.INVALID_PARAMS, f"Unknown resource: {uri[:200]}", {"uri": uri[:200]})
@@ -125,6 +178,7 @@ class HubContents:
         if known is not None:
             return known
         beginnings = {template.partition("{")[0]: server for template, server in self._index.templates.items()}
+        beginnings |= self._index.skills
         fitting = [beginning for beginning in beginnings if uri.startswith(beginning)]
         return beginnings[max(fitting, key=len)] if fitting else None
 
