@@ -87,12 +87,12 @@ web:  ## build the web console and the MCP App into the package; needs Node
 	build/web/node_modules/.bin/tsc -p web
 	node web/build.mjs src/claude_code_mcp build/web
 
-# Podman or Docker, whichever is there.
+# Podman or Docker, whichever is there. Podman's own format of images has no health check.
 ENGINE ?= $(shell command -v podman || echo docker)
 
 image: setup  ## a container image of this checkout, claude-code-mcp; needs Podman or Docker
 	rm -rf dist && $(BIN)/python -m hatchling build -t wheel -d dist
-	$(ENGINE) build -f deploy/container/Containerfile -t claude-code-mcp .
+	$(ENGINE) build $(if $(findstring podman,$(ENGINE)),--format docker) -f deploy/container/Containerfile -t claude-code-mcp .
 
 bundle:  ## dist/claude-code-mcp.mcpb, which desktop clients install with a click; needs Node
 	rm -rf build/bundle dist/claude-code-mcp.mcpb && mkdir -p build/bundle dist

@@ -1,7 +1,7 @@
 """A token that is bound to a key is worth nothing without it, and bearer tokens go on working."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,13 +49,15 @@ class Clock:
 class Server:
     """A server at which one token is good, and whoever may use it is let in."""
 
-    def __init__(self, key: str | None, subject: str = "user-1", times: int = 1, **how: Any) -> None:
+    def __init__(
+        self, key: str | None, subject: str = "user-1", times: int = 1, scopes: Sequence[str] = ("read",), **how: Any
+    ) -> None:
         """`times` is how often a request asks who its caller is."""
         self.proofs = TokenProofs(RESOURCE, **{"clock": Clock(), **how})
         self._grant = Grant("ann", subject, int(START) + 600, (), frozenset(), 0.0, key)
         self._times = times
         app = Starlette(routes=[Route("/mcp", self._answer, methods=["GET", "POST"])])
-        auth = {"issuer_url": "https://id.example.org", "resource_server_url": RESOURCE, "required_scopes": ["read"]}
+        auth = {"issuer_url": "https://id.example.org", "resource_server_url": RESOURCE, "required_scopes": [*scopes]}
         self.proofs.serve(app, AuthSettings.model_validate({**auth, "validate_token_resource": False}))
         self._http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://10.0.0.7:8765")
 
@@ -245,6 +247,7 @@ async def test_the_metadata_says_which_proofs_are_taken() -> None:
     assert metadata["authorization_servers"] == ["https://id.example.org"]
     assert metadata["scopes_supported"] == ["read"]
     assert "dpop_bound_access_tokens_required" not in metadata
+    assert "scopes_supported" not in await Server(None, scopes=()).metadata()
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,8 @@ class TokenProofs:
         metadata = ProtectedResourceMetadata(
             resource=auth.resource_server_url,
             authorization_servers=[auth.issuer_url],
-            scopes_supported=auth.required_scopes,
+            # Left out if there are none: with an empty list clients ask for an empty scope, which providers refuse.
+            scopes_supported=auth.required_scopes or None,
             dpop_signing_alg_values_supported=[*ALGORITHMS],
             dpop_bound_access_tokens_required=self._required or None,
         )
