@@ -1,17 +1,20 @@
 """More of what an attacker tries: bodies that never end, links that sign others in under a foreign name."""
 
 import asyncio
+import contextlib
 import http.client
 import json
+import select
 
 import pytest
 from starlette.requests import Request
 
 from claude_code_mcp.web import answers
-from claude_code_mcp.web.answers import RequestRefused, body_of
+from claude_code_mcp.web.answers import LARGEST_BODY, MOST_AT_ONCE, RequestRefused, body_of
+from tests.support.waiting import until
 
 from .conftest import Console
-from .console_client import Browser
+from .console_client import PATIENCE, Browser
 
 
 def test_who_is_not_signed_in_can_send_a_few_kilobytes_at_most(console: Console) -> None:
@@ -51,3 +54,33 @@ def test_a_link_of_somebody_else_changes_nobodys_name_unasked(console: Console, 
     changed = alice.post("/api/sign-in", {"ticket": ticket, "replace": True})  # it was not used up
     assert changed.json["principal"] == "bob"
     assert alice.post("/api/sign-in", {"ticket": ticket, "replace": True}).status == 401
+
+
+def half_sent(browser: Browser, size: int) -> http.client.HTTPConnection:
+    """A request of which so many bytes are sent, and the last is not."""
+    connection = http.client.HTTPConnection(browser.netloc, timeout=PATIENCE)
+    connection.putrequest("POST", "/api/sessions", skip_host=True)
+    sent = {"Host": browser.netloc, "Origin": browser.base, "Cookie": browser.cookie, "X-CSRF-Token": browser.csrf}
+    for name, value in {**sent, "Content-Type": "application/json", "Content-Length": str(size + 1)}.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    with contextlib.suppress(OSError):  # refused before all of it was read
+        connection.send(b" " * size)
+    return connection
+
+
+def test_nobody_fills_the_memory_with_requests_that_are_each_small_enough(console: Console, bob: Browser) -> None:
+    senders = [half_sent(bob, LARGEST_BODY - 1) for _ in range(MOST_AT_ONCE // LARGEST_BODY + 1)]
+    try:
+        # The four before it have not ended: whichever found no room is answered, the others wait for their last byte.
+        readable, _, _ = select.select([sender.sock for sender in senders], [], [], PATIENCE)
+        (refused,) = [sender for sender in senders if sender.sock in readable]
+        assert refused.getresponse().status == 429
+        assert console.browser("carol").post("/api/sessions", {"prompt": ""}).status == 400
+    finally:
+        for sender in senders:
+            sender.close()
+    until(
+        lambda: bob.post("/api/sessions", {"prompt": "", "title": " " * (1 << 20)}).status == 400,
+        "room is not given back",
+    )

@@ -9,10 +9,12 @@ Every answer has the fixed headers (`ANSWER_HEADERS`), and is not to be cached a
 
 import asyncio
 import base64
+import contextlib
 import gzip
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -164,6 +166,8 @@ def _read(directory: Path, name: str, media_type: str) -> _File | None:
 log = logging.getLogger(__name__)
 
 LARGEST_BODY = 24 << 20
+MOST_AT_ONCE = 4 * LARGEST_BODY
+_LATER = {"Retry-After": "5", "Connection": "close"}
 _LONGEST_SILENCE = 30.0
 """Seconds within which a part of a body must come."""
 _LONGEST_MESSAGE = 2000
@@ -243,8 +247,40 @@ async def guarded(work: Awaitable[Response], clean: Callable[[str], str]) -> Res
         return refusal(RequestRefused(500, "INTERNAL", "Something went wrong in the server; its log says what."))
 
 
+class BodyRoom:
+    """How much the bodies of one person's requests take up at once, from their first byte to the answer. Without a
+    limit hundreds of connections, each within its own, use up the memory that all share."""
+
+    def __init__(self, most: int = MOST_AT_ONCE) -> None:
+        self._most = most
+        self._taken: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def of(self, principal: str, request: Request) -> Iterator[None]:
+        """Within this context the body of the request counts as this person's."""
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            if self._taken[principal] + size > self._most:
+                raise RequestRefused(
+                    429, "LIMIT_REACHED", "Too much is being sent at once; wait until it has arrived.", _LATER
+                )
+            self._taken[principal] += size
+            taken += size
+
+        request.state.take_room = take
+        try:
+            yield
+        finally:
+            self._taken[principal] -= taken
+            if not self._taken[principal]:
+                del self._taken[principal]
+
+
 async def body_of(request: Request, largest: int = LARGEST_BODY) -> dict[str, Any]:
-    """The JSON object in a request. RequestRefused for one that is none, is too large, or does not come."""
+    """The JSON object in a request. RequestRefused for one that is none, is too large, finds no room (`BodyRoom`), or
+    does not come."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise RequestRefused(415, "INVALID_ARGUMENT", "The content type must be application/json.")
@@ -255,10 +291,13 @@ async def body_of(request: Request, largest: int = LARGEST_BODY) -> dict[str, An
         raise too_large
     parts, size = [], 0
     stream = request.stream()
+    take_room = getattr(request.state, "take_room", None)
     while (part := await _next_part(stream)) is not None:
         size += len(part)
         if size > largest:
             raise too_large
+        if take_room is not None:
+            take_room(len(part))
         parts.append(part)
     try:
         value = json_text.decode(b"".join(parts) or b"{}")

@@ -30,7 +30,7 @@ from ..server.transports.http import Address, HttpServer, host_check, own_origin
 from ..service import Service
 from ..state.known_people import Identity, SignIns
 from ..state.state_directory import database_in
-from .answers import FILES, PageFiles, RequestRefused, guarded, refusal
+from .answers import FILES, BodyRoom, PageFiles, RequestRefused, guarded, refusal
 from .change_routes import ChangeRoutes
 from .feeds import Feeds, Streams
 from .guard import Accounts, Guard, WebUser
@@ -66,6 +66,7 @@ class Console:
         self.url = f"{public}/"
         self._service = service
         self._page = PageFiles()
+        self._bodies = BodyRoom()
         self._used = time.monotonic()
         self._sign_ins = SignIns(database_in(settings.state_dir))
         origins = frozenset({*settings.http_allowed_origins, public})
@@ -223,7 +224,8 @@ class Console:
                 # The user first: no handler runs for a request that is nobody's.
                 user = await self._guard.user(request)
                 self._used = time.monotonic()
-                return await handler(request, user)
+                with self._bodies.of(user.principal, request):
+                    return await handler(request, user)
 
             return await guarded(work(), self._service.redaction.text)
 
