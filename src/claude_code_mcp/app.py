@@ -508,8 +508,8 @@ def open_audit(settings: Settings, default: Path | None, machine: str | None = N
         trail = RotatingJsonl(Path(path), settings.audit_max_bytes, sinks=sinks)
     except OSError as error:
         raise InvalidArgument(f"The audit trail {path} cannot be written: {error.strerror or error}.") from None
-    shown = {"prompts": settings.audit_prompts, "arguments": settings.audit_arguments}
-    return Audit(trail, _redactor, **shown, machine=machine)
+    prompts, arguments = settings.audit_prompts, settings.audit_arguments
+    return Audit(trail, _redactor, prompts=prompts, arguments=arguments, machine=machine)
 
 
 @contextmanager

@@ -51,6 +51,19 @@ def test_every_act_is_told_with_who_and_where(book: Book, kind: AuditKind) -> No
     assert line == {"act": str(kind), "who": "alice", "session": "s-1", "field": "cwd"}
 
 
+def test_strangers_do_not_push_out_what_others_have_done(tmp_path: Path) -> None:
+    now = [0.0]
+    book = Book(tmp_path / "audit", clock=lambda: now[0])
+    for _ in range(2):
+        for number in range(1000):
+            book.audit.act(AuditEvent(AuditKind.AUTH_FAILED, "unknown", details={"client": f"c{number}"}))
+        now[0] += 60.0
+    book.audit.act(AuditEvent(AuditKind.CANCELLED, "alice", "s-1"))
+    acts = [(line["act"], line.get("count")) for line in book.lines()]
+    a_minute = [*[("auth_failed", None)] * 20, ("auth_failed", 980)]
+    assert acts == [*a_minute, *a_minute, ("cancelled", None)]
+
+
 def test_on_a_machine_of_a_fleet_every_line_names_it(tmp_path: Path) -> None:
     book = Book(tmp_path / "audit", machine="desk")
     book.audit.act(AuditEvent(AuditKind.SERVER_STARTED, "server"))

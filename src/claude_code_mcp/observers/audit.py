@@ -25,7 +25,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -270,6 +270,35 @@ def timestamp() -> str:
 
 
 _LONGEST_TEXT = 2000
+_MINUTE = 60.0
+_MOST_UNKNOWN = 20
+"""Lines a minute about requests of nobody who is known here."""
+
+
+class _UnknownSenders:
+    """Counts what anybody can do without being let in: the file is of a limited size, and a stranger who is refused
+    without end must not push out of it what others have done."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since = -_MINUTE
+        self._lines = self._counted = 0
+
+    def has_line(self) -> bool:
+        """Whether this one has a line of its own; else it is counted."""
+        if self._lines < _MOST_UNKNOWN:
+            self._lines += 1
+            return True
+        self._counted += 1
+        return False
+
+    def take_counted(self, *, at_end: bool = False) -> int:
+        """How many have no line, once their minute is over; a new one begins then."""
+        now = self._clock()
+        if now - self._since < _MINUTE and not at_end:
+            return 0
+        counted, self._since, self._lines, self._counted = self._counted, now, 0, 0
+        return counted
 
 
 class Audit:
@@ -284,8 +313,10 @@ class Audit:
         prompts: bool = False,
         arguments: bool = False,
         machine: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trail = trail
+        self._unknown = _UnknownSenders(clock)
         self._redactor = redactor
         self._prompts = prompts
         self._arguments = arguments
@@ -293,11 +324,15 @@ class Audit:
 
     def close(self) -> None:
         """Blocks until everything is written."""
+        self._write_counted(at_end=True)
         self._trail.close()
 
     def act(self, act: AuditEvent) -> None:
         if act.kind is AuditKind.FAILED:
             return  # a refusal has an event of its own; other failures are no matter of security
+        self._write_counted()
+        if act.kind is AuditKind.AUTH_FAILED and not self._unknown.has_line():
+            return
         details = dict(act.details)
         prompt = details.pop("prompt", None)
         if prompt is not None:
@@ -333,6 +368,11 @@ class Audit:
                 self._write("turn_cost", owner, session_id, {"cost_usd": round(usage.cost_usd, 6)})
             case ProcessChanged(change="refuted", detail=reason):
                 self._write("protocol_violation", owner, session_id, {"reason": reason})
+
+    def _write_counted(self, *, at_end: bool = False) -> None:
+        counted = self._unknown.take_counted(at_end=at_end)
+        if counted:
+            self._write(str(AuditKind.AUTH_FAILED), "unknown", None, {"count": counted})
 
     def _write(self, act: str, who: str, session_id: str | None, details: Mapping[str, Any]) -> None:
         entry = {"at": timestamp(), "act": act, "who": who, **({"session": session_id} if session_id else {})}
