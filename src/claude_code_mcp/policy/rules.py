@@ -87,6 +87,8 @@ _RESOURCE_TOOLS = frozenset({"ListMcpResourcesTool", "ReadMcpResourceTool", "Rea
 """Tools that read what MCP servers offer, named by their `server`; without one, of all servers."""
 SHELL_TOOLS = ("Bash", "Monitor", "PowerShell")
 """The tools that run a command of the model's choice."""
+MOVES = "EnterWorktree"
+"""The tool with which a session goes on in another directory. Claude Code asks nobody about it."""
 _NAMES_PROGRAMS = frozenset(
     {
         *(".claude", ".git", ".mcp.json", ".claude.json", ".gitconfig"),
@@ -215,7 +217,8 @@ def judge(
 
     Where the `shell` is not free, a file that names programs to run cannot be written as others can: with no shell it
     is refused, as is everything outside of the roots; with a limited one a person is asked whatever is allowed. Where
-    commands are denied, one that is not known to be harmless is asked about too.
+    commands are denied, one that is not known to be harmless is asked about too; where rules name commands, so is a
+    move to another directory, unless a rule allows that.
     """
     if tools is not None and not any(names_tool(name, call.tool) for name in (*tools, *_NEVER_BY_WILDCARD)):
         return Verdict(Decision.DENY, "tools")
@@ -229,6 +232,8 @@ def judge(
         return Verdict(Decision.DENY, "no shell")
     allowing = [rule for rule in allow if concerns(rule, call.tool)]
     doubt = "the file may name programs to run" if names_programs else _doubt(call, allowing, deny)
+    if call.tool == MOVES and not allowing and any(rule.tool == "Bash" and rule.specifier for rule in (*allow, *deny)):
+        doubt = "what they run depends on the directory that this leads to"
     # Not even looked for: where a denial cannot be ruled out, an allowance must not decide.
     granting = None if doubt else _granting(call, allowing)
     return Verdict(Decision.ALLOW, granting) if granting else Verdict(Decision.ASK, doubt=doubt)
@@ -252,6 +257,11 @@ def _denies_reading(pattern: str, arguments: Mapping[str, Any]) -> bool:
 def concerns(rule: Rule, tool: str) -> bool:
     """Whether a rule speaks of a tool, or of some of its calls."""
     return names_tool(rule.tool, tool) or tool in _FAMILIES.get(rule.tool, ())
+
+
+def same_family(tool: str, other: str) -> bool:
+    """Whether rules for one of two tools are for the other one too."""
+    return tool == other or any({tool, other} <= family for family in _FAMILIES.values())
 
 
 def _doubt(call: ToolCall, allowing: Sequence[Rule], deny: Sequence[Rule]) -> str:

@@ -27,7 +27,7 @@ from ..model.tool_names import plain_name
 from ..policy.admission import Admission, within
 from ..policy.harmless import git_variables
 from ..policy.policy import MODE_LADDER, GroupBudget, Policy
-from ..policy.rules import Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
+from ..policy.rules import MOVES, Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home
 from ..state.spending import Budget, BudgetWarning, Spending
 
@@ -335,11 +335,12 @@ class PolicyEnforcer:
 
     def hooks(self, principal: str) -> dict[str, Any] | None:
         """The hooks for `initialize`: where the policy denies anything, Claude Code must show us every call, also those
-        that it would not ask about."""
+        that it would not ask about; and where there are rules on commands, a move to another directory."""
         profile = self._policy.profile(principal)
-        if not profile.deny and profile.tools is None:
+        denies = bool(profile.deny) or profile.tools is not None
+        if not denies and not profile.judges_commands:
             return None
-        return {"PreToolUse": [{"matcher": None, "hookCallbackIds": [_HOOK_ID]}]}
+        return {"PreToolUse": [{"matcher": None if denies else MOVES, "hookCallbackIds": [_HOOK_ID]}]}
 
     def vet(self, principal: str, cwd: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to the hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions.
@@ -356,7 +357,7 @@ class PolicyEnforcer:
         if verdict.decision is Decision.DENY:
             return _hook_reply("deny", _refusal(verdict))
         if verdict.decision is Decision.ASK and verdict.doubt:
-            return _hook_reply("ask", f"The policy of this server denies some commands, and {verdict.doubt}.")
+            return _hook_reply("ask", f"The policy of this server has rules on commands, and {verdict.doubt}.")
         return {}
 
     # -- the hub ----------------------------------------------------------------------------------------------
