@@ -27,6 +27,8 @@ class Scope(StrEnum):
     SESSION = "session"
 
 
+LONGEST_RULE = 400
+"""Characters of the contents of a rule that are shown."""
 _LONGEST_RULE = 500
 _KINDS = {"ExitPlanMode": QuestionKind.PLAN_REVIEW, "AskUserQuestion": QuestionKind.USER_QUESTION}
 

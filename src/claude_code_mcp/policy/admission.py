@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from ..model.options import SessionOptions, ToolPreset
 from ..model.paths import HERE, PathRules
+from ..model.question import LONGEST_RULE
 from .policy import AFTER_PLAN, MODE_LADDER, NEVER_SET, Profile
-from .rules import LONGEST_PATH, Decision, Resolve, ToolCall, judge, names_tool
+from .rules import LONGEST_PATH, Decision, Resolve, ToolCall, judge, names_tool, same_family
 
 _INVISIBLE = re.compile(
     r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]*"
@@ -70,6 +71,8 @@ def _readings(written: str) -> Iterator[str]:
 
 
 Number = TypeVar("Number", int, float)
+MOST_RULES = 20
+"""Of one allowance for the session: as many as every interface shows."""
 _SAME_MODE = {"manual": "default"}
 _BYPASS = "bypassPermissions"
 _TIGHTER_SANDBOX: Mapping[str, Any] = {
@@ -356,6 +359,20 @@ class Admission:
             if isinstance(suggestion, Mapping) and self._within_ceiling(suggestion, cwd)
         ]
 
+    def offers(self, offered: object, tool: str, tool_input: Mapping[str, Any], cwd: str) -> list[Mapping[str, Any]]:
+        """The suggestions of a frame, as a person who is asked about a call may grant them.
+
+        The frame may have been written by a command of the session: they are written anew from what is understood, so
+        that what is shown is all that is granted, and speak of this call. A rule is for the tool that is asked about,
+        or for files that it reads. What cannot be shown whole must be a part of the call, which is; of more than a few
+        none is offered.
+        """
+        found = self.suggestions(offered if isinstance(offered, list) else [], cwd)
+        parts: list[Mapping[str, Any]] = [
+            part for each in found if (part := _understood(each, tool, tool_input)) is not None
+        ]
+        return parts if sum(len(part.get("rules", ())) for part in parts) <= MOST_RULES else []
+
     def _within_ceiling(self, suggestion: Mapping[str, Any], cwd: str) -> bool:
         try:
             match suggestion.get("type"):
@@ -373,6 +390,39 @@ class Admission:
         except ClaudeCodeError:
             return False
         return True
+
+
+def _understood(suggestion: Mapping[str, Any], tool: str, tool_input: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A suggestion with nothing in it but what is read here; None if it is none of Claude Code's for this call."""
+    match suggestion:
+        case {"type": "setMode", "mode": str(mode)}:
+            return {"type": "setMode", "mode": mode}
+        case {"type": "addDirectories", "directories": [*directories]} if all(map(_is_shown_whole, directories)):
+            return {"type": "addDirectories", "directories": directories}
+        case {"type": "addRules", "rules": [*rules]}:
+            parts = [_offered_rule(rule, tool, tool_input) for rule in rules]
+            known = [part for part in parts if part is not None]
+            # All or none: some of the rules may allow less, or something else, than all of them together.
+            return {"type": "addRules", "behavior": "allow", "rules": known} if known == parts != [] else None
+    return None
+
+
+def _is_shown_whole(text: object) -> bool:
+    return isinstance(text, str) and len(text) <= LONGEST_RULE
+
+
+def _offered_rule(rule: object, tool: str, tool_input: Mapping[str, Any]) -> dict[str, str] | None:
+    match rule:
+        case {"toolName": str(name), "ruleContent": str(content)}:
+            spelled = content.removesuffix("*").rstrip(" :")
+            whole = _is_shown_whole(content) or any(spelled in str(value) for value in tool_input.values())
+            fits = same_family(name, tool) or (name == "Read" and bool(content.strip("/* ")))
+            return {"toolName": name, "ruleContent": content} if whole and fits else None
+        case {"toolName": str(name), "ruleContent": None} if name == tool:
+            return {"toolName": name}
+        case {"toolName": str(name), **more} if "ruleContent" not in more and name == tool:
+            return {"toolName": name}
+    return None
 
 
 def within(field: str, requested: Number | None, ceiling: Number | None) -> Number | None:

@@ -248,15 +248,16 @@ class SessionQuestions:
         offered = request.get("permission_suggestions")
         admission = self._enforcer.admission(session.owner)
         is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
+        tool_input = self._tool_input(request, tool_use_id)
         modes, mode_after = admission.modes_after_plan() if is_plan else ((), None)
         question = self._broker.open(
             session.id,
             tool,
-            self._tool_input(request, tool_use_id),
+            tool_input,
             lambda question, resolution, body: self._settled(frame.id, question, resolution, body),
             cwd=session.cwd,
             tool_use_id=tool_use_id,
-            suggestions=admission.suggestions(offered, session.cwd) if isinstance(offered, list) else (),
+            suggestions=admission.offers(offered, tool, tool_input, session.cwd),
             reason=request.get("decision_reason"),
             blocked_path=request.get("blocked_path"),
             change=change,

@@ -22,6 +22,7 @@ def sides() -> dict[str, int]:
     lines = [line for line in SHELL.read_text().splitlines() if line and not line.startswith("#")]
     return {
         "frames": len(attacks_in("frames.json")),
+        "suggestions": len(attacks_in("suggestions.json")),
         "costs": len(attacks_in("costs.json")),
         "links": len(attacks_in("links.json")),
         "renames": len(renames),
