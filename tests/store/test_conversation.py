@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from claude_code_mcp.store import conversation
 from claude_code_mcp.store.conversation import ConversationTurn, outline, read_outline, read_turn, turn_of
 from claude_code_mcp.store.transcript_export import Detail, markdown, page, read_page, turn_text
 
@@ -130,6 +131,28 @@ def test_a_summary_leads_on_to_what_it_summarizes(tmp_path: Path) -> None:
 def test_lines_in_a_circle_end_somewhere(tmp_path: Path) -> None:
     path = written(tmp_path, prompt("1", "3", "first"), answer("2", "1", "one"), prompt("3", "2", "second"))
     assert told(path) == [("first", ["one"]), ("second", [])]
+
+
+def test_of_a_turn_without_end_the_prompt_and_the_last_lines_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "_MOST_OF_A_TURN", 1000)
+    lines = [answer(str(number), str(number - 1), f"{number}" * 100) for number in range(1, 10)]
+    ((asked, (note, *shown)),) = told(written(tmp_path, prompt("0", None, "first"), *lines))
+    assert asked == "first"
+    assert 0 < len(shown) < 9
+    assert shown[-1] == "9" * 100
+    assert f"{9 - len(shown)} lines of it are left out" in note
+    ((_, only),) = told(written(tmp_path, prompt("0", None, "first"), answer("1", "0", "x" * 5000)))
+    assert only == ["x" * 5000], "a line has a limit of its own"
+
+
+def test_of_lines_without_end_the_latest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "_MOST_LINES", 10)
+    lines = [prompt(str(number), str(number - 1) if number else None, f"prompt {number}") for number in range(95)]
+    found = told(written(tmp_path, *lines))
+    assert 10 <= len(found) < 20
+    assert found[-1] == ("prompt 94", [])
 
 
 def test_a_message_into_a_running_turn_and_an_interruption_are_part_of_it(tmp_path: Path) -> None:

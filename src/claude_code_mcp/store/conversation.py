@@ -45,6 +45,9 @@ _AGENT_PREFIX, _AGENT_SUFFIX = "agent-", ".jsonl"
 _LONGEST_NAME = 200
 _LONGEST_CELL = 1 << 20
 """Characters of a cell before and after a change that are compared."""
+_MOST_LINES, _MOST_OF_A_TURN = 500_000, 64 << 20
+"""Lines of a transcript, the latest, and bytes of one turn that are looked at: a session's commands can write any
+number into their own, and everybody's conversations are read by one process."""
 _DEEPEST, _MOST_FOLDERS = 5, 1000
 """How far the transcripts of subagents are looked for below their directory."""
 
@@ -141,6 +144,9 @@ def outline(lines: Iterable[tuple[bytes, int]], *, of_subagent: bool = False) ->
             # The first one counts: a line that repeats an id cannot take the place of an earlier one.
             if isinstance(uuid, str) and uuid not in nodes:
                 nodes[uuid] = _node(line, LineRange(start, end))
+        # Many at once: to drop them one by one would look through all that were dropped before.
+        if len(nodes) >= 2 * _MOST_LINES:
+            nodes = dict([*nodes.items()][_MOST_LINES:])
         start = end
     chain = _chain(nodes)
     places = _with_results(chain, nodes)
@@ -227,8 +233,24 @@ def _turns(places: Iterable[tuple[_Node, int]]) -> Iterator[tuple[LineRange, ...
 
 
 def read_turn(path: str, places: Iterable[LineRange]) -> ConversationTurn:
-    """The turn whose lines lie there; what is not there any more is left out. OSError if it cannot be read."""
-    return turn_of(_read_lines(path, places))
+    """The turn whose lines lie there; what is not there any more is left out, and of a turn that is too long what is
+    between its first line and its last ones, which a note says. OSError if it cannot be read."""
+    kept, left_out = _within_limit([*places])
+    turn = turn_of(_read_lines(path, kept))
+    if left_out:
+        note = f"The turn is too long to be shown: {left_out} lines of it are left out here."
+        turn.items.insert(0, Item("note", note, id=f"{turn.message_id or ''}:left-out", cut=True))
+    return turn
+
+
+def _within_limit(places: list[LineRange]) -> tuple[list[LineRange], int]:
+    """The first line, which has the prompt, and as many of the last ones as are read; and how many are not."""
+    room, first = _MOST_OF_A_TURN, len(places)
+    while first > 1 and (room := room - (places[first - 1].end - places[first - 1].start)) >= 0:
+        first -= 1
+    # At least the last one, however long: no line is read beyond a limit of its own.
+    first = min(first, max(1, len(places) - 1))
+    return [*places[:1], *places[first:]], max(0, first - 1)
 
 
 def read_prompt_images(path: str, places: Iterable[LineRange]) -> list[str]:
