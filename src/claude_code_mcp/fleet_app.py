@@ -77,8 +77,7 @@ class GatewayPlace:
         # After the lock: only its holder may take the place of a socket that is there.
         self._lock = found
         self._listener = socket.socket(fileno=place.listen(self.where).detach())
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, f"{os.getpid()}\n".encode())
+        place.write_holder(self._lock, gateway=True)
 
     def opened(self) -> SharedSocket:
         """Serves the socket; to be called once, on the event loop."""

@@ -188,6 +188,9 @@ async def through_the_gateway(
     # On machines that are to be chosen by nobody but the client: their own directories.
     source = repository(laptop.root / "source")
     async with Client(stdio_client(front_of(server)), mode="legacy", elicitation_callback=person.answer) as client:
+        # The first thing that a client asks, and for most the only time.
+        offered = {listed.name: listed.input_schema["properties"] for listed in (await client.list_tools()).tools}
+        assert "machine" in offered["claude_create_session"]
         work = tool("Bash", command="echo new > made.txt && git add made.txt && echo more >> a.txt")
         first = await call(
             client, "claude_code", prompt=script("remember the word heron", work, "I will"), machine="laptop",

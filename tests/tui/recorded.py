@@ -151,6 +151,9 @@ class RecordedServer(McpClient):
         self.messages: list[str] = []
         self.refusal = ""
         """Why messages are refused; empty: they are taken."""
+        self.machines: dict[str, str] = {}
+        """Where sessions are, in a fleet."""
+        self.moves: list[dict[str, Any]] = []
 
     def take(self, message: str) -> None:
         if self.refusal:
@@ -164,7 +167,8 @@ class RecordedServer(McpClient):
         if method == "resources/read":
             return {"contents": [{"text": json.dumps(self._read(params["uri"]))}]}
         if method == "tools/list":
-            return {"tools": []}
+            schema = {"properties": {"machine": {"type": "string"}}} if self.machines else {}
+            return {"tools": [{"name": "claude_create_session", "inputSchema": schema}]}
         return {"structuredContent": self._call(params["name"], params["arguments"])}
 
     def _read(self, uri: str) -> dict[str, Any]:
@@ -183,7 +187,7 @@ class RecordedServer(McpClient):
     def _call(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if tool == "claude_list_sessions":
             wanted = [session for session in SESSIONS if "activeStatus" in session or not arguments.get("active")]
-            return {"sessions": [self._with_question(session) for session in wanted]}
+            return {"sessions": [self._on_machine(self._with_question(session)) for session in wanted]}
         if tool == "claude_get_status":
             asked = self._asks.get(arguments["sessionId"])
             return {"sessionId": arguments["sessionId"], "pendingInputs": [asked] if asked else [], "nextCursor": "a-1"}
@@ -191,10 +195,26 @@ class RecordedServer(McpClient):
             return SERVERS
         if tool == "claude_manage_session" and arguments["action"] == "diff":
             return {"sessionId": arguments["sessionId"], "message": DIFF}
+        if tool == "claude_manage_session" and arguments["action"] == "move":
+            return self._move(arguments)
         if tool == "claude_send_message":
             self.take(arguments["message"])
             return {"sessionId": arguments["sessionId"]}
         raise CallFailed(f"{tool} was not recorded")
+
+    def _on_machine(self, session: dict[str, Any]) -> dict[str, Any]:
+        machine = self.machines.get(session["sessionId"])
+        return {**session, "machine": machine} if machine else session
+
+    def _move(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        session_id, machine = arguments["sessionId"], arguments["machine"]
+        self.moves.append(dict(arguments))
+        if machine not in self.machines.values():
+            raise CallFailed(f"machine: {machine!r} is not there.", "INVALID_ARGUMENT")
+        if session_id == SHOP and not arguments.get("wait"):
+            raise CallFailed("A turn is running.", "SESSION_BUSY")
+        self.machines[session_id] = machine
+        return {"sessionId": session_id, "message": f"It is on machine {machine} now."}
 
     def _with_question(self, session: dict[str, Any]) -> dict[str, Any]:
         asked = self._asks.get(session["sessionId"])

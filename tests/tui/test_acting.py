@@ -11,12 +11,15 @@ import pytest
 from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.installation import extra_command
 from claude_code_mcp.testing.script import script, text
+from claude_code_mcp.tui.application import Tui
+from claude_code_mcp.tui.conversation_view import ConversationView
 from claude_code_mcp.tui.screens import NewSession
 from tests.commands.conftest import program
 from tests.shared.support import SCRIPT, SharedPlace
 from tests.support.waiting import HANG_SECONDS
 
-from .conftest import at, opened
+from .conftest import Screen, at, opened
+from .recorded import BILLING, DOCS, NOW, OLD, SHOP, RecordedServer
 
 
 @pytest.mark.soak  # tests/web/browser/test_steering.py
@@ -156,3 +159,40 @@ async def test_the_servers_of_the_hub_are_shown_with_their_tools(place: SharedPl
         await screen.shows("mcp__small__")
         await screen.pilot.press("escape", "f4")
         await screen.shows("Costs by day: $")
+
+
+async def test_a_session_of_a_fleet_is_moved_and_machines_are_groups_of_the_list() -> None:
+    server = RecordedServer()
+    server.machines = {SHOP: "desk", BILLING: "desk", DOCS: "laptop", OLD: "laptop"}
+    app = Tui(lambda: server, "/src/shop", session_id=SHOP, clock=lambda: NOW)
+    async with app.run_test(size=(100, 30), notifications=True) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: app.main.current == SHOP and app.pump.is_listed)
+        await screen.shows("── desk", "── laptop")
+        await pilot.press("f3", "down", "down", "down")  # over the names of the machines, which are no sessions
+        await screen.until(lambda: app.target == DOCS)
+        await pilot.press("escape")
+        await screen.until(lambda: app.main.current == SHOP and "preview" not in screen.text)
+        app.main.query_one(ConversationView).focus()
+        await pilot.press("colon")
+        await screen.type("another machine")
+        await pilot.press("enter")
+        await screen.shows("Move it from desk to", "laptop", "another one, by its name")
+        await pilot.press("down", "enter")
+        await screen.shows("Name or id of the machine")
+        await screen.type("cellar")
+        await pilot.press("enter")
+        await screen.shows("'cellar' is not there")
+        await screen.say("/move laptop")
+        await screen.shows("A turn is running.", "Move it after its turn")
+        await pilot.press("down", "enter")
+        await screen.shows("It is on machine laptop now.")
+        await screen.until(lambda: server.machines[SHOP] == "laptop")
+        server.machines = {}
+        await screen.say("/move laptop")
+        await screen.shows("There is no fleet")
+    assert [(move["machine"], move.get("wait")) for move in server.moves] == [
+        ("cellar", None),
+        ("laptop", None),
+        ("laptop", True),
+    ]

@@ -53,6 +53,12 @@ async def test_an_edit_is_shown_as_a_diff_and_allowed_with_one_key_and_a_denial_
         assert screen.app.query_one("MessageArea").text == "a note"  # type: ignore[attr-defined]
         screen.view.action_unfold_all()
         await screen.shows("use make instead")
+        # What it has changed, without a worktree: what its calls have noted.
+        await screen.pilot.press("f9")
+        await screen.shows("1 file", "What its calls have changed", "b/calculator.py", "+    return a + b")
+        assert "Merge" not in screen.text
+        await screen.pilot.press("m", "x", "end", "c")
+        await screen.shows("Comment on calculator.py:2,")
     assert not (place.sandbox.project / "denied").exists()
 
 

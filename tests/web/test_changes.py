@@ -7,8 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
+from claude_code_mcp.store.edited_files import LONGEST
 from claude_code_mcp.testing.script import script, text, tool
-from claude_code_mcp.web.change_routes import LONGEST, files_of_diff
+from claude_code_mcp.web.change_routes import files_of_diff
 
 from .conftest import Console
 from .console_client import Browser

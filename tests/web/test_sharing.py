@@ -190,6 +190,8 @@ async def test_the_same_holds_for_tools(tmp_path: Path, model: ScriptedModelThre
             question = asking["pendingInputs"][0]["inputId"]
             answering: dict[str, Any] = {"sessionId": session, "inputId": question, "decision": "allow"}
             assert (await used(carol, "claude_get_status", **reading))["error"]["code"] == "SESSION_NOT_FOUND"
+            looking: dict[str, Any] = {"sessionId": session, "action": "diff"}
+            assert (await used(carol, "claude_manage_session", **looking))["error"]["code"] == "SESSION_NOT_FOUND"
             sharing: dict[str, Any] = {"sessionId": session, "action": "share", "text": "carol"}
             assert (await used(alice, "claude_manage_session", **sharing))["message"] == "carol may watch it."
             seen = await used(carol, "claude_get_status", **reading)
@@ -210,7 +212,11 @@ async def test_the_same_holds_for_tools(tmp_path: Path, model: ScriptedModelThre
             await used(alice, "claude_manage_session", **sharing, access="answer")
             done = await used(carol, "claude_respond", **answering, waitSeconds=50)
             assert done["result"] == "Done."
+            # She may read the conversation, and with it what its calls have changed.
+            changed = await used(carol, "claude_manage_session", **looking)
+            assert (changed["source"], "+++ b/theirs.txt" in changed["message"]) == ("conversation", True)
             await used(alice, "claude_manage_session", sessionId=session, action="unshare", text="carol")
+            assert (await used(carol, "claude_manage_session", **looking))["error"]["code"] == "SESSION_NOT_FOUND"
             assert (await used(carol, "claude_get_status", **reading))["error"]["code"] == "SESSION_NOT_FOUND"
             after = await used(alice, "claude_get_status", **reading)
             assert (after["result"], "sharedWith" in after) == ("Done.", False)

@@ -176,6 +176,11 @@ class LiveSessions:
             self._schemas = {entry["name"]: (entry.get("inputSchema") or {}).get("properties") or {} for entry in tools}
         return argument in self._schemas.get(tool, {})
 
+    def is_in_fleet(self) -> bool:
+        """Whether sessions run on the machines of a fleet, and can be moved. By a tool that every server lists: the one
+        that moves them is listed only where it is asked for."""
+        return any(self.takes(tool, "machine") for tool in ("claude_create_session", "claude_code"))
+
     def has_bypass(self) -> bool:
         """Whether the permission mode bypassPermissions may be used; CallFailed if the server has no such switch."""
         return bool(self.switch_bypass(None).get("allowBypass"))

@@ -421,8 +421,7 @@ def _run(arguments: argparse.Namespace) -> int:
             fingerprint=fingerprint,
             arguments=_settings_arguments(arguments),
         )
-    os.ftruncate(lock, 0)
-    os.write(lock, f"{os.getpid()}\n".encode())
+    place.write_holder(lock)
     asyncio.run(_serve(listener, where, first, arguments.http, to_file=bool(arguments.inherited)))
     return 0
 

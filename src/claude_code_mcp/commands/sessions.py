@@ -340,7 +340,7 @@ def _move(arguments: argparse.Namespace) -> int:
         raise Unavailable(_NO_FLEET) from None
     with client:
         sessions = LiveSessions(client)
-        if not any(sessions.takes(tool, "machine") for tool in ("claude_create_session", "claude_code")):
+        if not sessions.is_in_fleet():
             raise Unavailable(_NO_FLEET)
         more = {"wait": arguments.wait, "confirm": arguments.without_tree}
         try:

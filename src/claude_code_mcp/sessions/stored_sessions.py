@@ -23,8 +23,9 @@ from ..state.shares import Access
 from ..store.catalogue import Entry
 from ..store.conversation import Item
 from ..store.cost_table import Costs, Grouping
+from ..store.edited_files import EditedFiles, edited_files
 from ..store.transcript_export import Detail
-from ..store.transcript_reader import Checkpoint, Extent, read_checkpoints
+from ..store.transcript_reader import Checkpoint, ConversationPage, Extent, read_checkpoints
 from .background import ObserverList
 from .dependencies import ClientEnvironments, Stores
 from .git import Git
@@ -284,6 +285,9 @@ class StoredSessions:
 
 
 _MOST_CHECKPOINTS = 50
+_EDITS_PAGE = 400_000
+_ENOUGH_OF_A_RESULT = 500
+"""Characters of a result where only what it is about counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +318,18 @@ class SessionWork:
         """Everything that the session has changed in its worktree, new files too."""
         async with self._worktree(session_id, caller, "diff") as (_, changes):
             return await changes.diff()
+
+    async def changes(self, session: Session, *, caller: Caller = LOCAL_CALLER) -> str | EditedFiles:
+        """Everything that a session has changed: the difference in its worktree, as git prints it, if it has one and is
+        at rest, else what its calls have noted. The session is one that was found for this caller."""
+        if isinstance(session.options.worktree, Worktree) and not session.busy:
+            return await self.diff(session.id, caller=caller)
+
+        async def read(before: str | None) -> ConversationPage:
+            extent = Extent(_EDITS_PAGE, longest_result=_ENOUGH_OF_A_RESULT)
+            return (await self._stored.page_before(session.id, before, extent, caller=caller)).page
+
+        return await edited_files(read)
 
     async def plan(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> tuple[WorktreePlan, str | None]:
         """What a commit, a merge or a pull request would be made of, and where the last would be opened, as

@@ -92,7 +92,8 @@ class _Front:
     def __init__(self, argv: list[str], where: place.Place, fingerprint: str) -> None:
         self._place = where
         found, self._leave_manifest = (None, None)
-        if os.environ.get(loop.SWITCH) != "off":
+        # A gateway offers more than the manifest knows, such as which machine a session is to run on.
+        if os.environ.get(loop.SWITCH) != "off" and not place.is_gateway(where):
             found, self._leave_manifest = find(argv)
         self._greeting = Greeting(found) if found is not None else None
         self._hello = hello.Hello(

@@ -52,10 +52,11 @@ COMMANDS = (
     PersonCommand("interrupt", "stop the turn and keep the session", "Esc", True),
     PersonCommand("model", "switch the model", "", True),
     PersonCommand("mode", "switch the permission mode", "", True),
-    PersonCommand("diff", "what the session has changed in its worktree; merge or discard it there", "F9", True),
+    PersonCommand("diff", "what the session has changed; a worktree is merged or discarded there", "F9", True),
     PersonCommand("merge", "merge its worktree into the branch that it began on", "", True),
     PersonCommand("discard", "remove its worktree and its branch", "", True),
     PersonCommand("rewind", "take the files back to a message, where there are checkpoints", "", True),
+    PersonCommand("move", "have it go on at another machine of the fleet", "", True),
     PersonCommand("rename", "give it a title", "", True),
     PersonCommand("tag", "give it a tag", "", True),
     PersonCommand("pin", "keep it at the top of the list", "", True),
@@ -330,7 +331,8 @@ class Tui(App[None]):
         return self.main.current
 
     def on_question_panel_left(self, event: QuestionPanel.Left) -> None:
-        if not (event.by_focus and self.main.query_one(QuestionPanel).is_entered):
+        # It also leaves when the application ends, and then there is no screen any more.
+        if self.screen_stack and not (event.by_focus and self.main.query_one(QuestionPanel).is_entered):
             self.main.questions.leave()
 
     def on_question_panel_session_wanted(self, event: QuestionPanel.SessionWanted) -> None:

@@ -1,4 +1,4 @@
-"""What a session has changed in its worktree, line by line, with comments on lines; and what is to be done with it."""
+"""What a session has changed, line by line, with comments on lines; and what is to be done with it."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -160,9 +160,10 @@ class ChangesScreen(Screen[ChangesAct | None]):
     ChangesScreen #title { height: 1; text-style: bold; padding: 0 1; }
     """
 
-    def __init__(self, session_id: str, diff: str, comments: LineComments) -> None:
+    def __init__(self, session_id: str, diff: str, comments: LineComments, *, in_worktree: bool = True) -> None:
         super().__init__()
         self._session_id, self._diff, self._comments = session_id, diff, comments
+        self._in_worktree = in_worktree
 
     def compose(self) -> ComposeResult:
         yield Static(self._title(), id="title", markup=False)
@@ -178,8 +179,12 @@ class ChangesScreen(Screen[ChangesAct | None]):
         self.query_one(DiffView).focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """There is nothing to send without a comment."""
-        return len(self._comments) > 0 if action == "send" else super().check_action(action, parameters)
+        """There is nothing to send without a comment, and nothing to merge or discard without a worktree."""
+        if action == "send":
+            return len(self._comments) > 0
+        if action == "dismiss" and parameters != (None,) and not self._in_worktree:
+            return False
+        return super().check_action(action, parameters)
 
     def on_diff_view_comment_wanted(self, event: DiffView.CommentWanted) -> None:
         event.stop()

@@ -366,6 +366,9 @@ class MainScreen(Screen[None]):
     def on_session_sidebar_list_left(self) -> None:
         if self.preview.is_shown:
             self.open_session(self.preview.before)
+        else:
+            # A preview that was about to come must not take the place of what the next keys are meant for.
+            self.preview.end()
         self.leave_list()
 
     def leave_list(self) -> None:

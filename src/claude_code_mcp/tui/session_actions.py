@@ -60,24 +60,21 @@ class SessionActions:
         self._on_screen = on_screen
         self._joined: list[str] = []
         """Messages that were sent while a turn ran, which Claude may not have read."""
-        self._comments: dict[str, LineComments] = {}
-        """Comments on the changes of sessions that are not sent yet."""
+        self._work = WorkActions(self, app, pump, on_screen)
 
     def commands(self) -> Mapping[str, Callable[[str], object]]:
         """The acts by the names that the palette has for them; each takes what was typed behind its name."""
         return {
             **{action: partial(self._manage_by_name, action) for action in (*_ASKED, *_PLAIN)},
+            **self._work.commands(),
             "new": lambda _: self._run(self._new()),
             "interrupt": lambda _: self._interrupt_turn(),
             "mode": lambda mode: self._manage("mode", text=mode) if mode else self._run(self._pick_mode()),
             "export": lambda kind: self._manage("export", format=kind) if kind else self._run(self._pick_export()),
-            "diff": lambda _: self._for_target(self._show_changes),
-            "share": lambda name: self._for_target(partial(self._share, name)),
-            "unshare": lambda name: self._for_target(partial(self._unshare, name)),
-            "discard": lambda _: self._for_target(self._discard),
-            "rewind": lambda _: self._for_target(self._rewind),
-            "cancel": lambda _: self._for_target(self._cancel),
-            "delete": lambda _: self._for_target(self._delete),
+            "share": lambda name: self.for_target(partial(self._share, name)),
+            "unshare": lambda name: self.for_target(partial(self._unshare, name)),
+            "cancel": lambda _: self.for_target(self._cancel),
+            "delete": lambda _: self.for_target(self._delete),
         }
 
     def _run(self, work: Any) -> None:
@@ -180,34 +177,53 @@ class SessionActions:
         if text or action in _PLAIN:
             self._manage(action, **({"text": text} if text else {}))
         else:
-            self._for_target(partial(self._ask_and_manage, action))
+            self.for_target(partial(self.ask_and_manage, action))
 
-    async def _ask_and_manage(self, action: str, session_id: str) -> None:
+    async def ask_and_manage(self, action: str, session_id: str) -> None:
         answer = await self._app.push_screen_wait(AskLine(_ASKED[action]))
         if answer is not None:
             # An empty commit message would be one; without any, what is uncommitted refuses the merge.
-            await self._managed(session_id, action, {} if action == "merge" and not answer else {"text": answer})
+            await self.managed(session_id, action, {} if action == "merge" and not answer else {"text": answer})
 
     def _manage(self, action: str, **more: Any) -> None:
-        self._for_target(lambda session_id: self._managed(session_id, action, more))
+        self.for_target(lambda session_id: self.managed(session_id, action, more))
 
-    def _for_target(self, act: Callable[[str], Any]) -> None:
+    def for_target(self, act: Callable[[str], Any]) -> None:
         session_id = self._on_screen.target()
         if session_id is None:
             self._app.notify("There is no session to do that to.", severity="warning")
         else:
             self._run(act(session_id))
 
-    async def _managed(self, session_id: str, action: str, more: dict[str, Any]) -> bool:
+    async def managed(self, session_id: str, action: str, more: dict[str, Any]) -> bool:
         """Whether the server has done it."""
         done = await self.ask(lambda sessions: sessions.manage(session_id, action, **more))
         if done is None:
             return False
-        self._app.notify(visible(done.get("message") or "Done."), markup=False)
-        self._pump.list_again()
+        self._report(done)
         if action == "fork":
             self._on_screen.open(done["sessionId"])
         return True
+
+    async def manage_or_ask(
+        self, session_id: str, action: str, more: dict[str, Any], code: str, yes: str, then: dict[str, Any]
+    ) -> None:
+        """Has it done. Where the server refuses with this code, its reason is shown, and a `yes` has it done so."""
+        try:
+            done = await self._link.do(lambda sessions: sessions.manage(session_id, action, **more))
+        except (CallFailed, NotRunning) as refusal:
+            if not isinstance(refusal, CallFailed) or refusal.code != code:
+                self._app.notify(visible(str(refusal)), severity="error", markup=False)
+            elif await self.confirmed(str(refusal), yes):
+                await self.managed(session_id, action, then)
+            return
+        self._report(done)
+
+    def _report(self, done: Mapping[str, Any]) -> None:
+        lost = done.get("withoutTree")
+        left = f" Its files did not come along: {lost}" if lost else ""
+        self._app.notify(visible(f"{done.get('message') or 'Done.'}{left}"), markup=False)
+        self._pump.list_again()
 
     # -- sharing ----------------------------------------------------------------------------------------------
 
@@ -218,7 +234,7 @@ class SessionActions:
         kinds = [("watch", "to watch it"), ("answer", "to answer its questions and write to it, too")]
         access = await self._app.push_screen_wait(Pick(visible(f"Share it with {name}"), kinds))
         if access is not None:
-            await self._managed(session_id, "share", {"text": name, "access": access})
+            await self.managed(session_id, "share", {"text": name, "access": access})
 
     async def _unshare(self, name: str, session_id: str) -> None:
         """Takes it back from somebody; without a name, those that it is shared with are offered."""
@@ -236,61 +252,64 @@ class SessionActions:
             if chosen is None:
                 return
             name = chosen
-        await self._managed(session_id, "unshare", {"text": name})
+        await self.managed(session_id, "unshare", {"text": name})
 
     # -- what is lost for good: only after a yes --------------------------------------------------------------
 
-    async def _confirmed(self, question: str, yes: str) -> bool:
+    async def confirmed(self, question: str, yes: str) -> bool:
         return bool(await self._app.push_screen_wait(Pick(visible(question), [("", "No"), ("yes", yes)])))
 
     async def _cancel(self, session_id: str) -> None:
-        if await self._confirmed(f"End session {session_id[:8]}? It takes no more messages.", "End it"):
+        if await self.confirmed(f"End session {session_id[:8]}? It takes no more messages.", "End it"):
             await self.ask(lambda sessions: sessions.cancel(session_id))
             self._pump.list_again()
 
     async def _delete(self, session_id: str) -> None:
         question = f"Delete session {session_id[:8]} with its whole conversation?"
-        if not await self._confirmed(question, "Delete it"):
+        if not await self.confirmed(question, "Delete it"):
             return
-        is_gone = await self._managed(session_id, "delete", {"confirm": True})
+        is_gone = await self.managed(session_id, "delete", {"confirm": True})
         shown = self._pump.conversation
         if is_gone and shown is not None and shown.session_id == session_id:
             self._on_screen.open(None)
 
-    async def _discard(self, session_id: str) -> None:
-        """Discards at once what holds nothing that is not merged; otherwise the server says what would be lost."""
-        try:
-            done = await self._link.do(lambda sessions: sessions.manage(session_id, "discard"))
-        except (CallFailed, NotRunning) as refusal:
-            loses = isinstance(refusal, CallFailed) and refusal.code == "PERMISSION_DENIED"
-            if not loses:
-                self._app.notify(visible(str(refusal)), severity="error", markup=False)
-            elif await self._confirmed(str(refusal), "Discard it all the same"):
-                await self._managed(session_id, "discard", {"confirm": True})
-            return
-        self._app.notify(visible(done.get("message") or "Done."), markup=False)
 
-    async def _rewind(self, session_id: str) -> None:
-        listed = await self.ask(lambda sessions: sessions.manage(session_id, "changes"))
-        if listed is None:
-            return
-        points = [(point[1], visible(point[2])) for point in _CHECKPOINT.finditer(listed["message"])]
-        chosen = await self._app.push_screen_wait(Pick("Take the files back to", points)) if points else None
-        if chosen and await self._confirmed("Files that were changed since then are overwritten.", "Take them back"):
-            await self._managed(session_id, "rewind", {"text": chosen, "confirm": True})
+class WorkActions:
+    """Acts on what a session has changed, and on the machine that it works on."""
+
+    def __init__(self, actions: SessionActions, app: App[None], pump: Pump, on_screen: SessionOnScreen) -> None:
+        self._actions = actions
+        self._app = app
+        self._pump = pump
+        self._on_screen = on_screen
+        self._comments: dict[str, LineComments] = {}
+        """Comments on the changes of sessions that are not sent yet."""
+
+    def commands(self) -> Mapping[str, Callable[[str], object]]:
+        """The acts by the names that the palette has for them."""
+        for_target = self._actions.for_target
+        return {
+            "diff": lambda _: for_target(self._show_changes),
+            "discard": lambda _: for_target(self._discard),
+            "rewind": lambda _: for_target(self._rewind),
+            "move": lambda machine: for_target(partial(self._move, machine)),
+        }
 
     async def _show_changes(self, session_id: str) -> None:
-        report = await self.ask(lambda sessions: sessions.manage(session_id, "diff"))
+        report = await self._actions.ask(lambda sessions: sessions.manage(session_id, "diff"))
         if report is None:
             return
         comments = self._comments.setdefault(session_id, LineComments())
-        act = await self._app.push_screen_wait(ChangesScreen(session_id, report["message"], comments))
+        # A server of an earlier version has no changes but those of worktrees, and says nothing of it.
+        in_worktree = report.get("source", "worktree") == "worktree"
+        screen = ChangesScreen(session_id, report["message"], comments, in_worktree=in_worktree)
+        act = await self._app.push_screen_wait(screen)
         if act == "send":
             await self._send_comments(session_id, comments)
         elif len(comments):
             self._app.notify(f"Comments that are not sent: {len(comments)}. F9 shows them again.")
         if act == "merge":
-            await self._ask_and_manage("merge", session_id)
+            await self._actions.ask_and_manage("merge", session_id)
         elif act == "discard":
             await self._discard(session_id)
 
@@ -298,13 +317,54 @@ class SessionActions:
         sent = [*comments]
         message = comments_message(sent)
         # Kept until the server has taken them: a refusal must not lose what was typed.
-        if await self.ask(lambda sessions: sessions.send(session_id, message)) is None:
+        if await self._actions.ask(lambda sessions: sessions.send(session_id, message)) is None:
             return
         comments.remove(sent)
         self._app.notify("The comment was sent." if len(sent) == 1 else f"{len(sent)} comments were sent.")
         shown = self._pump.conversation
         if shown is None or shown.session_id != session_id:
             self._on_screen.open(session_id)
+
+    async def _discard(self, session_id: str) -> None:
+        """Discards at once what holds nothing that is not merged; otherwise the server says what would be lost."""
+        await self._actions.manage_or_ask(
+            session_id, "discard", {}, "PERMISSION_DENIED", "Discard it all the same", {"confirm": True}
+        )
+
+    async def _rewind(self, session_id: str) -> None:
+        listed = await self._actions.ask(lambda sessions: sessions.manage(session_id, "changes"))
+        if listed is None:
+            return
+        points = [(point[1], visible(point[2])) for point in _CHECKPOINT.finditer(listed["message"])]
+        chosen = await self._app.push_screen_wait(Pick("Take the files back to", points)) if points else None
+        overwrites = "Files that were changed since then are overwritten."
+        if chosen and await self._actions.confirmed(overwrites, "Take them back"):
+            await self._actions.managed(session_id, "rewind", {"text": chosen, "confirm": True})
+
+    async def _move(self, machine: str, session_id: str) -> None:
+        """Has a session go on at another machine of the fleet; while a turn runs, behind that if the person agrees."""
+        in_fleet = await self._actions.ask(lambda sessions: sessions.is_in_fleet())
+        if in_fleet is None:
+            return
+        if not in_fleet:
+            self._app.notify("There is no fleet that it could be moved in.", severity="warning")
+            return
+        machine = machine or await self._pick_machine(session_id) or ""
+        if machine:
+            wanted = {"machine": machine}
+            await self._actions.manage_or_ask(
+                session_id, "move", wanted, "SESSION_BUSY", "Move it after its turn", {**wanted, "wait": True}
+            )
+
+    async def _pick_machine(self, session_id: str) -> str | None:
+        """A machine that has sessions already, or one whose name is typed: a fleet lists the others when it refuses."""
+        rows = {row["sessionId"]: str(row.get("machine") or "") for row in (*self._pump.stored, *self._pump.live)}
+        here = rows.get(session_id, "")
+        others = sorted({*rows.values()} - {here, ""})
+        choices = [*((name, visible(name)) for name in others), ("", "another one, by its name")]
+        title = f"Move it from {here} to" if here else "Move it to"
+        chosen = await self._app.push_screen_wait(Pick(visible(title), choices))
+        return await self._app.push_screen_wait(AskLine("Name or id of the machine")) if chosen == "" else chosen
 
 
 def _absolute(directory: str, base: str) -> str:

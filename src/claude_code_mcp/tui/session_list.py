@@ -1,7 +1,7 @@
 """The sessions on one side of the screen, and the lines above and below a conversation."""
 
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -52,6 +52,11 @@ class SessionRow:
     @property
     def sign(self) -> str:
         return _STATES[self.state][0] if self.state in _STATES else "·"
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it neither needs a person nor is at work."""
+        return not self.in_memory or self.state not in _NEED
 
     @property
     def searched(self) -> str:
@@ -114,8 +119,9 @@ def arranged(
     machines = [*dict.fromkeys(row.machine for row in rows)]
 
     def place(row: SessionRow) -> tuple[int, int]:
-        need = _NEED.get(row.state if row.in_memory else "", 2)
-        return need, machines.index(row.machine) if need == 2 else 0
+        if row.is_at_rest:
+            return len(_NEED), machines.index(row.machine)
+        return _NEED[row.state], 0
 
     return sorted(rows, key=place)
 
@@ -186,11 +192,10 @@ class SessionSidebar(Vertical):
         wanted = before.id if before is not None and (keep_highlight or current == self._current) else current
         self._current = current
         top = listing.scroll_y
-        listing.set_options([Option(self._drawn(row, current, width), row.id) for row in rows])
-        ids = [row.id for row in rows]
-        if wanted in ids:
+        listing.set_options(self._options(rows, current, width))
+        if any(row.id == wanted for row in rows):
             with self.prevent(OptionList.OptionHighlighted):
-                listing.highlighted = ids.index(wanted)
+                listing.highlighted = listing.get_option_index(str(wanted))
         listing.scroll_to(y=top, animate=False, immediate=True)
 
     def on_resize(self) -> None:
@@ -199,6 +204,17 @@ class SessionSidebar(Vertical):
             rows, current, _, _ = self._rows
             # After the list itself has its new size.
             self.call_after_refresh(self.show, rows, current, keep_highlight=True)
+
+    def _options(self, rows: Iterable[SessionRow], current: str | None, width: int) -> Iterator[Option]:
+        """A row each; of those at rest in a fleet, a line with the name of the machine above the first on each."""
+        machine = ""
+        for row in rows:
+            if row.machine != machine and row.is_at_rest:
+                machine = row.machine
+                heading = Text(f"── {machine} ", self.palette.style("head"), no_wrap=True, end="")
+                heading.truncate(width, overflow="ellipsis")
+                yield Option(heading, disabled=True)
+            yield Option(self._drawn(row, current, width), row.id)
 
     def _drawn(self, row: SessionRow, current: str | None, width: int) -> Text:
         role = _ROLES.get(row.state if row.in_memory else "", "quiet")
@@ -221,8 +237,8 @@ class SessionSidebar(Vertical):
         """Enter in the filter opens the first of what is left."""
         event.stop()
         listing = self.query_one(_Rows)
-        if listing.option_count:
-            first = listing.get_option_at_index(0).id
+        first = next((option.id for option in listing.options if not option.disabled), None)
+        if first is not None:
             wanted, self.query_one(Input).value = self.query_one(Input).value, ""
             self._open(first, wanted)
 
@@ -246,8 +262,8 @@ class SessionSidebar(Vertical):
         """Goes to the rows, to the first one if none is highlighted yet."""
         rows = self.query_one(_Rows)
         rows.focus()
-        if rows.highlighted is None and rows.option_count:
-            rows.highlighted = 0
+        if rows.highlighted is None:
+            rows.action_first()
 
     def leave(self) -> None:
         self.query_one(Input).value = ""

@@ -5,25 +5,18 @@ left out.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ..errors import InvalidArgument, PermissionDenied
-from ..model.options import Worktree
-from ..model.text import has_mark, unified_diff
 from ..server.tools.base import Arguments, Name
 from ..service import Service
-from ..store.conversation import Item
-from ..store.transcript_reader import ConversationPage, Extent
+from ..store.edited_files import LONGEST
 from .answers import answer, arguments_of, session_id_of, text_of
 from .guard import WebUser
 
-LONGEST = 2 << 20
-"""Characters of all differences that are shown at once."""
-_MOST_PAGES = 40
 _HEAD = re.compile(r"^diff --git ", re.MULTILINE)
 _NEW_NAME = re.compile(r"^\+\+\+ (?:b/)?(.+)$", re.MULTILINE)
 _OLD_NAME = re.compile(r"^--- (?:a/)?(.+)$", re.MULTILINE)
@@ -74,67 +67,8 @@ def _changed_file(part: str) -> ChangedFile:
     return ChangedFile(path, [part[hunks.start() :].rstrip("\n")] if hunks else [], note)
 
 
-ReadPage = Callable[[str | None], Awaitable[ConversationPage]]
-
-
-async def files_of_conversation(read: ReadPage) -> tuple[list[ChangedFile], bool]:
-    """The files that calls of a conversation have changed, the first changed first, and whether something was left
-    out. Commands may have changed others, which nobody has noted. `read` gives the page before a place."""
-    found: list[tuple[str, str]] = []
-    before: str | None = None
-    room, shortened = LONGEST, False
-    for _ in range(_MOST_PAGES):
-        page = await read(before)
-        for path, diff in reversed([*_edits(page)]):
-            room -= len(diff)
-            if room < 0:
-                return _by_file(found), True
-            found.append((path, diff))
-            shortened = shortened or has_mark(diff)
-        before = page.previous
-        if before is None:
-            return _by_file(found), shortened
-    return _by_file(found), True
-
-
-def _edits(page: ConversationPage) -> Iterator[tuple[str, str]]:
-    for part in page.parts:
-        for item in part.turn.items:
-            path, diff = _path_of(item), item.diff or _created(item)
-            if path and diff and item.status == "ok":
-                yield path, diff
-
-
-def _created(item: Item) -> str:
-    """Of a call that made a file: all of its lines, which Claude Code does not note as a change."""
-    content = item.input.get("content") if isinstance(item.input, Mapping) and item.name == "Write" else None
-    return unified_diff("", content) if isinstance(content, str) and "created" in item.result else ""
-
-
-def _path_of(item: Item) -> str:
-    """The file that a call has changed; of a notebook the cell too, since lines are counted in that."""
-    called = item.input if isinstance(item.input, Mapping) else {}
-    path, notebook = called.get("file_path"), called.get("notebook_path")
-    if isinstance(notebook, str):
-        named = f"cell {called['cell_id']}" if called.get("cell_id") else ""
-        if called.get("edit_mode") == "insert":
-            named = f"new cell behind {named}" if named else "new first cell"
-        return f"{notebook}, {named}" if named else notebook
-    return path if isinstance(path, str) else ""
-
-
-def _by_file(newest_first: list[tuple[str, str]]) -> list[ChangedFile]:
-    files: dict[str, ChangedFile] = {}
-    for path, diff in reversed(newest_first):
-        files.setdefault(path, ChangedFile(path, [])).diffs.append(diff)
-    return [*files.values()]
-
-
 # -- routes -----------------------------------------------------------------------------------------------------------
 
-_PAGE = 400_000
-_ENOUGH_OF_A_RESULT = 500
-"""Characters of a result where only what it is about counts."""
 _MOST_NAMED = 30
 
 
@@ -160,17 +94,14 @@ class ChangeRoutes:
         noted it."""
         session_id, service = session_id_of(request), self._service
         session = await service.find(session_id, caller=user.caller)
-        if isinstance(session.options.worktree, Worktree) and not session.busy:
-            diff = service.redaction.text(await service.work.diff(session_id, caller=user.caller))
-            files, cut = files_of_diff(diff)
-            return answer({"source": "worktree", "files": [file.row() for file in files], "cut": cut})
-
-        async def read(before: str | None) -> ConversationPage:
-            extent = Extent(_PAGE, longest_result=_ENOUGH_OF_A_RESULT)
-            return (await service.stored.page_before(session_id, before, extent, caller=user.caller)).page
-
-        files, cut = await files_of_conversation(read)
-        return answer({"source": "conversation", "files": [file.row() for file in files], "cut": cut})
+        changes = await service.work.changes(session, caller=user.caller)
+        if isinstance(changes, str):
+            files, cut = files_of_diff(service.redaction.text(changes))
+            source = "worktree"
+        else:
+            files, cut = [ChangedFile(*edited) for edited in changes.files], changes.cut
+            source = "conversation"
+        return answer({"source": source, "files": [file.row() for file in files], "cut": cut})
 
     async def file(self, request: Request, user: WebUser) -> Response:
         """A text file below the directory of a session, where the session itself may read it."""

@@ -136,6 +136,7 @@ WITH_A_SESSION: dict[str, list[dict[str, Any]]] = {
         {"action": "pin"},
         {"action": "fork"},
         {"action": "export"},
+        {"action": "diff"},
         {"action": "delete", "confirm": True},
     ],
 }

@@ -17,6 +17,7 @@ from ...sessions.stored_sessions import ChangedFiles
 from ...state.documents import Mark
 from ...state.shares import Access
 from ...store.cost_table import Grouping
+from ...store.edited_files import diff_of
 from ...store.transcript_export import Detail
 from .base import Arguments, Name, Path, Reply, SessionId, Tool, ToolOutput
 from .context import Call
@@ -144,6 +145,8 @@ class Managed(ToolOutput):
     session_id: str | None = None
     message: str | None = None
     path: str | None = None
+    source: SkipJsonSchema[Literal["worktree", "conversation"] | None] = None
+    """diff: where the changes were seen. Only those of a worktree can be merged or discarded."""
     owner: SkipJsonSchema[str | None] = None
     shared_with: SkipJsonSchema[list[dict[str, str]] | None] = None
     """With whom the session is shared now; for the actions about that."""
@@ -215,11 +218,10 @@ async def _share(call: Call, arguments: ManageSession) -> Reply:
 async def _work(call: Call, arguments: ManageSession) -> Reply:
     """Runs an action on what the session has changed: its worktree, or its checkpoints."""
     session_id, confirmed = arguments.session_id, bool(arguments.confirm)
-    path: str | None = None
     done: str | types.InputRequiredResult
     match arguments.action:
         case "diff":
-            done, path = await _diff(call, session_id)
+            return await _diff(call, session_id)
         case "merge":
             done = await call.service.work.merge(session_id, arguments.text, caller=call.caller)
         case "changes":
@@ -230,16 +232,31 @@ async def _work(call: Call, arguments: ManageSession) -> Reply:
             done = await _discard(call, session_id, confirmed=confirmed)
     if isinstance(done, types.InputRequiredResult):
         return done
-    return Managed(session_id=session_id, message=done, path=path)
+    return Managed(session_id=session_id, message=done)
 
 
-async def _diff(call: Call, session_id: str) -> tuple[str, str | None]:
-    """The changes in the worktree; those that are too long to be returned are in a file."""
-    text = call.service.redaction.text(await call.service.work.diff(session_id, caller=call.caller))
+_EDITS = "What its calls have changed, in their order; what commands have changed is not known.\n"
+_LEFT_OUT = "\n[older or longer changes are left out]"
+
+
+async def _diff(call: Call, session_id: str) -> Managed:
+    """The changes in its worktree, or by its calls; those that are too long to be returned are in a file."""
+    # First, whose session it is: nothing is looked up for anybody else.
+    session = await call.service.find(session_id, caller=call.caller)
+    changes = await call.service.work.changes(session, caller=call.caller)
+    if isinstance(changes, str):
+        source: Literal["worktree", "conversation"] = "worktree"
+        text = changes or "Nothing has changed."
+    else:
+        source = "conversation"
+        text = f"{_EDITS}{diff_of(changes.files, session.cwd)}" if changes.files else "No call has changed a file."
+        text += _LEFT_OUT if changes.cut else ""
+    text = call.service.redaction.text(text)
     if len(text) <= _LONGEST_DIFF:
-        return text or "Nothing has changed.", None
-    path = await call.service.stored.keep_text(session_id, ".diff", text, caller=call.caller)
-    return f"{text[:_LONGEST_DIFF]}\n[cut here; the whole diff is in {path}]", str(path)
+        return Managed(session_id=session_id, message=text, source=source)
+    path = str(await call.service.stored.keep_text(session_id, ".diff", text, caller=call.caller))
+    message = f"{text[:_LONGEST_DIFF]}\n[cut here; the whole diff is in {path}]"
+    return Managed(session_id=session_id, message=message, path=path, source=source)
 
 
 async def _discard(call: Call, session_id: str, *, confirmed: bool) -> str | types.InputRequiredResult:
