@@ -392,12 +392,9 @@ class Service:
         return PendingTurn(session, message)
 
     async def _message_accepted(self, kind: AuditKind, session: Session, prompt: str, who: str, **more: Any) -> None:
-        # Before the caller is answered: a server that is killed now still knows of it.
-        if kind in (AuditKind.SESSION_CREATED, AuditKind.SESSION_FORKED):
-            # The record that it begins with has the message. One step of the loop, in which the start of its process
-            # gets its place in the line: the answer can say what it waits for.
-            await asyncio.sleep(0)
-        else:
+        # Before the caller is answered: a server that is killed now still knows of it. The record that a new session
+        # begins with has the message.
+        if kind not in (AuditKind.SESSION_CREATED, AuditKind.SESSION_FORKED):
             await session.saved()
         if self._replica is not None:  # and if the whole machine is lost, the others of its fleet know
             await self._replica.caught_up(session.id)

@@ -82,7 +82,7 @@ async def starting(slots: Slots, holder: Holder) -> AsyncIterator["asyncio.Task[
     slots.take(holder)
 
     async def start() -> None:
-        async with slots.spawning(holder):
+        async with slots.spawning(slots.line_up(holder)):
             pass
 
     task = asyncio.create_task(start())
@@ -130,8 +130,21 @@ async def test_without_patience_a_newcomer_is_refused_at_once_unless_somebody_id
 async def test_only_so_many_start_at_once() -> None:
     slots = Slots(9, 1)
     first, second = Holder(slots, 1, idle=False), Holder(slots, 2, idle=False)
-    async with slots.spawning(first), starting(slots, second) as two:
+    async with slots.spawning(slots.line_up(first)), starting(slots, second) as two:
         assert not two.done()
         assert "1 other processes are starting" in (slots.wait_reason(second) or "")
     async with starting(slots, second) as two:
         await two
+
+
+async def test_a_start_that_never_came_leaves_the_line() -> None:
+    slots = Slots(2, 1)
+    first, second = Holder(slots, 1), Holder(slots, 2)
+    for holder in (first, second):
+        slots.take(holder)
+    place = slots.line_up(first)
+    async with starting(slots, second) as waiting:
+        assert slots.wait_reason(second) is not None, "one at a time, and the first has its place at once"
+        slots.leave_line(place)
+        slots.leave_line(place)
+        await waiting

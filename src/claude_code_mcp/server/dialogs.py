@@ -352,9 +352,10 @@ class Dialogs:
 
     def undismissed(self, session_id: str) -> list[Question]:
         """Open questions of a session that the person has not dismissed."""
-        if not self.may_answer(session_id):
+        pending = self._service.broker.pending(session_id)
+        if not pending or not self.may_answer(session_id):
             return []
-        return [question for question in self._service.broker.pending(session_id) if question.id not in self._dismissed]
+        return [question for question in pending if question.id not in self._dismissed]
 
     def may_answer(self, session_id: str) -> bool:
         """Whether the person at this client may answer the questions of a session, which is shared with them for that

@@ -387,6 +387,8 @@ class BookedSession(Recorded, Protocol):
 
     log: EventLog
     recorder: RecordWriter
+    beginning: bool
+    """Whether its record says already that its first turn runs, which is just beginning."""
 
 
 class BookedSessions(Protocol):
@@ -430,7 +432,8 @@ class Bookkeeper:
                 if event.state not in BUSY and self._limits.spending.release(session_id):
                     self._start_task(asyncio.to_thread(self._limits.spending.write_reservation, owner, session_id))
             case TurnStarted():
-                changes_record = True
+                begun = self.sessions.known(session_id)
+                changes_record = begun is None or not begun.beginning
             case TurnEnded():
                 changes_record = True
                 self._count(session_id, owner, event.outcome.usage)

@@ -91,29 +91,26 @@ class _ToolUse:
 class FrameClaims:
     """Judges the frames of one process, in the order in which they come."""
 
-    def __init__(self, session_id: str) -> None:
+    def __init__(self, session_id: str, used: Usage | None = None) -> None:
+        """`used` is what was used before in the conversation that the process goes on with."""
         self.session_id = session_id
         """The conversation that the process writes, as far as it was believed."""
         self._former: set[str] = set()
         self._clearings: dict[str, None] = {}
         """The messages that were sent to clear the conversation and have not been seen to do so."""
-        self._totals = Totals()
+        self._totals = Totals(used or Usage())
         self._requests: OrderedDict[str, None] = OrderedDict()
         self._uses: OrderedDict[str, _ToolUse] = OrderedDict()
 
     # -- what this side has done ----------------------------------------------------------------------------------
-
-    def resumed_with(self, used: Usage) -> None:
-        """The process goes on with a conversation in which so much was used before."""
-        self._totals = Totals(used)
 
     def message_sent(self, message_id: str, text: str) -> None:
         if slash_command(text) in _CLEARING:
             self._clearings[message_id] = None
 
     def use_answered(self, use_id: str | None, name: str, tool_input: Mapping[str, Any] | None) -> None:
-        """A question about a tool use was answered: it may run with this input, or with None not at all."""
-        if use_id is None or not name.startswith(PREFIX):
+        """A question about the use of an MCP tool was answered: it may run with this input, or with None not at all."""
+        if use_id is None:
             return
         use = self._use(use_id, name)
         use.allowed, use.denied = tool_input is not None, tool_input is None

@@ -32,7 +32,7 @@ from .event_writer import EventWriter
 from .frame_claims import FrameClaims
 from .launcher import Launch
 from .mcp_bridge import McpBridge, usable_servers
-from .slots import SlotHolder
+from .slots import SlotHolder, StartPlace
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +122,9 @@ def launch_of(owner: LaunchOwner, deps: SessionDeps, servers: Sequence[str]) -> 
 class LiveProcess:
     """A process from its start to its end; `gone` returns when nothing of it is left."""
 
+    claims: FrameClaims
+    """What its frames are compared with; there before it is spawned, and not before."""
+
     def __init__(
         self,
         owner: ProcessOwner,
@@ -172,16 +175,16 @@ class LiveProcess:
         self.spent_before = 0.0
         """What its session had spent when it was started."""
         self._began_at = time.time()
-        self.claims = FrameClaims(owner.id)
-        """What its frames are compared with."""
         self._replicated: str | None = None
         """The session whose copy elsewhere is told of this process."""
         self._closing: asyncio.Task[None] | None = None
         self.bridge: McpBridge | None = None
         self._hosting = AsyncExitStack()
         """Held open for as long as the process may use the MCP servers that sessions share."""
+        # In line at once: whoever is answered now can be told what the start waits for.
+        self._place = deps.slots.line_up(owner)
         # Last, when everything is there that the task and `leave` use.
-        self._starting = deps.start_task(self._start())
+        self._starting = deps.start_task(self._start(self._place))
 
     async def _make_bridge(self) -> McpBridge | None:
         host, owner = await self._hosting.enter_async_context(self._deps.hosted()), self._owner
@@ -200,9 +203,9 @@ class LiveProcess:
 
     # -- start ------------------------------------------------------------------------------------------------
 
-    async def _start(self) -> None:
+    async def _start(self, place: StartPlace) -> None:
         try:
-            async with self._deps.slots.spawning(self._owner):
+            async with self._deps.slots.spawning(place):
                 self.bridge = await self._make_bridge()
                 process, launch = await self._spawn()
                 await self._deps.launcher.initialize(process, launch)
@@ -230,7 +233,7 @@ class LiveProcess:
         if self._find_start is not None:
             start, used = await deps.stores.threads.run(self._look_at_disk, self._find_start)
         # Before it says anything: its totals begin with what the transcript has.
-        self.claims.resumed_with(used)
+        self.claims = FrameClaims(owner.id, used)
         launch = launch_of(owner, deps, self.bridge.servers if self.bridge else ())
         self.budget, self.spent_before = launch.budget, owner.spent_usd
         spawning = asyncio.ensure_future(deps.launcher.start(self, launch, start))
@@ -321,7 +324,8 @@ class LiveProcess:
             if self.bridge is not None:
                 self.bridge.close()
             self.process = None
-            await self._start()
+            self._place = self._deps.slots.line_up(self._owner)
+            await self._start(self._place)
             return
         # In the order in which a process that was started for the session would have reported it.
         self._lifecycle.process_started(process.pid, 0, carried=process.traffic is not None)
@@ -408,6 +412,8 @@ class LiveProcess:
             # A start under way is ended first: it may be about to spawn, and only then is `process` final.
             self._starting.cancel()
             await asyncio.wait([self._starting])
+            # A task that was cancelled before its first step has not left the line.
+            self._deps.slots.leave_line(self._place)
             if self.bridge is not None:  # it may have been made after `leave` has looked
                 self.bridge.close()
             if self.process is not None:
@@ -506,7 +512,7 @@ class CurrentProcess:
 
     def use_answered(self, use_id: str | None, tool: str, tool_input: Mapping[str, Any] | None) -> None:
         """A question about a tool use was answered: with the input that it may run with, None if it may not."""
-        if self.live is not None:
+        if self.live is not None and self.live.process is not None:
             self.live.claims.use_answered(use_id, tool, tool_input)
 
     def leave(self) -> None:

@@ -119,8 +119,9 @@ class PrincipalLimits:
 
     def turn_time(self, seconds: float | None, principal: str) -> float | None:
         """The timeout of a turn, if the caller sets one; refused above the limit."""
-        limit = self._policy.profile(principal).limits.turn_seconds
-        return None if seconds is None else within("timeout", seconds, limit)
+        if seconds is None:
+            return None
+        return within("timeout", seconds, self._policy.profile(principal).limits.turn_seconds)
 
     @contextmanager
     def room(self, session_id: str, principal: str, working: Sequence[str]) -> Iterator[None]:

@@ -310,9 +310,9 @@ class Session(SessionView):
             self.used_at = time.time()
             if self.beginning or not self.first_prompt:
                 self.first_prompt = text
-            # Here and not later: the turn may end before its caller is answered, and the record says so.
-            self.beginning = False
             self._turns.accept(message)
+            # With nothing awaited since: the turn may end before its caller is answered, and the record says so.
+            self.beginning = False
             return message
 
     def refuse_if_cancelled(self) -> None:

@@ -23,6 +23,7 @@ from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from ..model.events import QuestionOpened, QuestionSettled
 from ..model.question import Answer, Closure, FileChange, Question, QuestionKind, Resolution, kind_of
 from ..model.text import unified_diff
+from ..model.tool_names import PREFIX
 from ..private_files import is_absence, open_at
 from ..questions.broker import Broker, chosen_mode, labels_by_text
 from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, heading_of, questions_of
@@ -349,7 +350,7 @@ class SessionQuestions:
         denied = body is not None and body.get("behavior") == "deny"
         if denied:  # a permission, a plan or an answer: the CLI calls each an error, and none of them has failed
             session.readable_lines.mark_denied(question.tool_use_id)
-        if body is not None:
+        if body is not None and question.tool_name.startswith(PREFIX):
             updated = body.get("updatedInput")
             granted = None if denied else updated if isinstance(updated, Mapping) else question.tool_input
             # Before the reply: the call that it allows may be the very next frame.

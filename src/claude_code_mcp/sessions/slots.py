@@ -44,7 +44,9 @@ class SlotHolder(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class StartPlace:
+    """A place in the line of those that wait for their start."""
+
     holder: SlotHolder
     admitted: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -62,10 +64,10 @@ class Slots:
         self._spawns = spawns
         self._memory_wait = memory_wait
         self._holders: set[SlotHolder] = set()
-        self._starting: set[_Waiting] = set()
+        self._starting: set[StartPlace] = set()
         self._closing: dict[asyncio.Task[None], int] = {}
         """The tasks that end processes, with the bytes that each of those was using."""
-        self._queue: list[_Waiting] = []
+        self._queue: list[StartPlace] = []
         self._measured: dict[int, int] = {}
         self._occupied = asyncio.Event()
         self._admitting = False
@@ -137,24 +139,32 @@ class Slots:
 
     # -- starts -----------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def spawning(self, holder: SlotHolder) -> AsyncIterator[None]:
-        """A context around a start: before it is entered, waits in line until the start fits into all limits.
-        LimitReached, with the reason, after too long a wait for memory."""
-        entry = _Waiting(holder)
+    def line_up(self, holder: SlotHolder) -> StartPlace:
+        """Takes a place in the line; `wait_reason` knows it at once. `spawning` or `leave_line` must follow."""
+        entry = StartPlace(holder)
         self._queue.append(entry)
         self._admit()
+        return entry
+
+    def leave_line(self, entry: StartPlace) -> None:
+        """The start is over, or never came: its place is free. A second call does nothing."""
+        if entry in self._queue:
+            self._queue.remove(entry)
+        self._starting.discard(entry)
+        self._admit()
+
+    @asynccontextmanager
+    async def spawning(self, entry: StartPlace) -> AsyncIterator[None]:
+        """A context around a start: before it is entered, waits in line until the start fits into all limits.
+        LimitReached, with the reason, after too long a wait for memory."""
         try:
             await self._admission(entry)
             yield
         finally:
-            # It was cancelled while it waited, or it has started: in either case its place is free.
-            if entry in self._queue:
-                self._queue.remove(entry)
-            self._starting.discard(entry)
-            self._admit()
+            # It was cancelled while it waited, or it has started.
+            self.leave_line(entry)
 
-    async def _admission(self, entry: _Waiting) -> None:
+    async def _admission(self, entry: StartPlace) -> None:
         # Not less than the time of one measurement: before it nobody knows how much is used.
         timeout = None if self._memory_wait is None else max(self._memory_wait, _INTERVAL)
         while True:

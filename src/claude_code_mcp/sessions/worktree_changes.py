@@ -86,14 +86,12 @@ class WorktreePlan:
     """Why it cannot be merged; empty if it can."""
 
 
-class WorktreeChanges:
-    """The changes in the worktree of one session, for the sessions of one home."""
+class WorktreeView:
+    """What is in the worktree of one session, for the sessions of one home. Looks, and changes nothing."""
 
     def __init__(self, home: Home, worktree: Worktree) -> None:
         self.worktree = worktree
         self._git = git_for(home, worktree)
-
-    # -- looking ------------------------------------------------------------------------------------------------
 
     async def diff(self) -> str:
         """Everything since the branch left the one that it is to be merged into: commits, changes and new files."""
@@ -202,7 +200,9 @@ class WorktreeChanges:
         if not await self._is_there():
             raise _refused(f"the worktree {self.worktree.path} is gone")
 
-    # -- committing and merging ---------------------------------------------------------------------------------
+
+class WorktreeChanges(WorktreeView):
+    """What is in the worktree of one session, and what becomes of it: committed, merged or discarded."""
 
     async def plan(self) -> WorktreePlan:
         """What would be committed and merged. Nothing changes, except that git may keep objects that nothing refers

@@ -267,7 +267,8 @@ class Leases:
         # The same order in every server, and no waiting for either: two servers cannot wait for each other.
         lease = Lease([])
         try:
-            private_directory(self._directory)
+            if not self._directory.is_dir():
+                private_directory(self._directory)
             for directory in [self._directory, *([self._earlier] if self._earlier.is_dir() else [])]:
                 lease.add(directory / f"{session_id}.lock")
         except TimeoutError:
