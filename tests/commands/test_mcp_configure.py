@@ -196,6 +196,18 @@ def test_the_servers_of_other_programs_are_copied(mcp: Mcp, own_file: Path, sand
     assert mcp("import", "vscode", "nobody").returncode == 3
 
 
+def test_a_server_is_installed_by_name_from_a_registry_file(mcp: Mcp, own_file: Path, sandbox: Sandbox) -> None:
+    registry = sandbox.project / "registry.json"
+    package = {"registryType": "npm", "identifier": "files", "version": "2.0.0", "transport": {"type": "stdio"}}
+    names = ("com.example/files", "com.example/other")
+    registry.write_text(json.dumps({"servers": [{"server": {"name": name, "packages": [package]}} for name in names]}))
+    assert "name those that are wanted" in mcp("import", str(registry)).stderr
+    added = mcp("import", str(registry), "com.example/files")
+    assert "files: stdio, npx -y files@2.0.0" in added.stdout
+    assert entries(own_file) == {"files": {"command": "npx", "args": ["-y", "files@2.0.0"]}}
+    assert mcp("import", str(registry), "com.example/nobody").returncode == 3
+
+
 def test_comments_and_order_stay_when_a_server_is_added_changed_and_removed(mcp: Mcp, own_file: Path) -> None:
     own_file.parent.mkdir(parents=True)
     before = """{

@@ -107,7 +107,7 @@ def _add_configuring(actions: Any) -> None:
     parser.add_argument(
         "source",
         metavar="PROGRAM | FILE",
-        help="claude-desktop, claude-code, cursor, vscode, windsurf, gemini, or a file",
+        help="claude-desktop, claude-code, cursor, vscode, windsurf, gemini, or a file, also one of a registry",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
     parser.add_argument("--force", action="store_true", help="replace those of the same names")

@@ -39,6 +39,7 @@ from ...hub.config_entry import (
     section_of,
 )
 from ...hub.config_files import ConfiguredServer, HubConfig, hub_servers
+from ...hub.registry_file import chosen_entries, registry_documents, short_name
 from ...json_text import decode_with_comments
 from ...private_files import FILE, private_directory, replace_file
 from ..conventions import NotFound, print_json, print_outcome, standard_input
@@ -259,8 +260,11 @@ def _pairs(texts: list[str], separator: str, usage: str) -> dict[str, str]:
 # -- the files of other programs ---------------------------------------------------------------------------------------
 
 
-def entries_of(source: str, environment: Mapping[str, str], project: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """The entries of a program in our words, by name, each with its file; the first file that has a name counts.
+def entries_of(
+    source: str, environment: Mapping[str, str], project: Path, names: Collection[str] = ()
+) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """The entries of a program in our words, by name, each with its file; the first file that has a name counts. Of a
+    registry only those are there whose `names` are wanted.
 
     Raises InvalidArgument where there is no file, or one cannot be read.
     """
@@ -274,19 +278,22 @@ def entries_of(source: str, environment: Mapping[str, str], project: Path) -> di
         raise NotFound(f"There is no {' and no '.join(map(str, files))}.")
     found: dict[str, tuple[Path, dict[str, Any]]] = {}
     for file in present:
-        for name, entry in _entries_in(file).items():
+        for name, entry in _entries_in(file, names).items():
             # Files of the project come first, and count as they do in the program itself.
             found.setdefault(name, (file, entry))
     return found
 
 
-def _entries_in(file: Path) -> dict[str, dict[str, Any]]:
+def _entries_in(file: Path, names: Collection[str]) -> dict[str, dict[str, Any]]:
     try:
         content = decode_with_comments(read_text(file))
     except OSError as error:
         raise InvalidArgument(f"{file} cannot be read: {error.strerror or error}.") from None
     except ValueError as error:
         raise InvalidArgument(f"{file} cannot be read: {error}.") from None
+    documents = registry_documents(content)
+    if documents is not None:
+        return chosen_entries(documents, names)
     section = section_of(content)[1] if isinstance(content, dict) else None
     if not isinstance(section, dict):
         raise InvalidArgument(f"{file} has no MCP servers that can be read.")
@@ -397,8 +404,9 @@ def _add_entry(line: AddLine, entry: dict[str, Any]) -> int:
 def import_servers(arguments: argparse.Namespace) -> int:
     """Copies the servers of another program into our own file. One that is there already, or cannot be used, is
     reported and left out. The exit code is 1 if one could not be used."""
-    found = entries_of(arguments.source, os.environ, arguments.project.resolve())
-    wanted = arguments.names or list(found)
+    found = entries_of(arguments.source, os.environ, arguments.project.resolve(), arguments.names)
+    # A server of a registry is named as it is there, or as it is called here.
+    wanted = [short_name(name) if "/" in name else name for name in arguments.names] or list(found)
     for name in wanted:
         if name not in found:
             raise NotFound(f"There is no server called {name!r}; there are: {', '.join(found) or 'none'}.")
