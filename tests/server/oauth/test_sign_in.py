@@ -65,8 +65,18 @@ class SignInServer:
 def signing_in(resource: str) -> Iterator[SignInServer]:
     port = free_port()
     callback = resource.replace("/mcp", "/sign-in/callback")
-    command = ["node", str(HERE / "provider.mjs"), str(PACKAGES), str(port), resource, callback]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with running_provider(
+        ["node", str(HERE / "provider.mjs"), str(PACKAGES), str(port), resource, callback], port
+    ) as provider:
+        yield provider
+
+
+@contextmanager
+def running_provider(command: list[str], port: int) -> Iterator[SignInServer]:
+    environment = {**os.environ, "AUTHLIB_INSECURE_TRANSPORT": "1"}  # it is on loopback
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "listening\n"
