@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from nats.js.api import ConsumerConfig
-from nats.js.errors import APIError
+from nats.js.errors import APIError, NotFoundError
 
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied
 from claude_code_mcp.fleet import host as fleet_host
@@ -278,7 +278,8 @@ async def test_a_stolen_key_is_refused_everything_but_its_own(
 ) -> None:
     stolen, own, other = StolenKey(machines[0]), id_of(machines[0]), id_of(machines[1])
     publishes = {
-        names.entry(names.MACHINES, own): True,
+        names.entry(names.MACHINES, own): False,
+        f"fleet.keeper.{own}.report.lease": True,
         f"fleet.gateway.{own}.c.x": True,
         names.keeper(own, "read"): True,
         names.entry(names.MACHINES, other): False,
@@ -293,6 +294,7 @@ async def test_a_stolen_key_is_refused_everything_but_its_own(
         names.to_machine(other, "c"): False,
         names.to_gateway(other, "c"): False,
         names.keeper(other, "claim"): False,
+        f"fleet.keeper.{other}.report.lease": False,
         f"fleet.keeper.{other}.put.{names.transcript('s1')}": False,
         names.operating("ticket"): False,
         names.operating("remove"): False,
@@ -372,22 +374,25 @@ async def test_no_machine_can_have_an_answer_sent_to_another(
     assert received == [b"last"]
 
 
-async def test_an_acknowledgement_can_be_sent_anywhere_but_says_nothing_that_its_sender_chose(
-    machines: tuple[FleetConnection, FleetConnection],
+@pytest.mark.parametrize("way", ["$KV.fleet_machines.{own}", "fleet.keeper.{own}.report.lease"])
+async def test_no_acknowledgement_takes_the_place_of_what_another_machine_has_written(
+    host: Host, machines: tuple[FleetConnection, FleetConnection], way: str
 ) -> None:
-    """What is left of it: whoever reads a subject must stand a message that makes no sense there."""
+    """JetStream sends it wherever the sender says, and stores it if that is the subject of a store."""
     a, b = machines
-    received: asyncio.Queue[bytes] = asyncio.Queue()
-
-    async def receive(message: object) -> None:
-        received.put_nowait(message.data)  # type: ignore[attr-defined]
-
-    await b.client.subscribe(names.opening(id_of(b)), cb=receive)
-    await b.flushed()
-    await a.client.publish(names.entry(names.MACHINES, id_of(a)), b"chosen", reply=names.opening(id_of(b)))
-    async with asyncio.timeout(HANG_SECONDS):
-        acknowledgement = json.loads(await received.get())
-    assert set(acknowledgement) == {"stream", "seq"}
+    held = await KeptOwnership(b, id_of(b)).claim("s1", "alice", id_of(b))
+    records = await b.jetstream.key_value(names.RECORDS)
+    await records.put("s1", b"record")
+    for store in (names.entry(names.SESSIONS, "s1"), names.entry(names.RECORDS, "s1"), names.transcript("s1")):
+        await a.client.publish(way.format(own=id_of(a)), b"{}", reply=store)
+    await a.flushed()
+    lease = MachineLease(a, id_of(a), lambda: b"{}")
+    async with lease.kept():  # behind them, on the same way
+        assert lease.standing
+        assert await host.ownership.read("s1") == held
+        assert (await records.get("s1")).value == b"record"
+        with pytest.raises(NotFoundError):
+            await b.jetstream.get_last_msg(names.TRANSCRIPTS, names.transcript("s1"))
 
 
 # -- what a machine may do for the sessions that it holds -------------------------------------------------------------

@@ -210,7 +210,7 @@ class SessionMover:
         `TreeStore.save`."""
         before = self._records.trees.get(session_id)
         git = Git(self._service.relocation.environment_of(caller).launcher.home, (cwd,))
-        previous = TreeRef.model_validate(before) if before is not None else None
+        previous = TreeRef.read(before) if before is not None else None
         try:
             ref = await self._trees.save(git, cwd, session_id, previous)
         except TreeRefused as error:
@@ -362,7 +362,7 @@ class SessionMover:
                     "The one that was saved before is older than the conversation; it must be asked for to be used."
                 )
             if document.tree is not None:
-                ref = TreeRef.model_validate(document.tree)
+                ref = TreeRef.read(document.tree)
                 checkout = partial(self._hooks.checkout, session_id, ref)
                 cwd = await self._trees.restore(Git(deps.launcher.home, (directory,)), ref, directory, checkout)
                 setup_failed = await set_up(self._service, Caller(principal), os.path.realpath(directory))  # noqa: ASYNC240 - made by us

@@ -1,7 +1,9 @@
 """What each kind of key may do at NATS, and the stores of a fleet for a machine: JetStream by way of the keeper.
 
-NATS grants subjects. What a machine may always do is granted here, and is little: report itself, serve its own
-connections, ask the keeper. It may use nothing of JetStream's API: a consumer delivers to any subject, whoever may
+NATS grants subjects. What a machine may always do is granted here, and is little: serve its own connections, and ask
+the keeper. It may write to nothing that JetStream stores, not even its own report: the acknowledgement goes to any
+subject that the sender names, also to one of a store, and takes the place there of what somebody else has written. Nor
+may it use JetStream's API: a consumer delivers to any subject, whoever may
 publish there, and its filter may be wider than the subject that asks for it shows. What depends on the sessions that a
 machine holds cannot be granted by NATS at all, since they are no fixed set of subjects.
 
@@ -42,7 +44,6 @@ def machine_permissions(machine_id: str) -> dict[str, Any]:
     return {
         "publish": {
             "allow": [
-                names.entry(names.MACHINES, machine_id),
                 f"fleet.gateway.{names.token(machine_id)}.>",
                 f"fleet.keeper.{names.token(machine_id)}.>",
             ]
@@ -183,7 +184,7 @@ _REQUESTS: Final[dict[str, tuple[frozenset[str], Callable[[dict[str, Any], list[
 # -- the keeper -------------------------------------------------------------------------------------------------------
 
 
-_API, _PUT = "api", "put"
+_API, _PUT, _REPORT = "api", "put", "report"
 _HOLDER_SECONDS = 2.0
 """How long a holder that was looked up is believed. The fence of each store does not depend on it."""
 _MOST_HOLDERS = 100_000
@@ -191,11 +192,15 @@ _QUEUE = "keepers"
 
 
 class KeptJetStream(JetStreamContext):
-    """JetStream for a machine. Its own lease it writes itself; all else goes to the keeper."""
+    """JetStream for a machine: everything goes to the keeper, its lease on a way of its own, where it does not wait
+    behind a tree that is being stored."""
 
-    def __init__(self, client: Client, machine_id: str, timeout: float) -> None:
+    def __init__(self, client: Client, machine_id: str, timeout: float, *, reports_itself: bool = False) -> None:
+        """`reports_itself`: the machine writes its lease itself, so that it outlives every keeper; its key may then
+        write there."""
         super().__init__(client, prefix=f"fleet.keeper.{names.token(machine_id)}.{_API}", timeout=timeout)
         self._lease = names.entry(names.MACHINES, machine_id)
+        self._report = self._lease if reports_itself else f"fleet.keeper.{machine_id}.{_REPORT}.lease"
         self._put = f"fleet.keeper.{machine_id}.{_PUT}."
 
     async def publish(
@@ -208,8 +213,7 @@ class KeptJetStream(JetStreamContext):
         msg_ttl: float | None = None,
     ) -> PubAck:
         """As JetStreamContext.publish."""
-        if subject != self._lease:
-            subject = self._put + subject
+        subject = self._report if subject == self._lease else self._put + subject
         return await super().publish(subject, payload, timeout, stream, headers, msg_ttl)
 
 
@@ -226,7 +230,7 @@ class StoreKeeper:
     async def serving(self) -> AsyncIterator[None]:
         """Answers until the end of the block."""
         # One after the other for each kind: what a machine appends keeps its order.
-        kinds = {f"fleet.keeper.*.{kind}.>": self._take for kind in (_PUT, _API)}
+        kinds = {f"fleet.keeper.*.{kind}.>": self._take for kind in (_PUT, _API, _REPORT)}
         async with self._connection.answering(kinds, _QUEUE):
             yield
 
@@ -245,7 +249,11 @@ class StoreKeeper:
         if not message.reply.startswith(f"{inbox}."):
             log.warning("a request of machine %s wanted its answer elsewhere; it is not answered", machine_id)
             return
-        if kind == _PUT:
+        request: StoreRequest | None
+        if kind == _REPORT:
+            # Of the machine that asks, which NATS lets nobody else be: there is nothing to look up.
+            target, request = names.entry(names.MACHINES, machine_id), StoreRequest([], True, message.data)
+        elif kind == _PUT:
             target = ".".join(path)
             request = None if refused_headers(message.headers) else StoreRequest([target], True, message.data)
         else:

@@ -16,6 +16,7 @@ servers) are left out of the record, named in `left_out`, and sealed beside it (
 import asyncio
 import dataclasses
 import json
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -293,18 +294,31 @@ def _beside(db: "sqlite3.Connection", session_id: str) -> tuple[tuple[Any, ...],
     return tuple(map(tuple, keys)), tuple(map(tuple, spending))
 
 
+def _is_of(record: SessionRecord, principal: str, session_id: str, target: str) -> bool:
+    """Whether a key is of a message to the session, or of the call with which its owner has begun it."""
+    return session_id == record.session_id or (target == record.session_id and principal == record.owner)
+
+
 def put_beside(database: Database, document: SessionDocument) -> None:
-    """Writes keys and spending of a session into this machine's database. A key that was pending belongs to no server
-    that lives: whoever comes with it looks into the transcript. Blocks; OSError if it cannot be written."""
+    """Writes keys and spending of a session into this machine's database: of this session, and of its owner alone. What
+    another machine has stored is a claim, and must neither lower what somebody has spent nor use up what others may. A
+    key that was pending belongs to no server that lives: whoever comes with it looks into the transcript. Blocks;
+    OSError if it cannot be written."""
+    record = document.record
+    spending = [
+        (day, principal, record.session_id, usd)
+        for day, principal, usd in document.spending
+        if principal == record.owner and 0 <= usd < math.inf
+    ]
 
     def change(db: "sqlite3.Connection") -> None:
-        rows = [(*key[:7], "", key[7]) for key in document.keys]
+        rows = [(*key[:7], "", key[7]) for key in document.keys if _is_of(record, *key[:2], key[5])]
         db.executemany("INSERT OR REPLACE INTO message_keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         db.executemany(
             # The larger one: this machine may have had the session before, and has what it cost until then.
             "INSERT INTO spending VALUES (?, ?, ?, ?)"
             " ON CONFLICT (day, principal, session_id) DO UPDATE SET usd = max(usd, excluded.usd)",
-            [(day, principal, document.record.session_id, usd) for day, principal, usd in document.spending],
+            spending,
         )
 
     database.write(change, durable=True)

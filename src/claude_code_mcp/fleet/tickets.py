@@ -131,7 +131,8 @@ class MachineKey:
 
 async def connect_machine(key: MachineKey) -> FleetConnection:
     """Connects with a machine's own key. What it asks of JetStream goes through the keeper."""
-    return through_keeper(await _connect(key.address, key.authority, key.seed, key.machine_id), key.machine_id)
+    connection = await _connect(key.address, key.authority, key.seed, key.machine_id)
+    return through_keeper(connection, key.machine_id, reports_itself=False)
 
 
 async def connect_operator(address: str, authority: str, seed: str) -> FleetConnection:
@@ -187,9 +188,11 @@ async def connect_credentials(url: str, file: Path) -> tuple[FleetConnection, st
     return connection, machine_id
 
 
-def through_keeper(connection: FleetConnection, machine_id: str) -> FleetConnection:
-    """The connection of a machine whose key may use JetStream only by way of the keeper."""
-    return replace(connection, jetstream=KeptJetStream(connection.client, machine_id, _REQUEST_SECONDS))
+def through_keeper(connection: FleetConnection, machine_id: str, *, reports_itself: bool) -> FleetConnection:
+    """The connection of a machine whose key may use JetStream only by way of the keeper, but for its own lease if it
+    `reports_itself`."""
+    kept = KeptJetStream(connection.client, machine_id, _REQUEST_SECONDS, reports_itself=reports_itself)
+    return replace(connection, jetstream=kept)
 
 
 # -- the server's side ------------------------------------------------------------------------------------------------

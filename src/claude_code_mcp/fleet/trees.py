@@ -30,12 +30,12 @@ import os
 import re
 import stat
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self
 
 from nats.js.object_store import ObjectStore
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from .. import private_files
 from ..errors import InvalidArgument
@@ -72,24 +72,41 @@ class TreeRefused(InvalidArgument):
     """A tree cannot be saved or restored as it is. Nothing was changed."""
 
 
+def _inside(path: str) -> str:
+    """A path that cannot lead out of the checkout: what another machine has stored is a claim."""
+    if os.path.isabs(path) or ".." in path.split("/") or "\0" in path:
+        raise ValueError("leads out of the tree")
+    return path
+
+
+def _no_option(name: str) -> str:
+    """A name that git cannot take for one of its options."""
+    if name.startswith("-") or not name.isprintable():
+        raise ValueError("is no name")
+    return name
+
+
+GitName = Annotated[str, AfterValidator(_no_option)]
+
+
 class TreeRef(BaseModel):
     """A saved tree."""
 
     # What a later version adds is ignored: see `records.py`.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    head: str | None
+    head: GitName | None
     """The commit that was checked out; None before the first commit."""
-    branch: str | None
+    branch: GitName | None
     """The branch that was checked out; None for a detached HEAD."""
-    index: str
+    index: GitName
     """A commit whose tree is the index."""
-    files: str
+    files: GitName
     """A commit whose tree is the working tree."""
     digest: str
     packs: tuple[str, ...]
     """The names of the packs in the object store, in the order in which they are needed."""
-    needs: tuple[str, ...] = ()
+    needs: tuple[GitName, ...] = ()
     """Commits that some remote has, and that no pack contains."""
     remotes: tuple[str, ...] = ()
     """The names of these remotes."""
@@ -98,8 +115,16 @@ class TreeRef(BaseModel):
     base: str = ""
     """The newest commit of the history that the remote has, if it is known."""
     left_out: tuple[str, ...] = ()
-    below: str = "."
+    below: Annotated[str, AfterValidator(_inside)] = "."
     """The directory that was asked for, from the top of the checkout."""
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Self:
+        """The tree that a document of the fleet names; TreeRefused for one that cannot be."""
+        try:
+            return cls.model_validate(stored)
+        except ValueError:
+            raise TreeRefused("The saved tree is damaged: what is said of it cannot be.") from None
 
 
 class TreeStore:

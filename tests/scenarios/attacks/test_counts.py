@@ -30,6 +30,7 @@ def sides() -> dict[str, int]:
         "environment": len(attacks_in("environment.json")),
         "shell lines": len(lines),
         "hub": len(attacks_in("hub_files.json")),
+        "fleet": len(attacks_in("documents.json")),
         "HTTP": len(attacks_in("http.json")),
         "console": len(attacks_in("console.json")),
     }
