@@ -1,7 +1,9 @@
 """What an attacker tries: other people's sessions, forged requests, other names for the server, frames, odd paths."""
 
 import http.client
+import inspect
 import json
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.testing.script import script, text
+from claude_code_mcp.web import console as web_console
 
 from .conftest import Console
 from .console_client import Answer, Browser
@@ -40,6 +43,33 @@ def test_a_session_of_somebody_else_answers_as_one_that_does_not_exist(
     nowhere = bob.ask(method, f"/api/sessions/{UNKNOWN}{path}", body)
     assert plain(there, foreign) == plain(nowhere, UNKNOWN)
     assert there.status == 404
+
+
+def test_whoever_only_watches_changes_nothing_by_any_route(console: Console, alice: Browser, foreign: str) -> None:
+    watcher = console.browser("dave")
+    assert alice.ask("PUT", f"/api/sessions/{foreign}/shares/dave", {"access": "watch"}).status == 200
+    try:
+        asked = [tuple(attack["session"]) for attack in ATTACKS if attack.get("watcher")]
+        found = {(m, p): watcher.ask(m, f"/api/sessions/{foreign}{p}", body).status for m, p, body in asked}
+        assert set(found.values()) == {403}, found
+    finally:
+        assert alice.ask("DELETE", f"/api/sessions/{foreign}/shares/dave").status == 200
+
+
+def test_every_route_on_a_session_is_among_the_attacks() -> None:
+    listed = re.findall(
+        r'\("([A-Z]+)", (?:path|f?"\{path\}([^"]*)"|path \+ "([^"]*)"),',
+        inspect.getsource(web_console.Console._handlers),
+    )
+    assert len(listed) > 20
+    tried = {(method, path.partition("?")[0]) for method, path, _ in ON_A_SESSION}
+    missed = [
+        (method, pattern)
+        for method, *parts in listed
+        for pattern in ["".join(parts)]
+        if not any(m == method and re.fullmatch(re.sub(r"\{[^}]*\}", "[^/]+", pattern), path) for m, path in tried)
+    ]
+    assert missed == []
 
 
 def test_a_session_of_somebody_else_is_in_no_list_no_stream_and_no_sum(bob: Browser, foreign: str) -> None:
