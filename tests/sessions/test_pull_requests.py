@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -190,6 +191,22 @@ async def test_a_token_of_the_environment_goes_to_the_host_that_it_is_for(
     commit = await changes.commit("Add it")
     await PullRequests(named, changes.worktree).open(commit, "Add it", "", f"{host}/owner/shop")
     assert "gl-token" in (tmp_path / "environment").read_text()
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_token_for_the_companys_github_goes_to_no_other_host_not_even_with_the_push(
+    tmp_path: Path, home: Home, upstream: tuple[str, Path], named: bool
+) -> None:
+    url, _ = upstream
+    host = url.removeprefix("http://").partition("/")[0]
+    company = {"GH_ENTERPRISE_TOKEN": "ge-token", "GH_HOST": host if named else "github.example"}
+    noting = f'case "$*" in *" push "*) env > {tmp_path}/of-git;; esac'
+    _write(tmp_path / "programs" / "git", f'#!/bin/sh\n{noting}\nexec {shutil.which("git")} "$@"\n')
+    own = Home.of_user({**home.environment, **company})
+    changes = await _worktree(tmp_path, own, url)
+    commit = await changes.commit("Add it")
+    await PullRequests(own, changes.worktree).open(commit, "Add it", "", f"{host}/owner/shop")
+    assert ["ge-token" in (tmp_path / file).read_text() for file in ("environment", "of-git")] == [named, named]
 
 
 async def test_what_glab_says_when_it_fails_is_passed_on(

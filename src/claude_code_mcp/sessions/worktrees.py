@@ -244,6 +244,8 @@ _VARIABLES: Mapping[str, str] = {
 }
 _GITLAB = "gitlab"
 _GITLAB_HOSTS = ("GITLAB_HOST", "GL_HOST")
+_ENTERPRISE_TOKENS = ("GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN")
+"""Which gh takes for every host but github.com and those below ghe.com."""
 _GITLAB_TOKENS = ("GITLAB_TOKEN", "GITLAB_ACCESS_TOKEN", "OAUTH_TOKEN", "GLAB_TOKEN", "CI_JOB_TOKEN")
 _MOST_CONFIGURATION = 1 << 16
 
@@ -323,7 +325,7 @@ class PullRequests:
             raise InvalidArgument("Files of Git LFS would not be pushed from here; ask the session to do it.")
         # What signs in to the model is no business of git's, gh's or their helpers'.
         inherited = {name: value for name, value in self._home.environment.items() if not name.startswith(_WITHHELD)}
-        environment = {**inherited, **_VARIABLES}
+        environment = _without_tokens_of_others(remote.host, {**inherited, **_VARIABLES})
         place = await asyncio.to_thread(tempfile.mkdtemp, prefix="claude-code-mcp-push-")
         try:
             await self._push(place, environment, remote.url, commit)
@@ -340,9 +342,6 @@ class PullRequests:
         self, glab: str, remote: Remote, place: str, environment: Mapping[str, str], title: str, body: str
     ) -> str:
         """Opens a merge request; returns its address."""
-        # glab sends a token of the environment to any host that it is told, and a session may have chosen this one.
-        if remote.host not in (_named_hosts(environment) or {"gitlab.com"}):
-            environment = {name: value for name, value in environment.items() if name not in _GITLAB_TOKENS}
         endpoint = f"projects/{quote(remote.path, safe='')}/merge_requests"
         flags = ["--hostname", remote.host, "--method", "POST", "--header", "Content-Type: application/json"]
         fields = {
@@ -396,6 +395,17 @@ def remote_at(url: str) -> Remote | None:
 def _is_gitlab(host: str, environment: Mapping[str, str]) -> bool:
     """Whether a host is GitLab's, as far as its name or the user's settings say. Blocks on the disk."""
     return _GITLAB in host or host in _named_hosts(environment) or host in _hosts_of_glab(environment)
+
+
+def _without_tokens_of_others(host: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables without tokens for another host. gh and glab send them to any host that they are told, also when
+    git asks them for a password, and a session may have chosen this one."""
+    withheld: set[str] = set()
+    if host not in (_named_hosts(environment) or {"gitlab.com"}):
+        withheld.update(_GITLAB_TOKENS)
+    if host != environment.get("GH_HOST", "").strip().lower():
+        withheld.update(_ENTERPRISE_TOKENS)
+    return {name: value for name, value in environment.items() if name not in withheld}
 
 
 def _named_hosts(environment: Mapping[str, str]) -> set[str]:
