@@ -226,6 +226,14 @@ class PersonName:
 
 
 @dataclass(frozen=True, slots=True)
+class PersonGroups:
+    """In which groups somebody is, by a token that was issued then (Unix seconds): an older one says nothing of it."""
+
+    names: frozenset[str]
+    issued_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Removal:
     """Somebody was removed, or their name was given free."""
 
@@ -251,18 +259,22 @@ class PersonNames:
             found = self._database.row(query, name)
         return bool(found == (issuer, subject))
 
-    def note_groups(self, name: str, issuer: str, groups: Collection[str]) -> None:
+    def note_groups(self, name: str, issuer: str, groups: PersonGroups) -> None:
         """Keeps in which groups somebody is who has come now."""
-        body = json.dumps({"issuer": issuer, "groups": sorted(groups)})
+        body = json.dumps({"issuer": issuer, "groups": sorted(groups.names), "issuedAt": groups.issued_at})
         values = (_CAME, name, self._clock(), body)
         self._database.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?)", *values)
 
-    def came(self, issuer: str) -> dict[str, frozenset[str]]:
+    def came(self, issuer: str) -> dict[str, PersonGroups]:
         """Who has come by an issuer within the last thirty days, in which groups they were then."""
         query = "SELECT key, body FROM documents WHERE kind = ? AND written_at > ?"
         rows = self._database.rows(query, _CAME, self._clock() - REMEMBERED_SECONDS)
         found = {name: json.loads(body) for name, body in rows}
-        return {name: frozenset(each["groups"]) for name, each in found.items() if each["issuer"] == issuer}
+        return {
+            name: PersonGroups(frozenset(each["groups"]), each.get("issuedAt", 0.0))
+            for name, each in found.items()
+            if each["issuer"] == issuer
+        }
 
     def all(self) -> list[PersonName]:
         query = "SELECT name, issuer, subject, since FROM person_names ORDER BY name"
@@ -432,10 +444,10 @@ class InvitedPeople:
 
     # -- the server's side ----------------------------------------------------------------------------------------
 
-    def groups(self) -> dict[str, frozenset[str]]:
+    def groups(self) -> dict[str, PersonGroups]:
         """In which groups every person is, by name."""
         rows = self._database.rows("SELECT name, groups FROM people")
-        return {name: frozenset(json.loads(groups)) for name, groups in rows}
+        return {name: PersonGroups(frozenset(json.loads(groups))) for name, groups in rows}
 
     def names(self) -> dict[str, str]:
         """The name of every person, by subject."""

@@ -92,8 +92,10 @@ async def test_the_groups_of_somebody_are_known_before_they_come_to_the_next_ser
     assert policy.profile("ann") == LEAD
     assert await after.by_token(token_of(issuer, "user-1", "others")) is not None
     assert not policy.groups_of("ann") - {"others"}
-    server()
+    last = server()
     assert policy.profile("ann") == TEAM
+    assert await last.by_token(token_of(issuer, "user-1", "leads", ago=9)) is not None
+    assert policy.profile("ann") == TEAM, "a token from before she left brings no group back, here neither"
     assert not server(31 * 86_400.0).remembers("ann"), "who does not come for a month is as good as gone"
     assert PersonNames(database).forget("ann") is not None
     assert not server().remembers("ann")

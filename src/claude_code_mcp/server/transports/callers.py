@@ -36,7 +36,7 @@ from ...errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
 from ...model.events import AuditEvent, AuditKind
 from ...model.options import is_reserved
 from ...private_files import read_secret
-from ...state.known_people import Identity, ListedCallers, PersonNames
+from ...state.known_people import Identity, ListedCallers, PersonGroups, PersonNames
 from ...store.watched_files import WatchedFile, facts_of
 from .access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
 from .people import Admit, Assign, People, Returning, check_proxy_settings, is_person
@@ -332,7 +332,7 @@ class Callers(CallersWithTokens):
         admit: Admit,
         assign: Assign,
         returning: Returning,
-        invited: Mapping[str, Collection[str]],
+        invited: Mapping[str, PersonGroups],
     ) -> None:
         """The same for the authorization server in this one. Whose name is whose is known by the invitations."""
         self.people = People(tokens.issuer, admit, assign, None, self._is_taken, tokens, returning, invited)

@@ -34,7 +34,7 @@ from ... import json_text
 from ...config import Settings
 from ...errors import InvalidArgument, UpstreamUnavailable
 from ...model.options import is_reserved
-from ...state.known_people import Identity, PersonNames
+from ...state.known_people import Identity, PersonGroups, PersonNames
 from .access_tokens import Grant, TokenIssuer
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class People:
         is_taken: Callable[[str], bool],
         tokens: TokenIssuer | None = None,
         returning: Returning | None = None,
-        remembered: Mapping[str, Collection[str]] | None = None,
+        remembered: Mapping[str, PersonGroups] | None = None,
     ) -> None:
         """`admit` is asked before somebody is let in, then comes `assign`. `is_taken` says of a name whether a caller
         with a token has it. Without `names`, who has a name is known until the end of this server. `returning` finds
@@ -100,9 +100,9 @@ class People:
         """When the groups of somebody were written."""
         if assign is not None:
             for name, groups in self._remembered.items():
-                assign(name, groups)
+                assign(name, groups.names)
 
-    def _from_before(self) -> Mapping[str, Collection[str]]:
+    def _from_before(self) -> Mapping[str, PersonGroups]:
         try:
             return self._names.came(self._issuer) if self._names is not None else {}
         except OSError as error:
@@ -115,21 +115,24 @@ class People:
         if not self._is_free(grant) or not await self._own_name(grant):
             return None
         # A token from before says nothing of the groups: whoever has left one would be in it again by showing it.
-        if not self._is_outdated(grant):
-            reason = await self._admit(grant.name, grant.groups)
+        outdated = self._is_outdated(grant)
+        if not outdated or grant.name not in self._known:
+            groups = self._remembered[grant.name].names if outdated else grant.groups
+            reason = await self._admit(grant.name, groups)
             if reason is not None:
                 log.error("%s has a good access token and is not let in: %s", grant.name, reason)
                 return None
+        if not outdated:
             await self._remember(grant)
         # Again: the list of callers may have changed meanwhile, or somebody else have come by this name. Nothing is
         # awaited from here on, and only then are the groups taken over: nobody changes what somebody else may do.
         if not self._is_free(grant):
             return None
-        known, issued_at = self._known.get(grant.name), grant.issued_at
-        if known is not None and self._is_outdated(grant):
-            issued_at = known.issued_at
-        elif self._assign is not None:
+        known = self._known.get(grant.name)
+        # By what is known now: a newer token may have been shown meanwhile.
+        if not self._is_outdated(grant) and self._assign is not None:
             self._assign(grant.name, grant.groups)
+        issued_at = max(grant.issued_at, self._issued_at(grant.name))
         # What rests on the sign-in of the console outlasts the tokens of clients.
         until = until if known is None else max(until, known.expires_at)
         self._known[grant.name] = _Person(grant.subject, until, grant.scopes, issued_at)
@@ -172,9 +175,9 @@ class People:
     async def _remember(self, grant: Grant) -> None:
         """Writes in which groups somebody is who comes, if they have changed, and once a day. Two tokens at the same
         time may be written in the wrong order: the next request writes it again."""
-        groups, now = frozenset(grant.groups), time.time()
-        fresh = now - self._noted.get(grant.name, 0.0) < _NOTED_FOR
-        if self._names is None or (fresh and self._remembered.get(grant.name) == groups):
+        groups, now = PersonGroups(frozenset(grant.groups), grant.issued_at), time.time()
+        before, fresh = self._remembered.get(grant.name), now - self._noted.get(grant.name, 0.0) < _NOTED_FOR
+        if self._names is None or (fresh and before is not None and before.names == groups.names):
             return
         try:
             await asyncio.to_thread(self._names.note_groups, grant.name, self._issuer, groups)
@@ -183,9 +186,13 @@ class People:
         self._noted[grant.name], self._remembered[grant.name] = now, groups
 
     def _is_outdated(self, grant: Grant) -> bool:
-        """Whether somebody has shown a token that was issued later than this one."""
-        known = self._known.get(grant.name)
-        return known is not None and known.issued_at > grant.issued_at
+        """Whether somebody has shown a token that was issued later than this one, here or to a server before."""
+        return self._issued_at(grant.name) > grant.issued_at
+
+    def _issued_at(self, name: str) -> float:
+        """When the newest token was issued that somebody of this name has shown; 0 if there was none."""
+        known, remembered = self._known.get(name), self._remembered.get(name)
+        return known.issued_at if known is not None else remembered.issued_at if remembered is not None else 0.0
 
     async def take_back(self, identity: Identity) -> None:
         """Lets somebody in again who has not come since this server was started and is signed in from before.
