@@ -111,6 +111,15 @@ def linking() -> tarfile.TarInfo:
     return entry
 
 
+def with_a_hole() -> tuple[tarfile.TarInfo, bytes]:
+    """A few bytes that are unpacked as a large file."""
+    size = 64 << 20
+    entry = tarfile.TarInfo("exports/zeros")
+    facts = {"major": "1", "minor": "0", "name": "exports/zeros", "realsize": str(size)}
+    entry.pax_headers = {f"GNU.sparse.{name}": value for name, value in facts.items()}
+    return entry, f"1\n{size - 1}\n1\n".encode().ljust(512, b"\0") + b"x"
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -119,9 +128,10 @@ def linking() -> tarfile.TarInfo:
         archive_of((tarfile.TarInfo("../outside"), b"x")),
         archive_of((tarfile.TarInfo("/outside"), b"x")),
         archive_of((linking(), b"")),
+        archive_of(with_a_hole(), (tarfile.TarInfo(FILE_NAME), b"")),
         archive_of((tarfile.TarInfo(FILE_NAME), b"no database, and long enough to look like one" * 100)),
     ],
-    ids=["no archive", "nothing", "a path out of it", "a path of its own", "a link", "a damaged database"],
+    ids=["no archive", "nothing", "a path out of it", "a path of its own", "a link", "a hole", "a damaged database"],
 )
 def test_a_file_that_is_no_backup_changes_nothing(state: Path, tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "backup.tar.gz"

@@ -556,7 +556,8 @@ def _extract(file: Path, target: Path) -> int:
             for entry in archive:
                 # Only what `backup` writes: everything else could lead out of the directory.
                 parts = Path(entry.name).parts
-                if entry.type != tarfile.REGTYPE or not parts or ".." in parts or Path(entry.name).is_absolute():
+                is_file = entry.type == tarfile.REGTYPE and not entry.issparse()  # its holes would fill the disk
+                if not is_file or not parts or ".." in parts or Path(entry.name).is_absolute():
                     raise InvalidArgument(f"{file} is no backup of claude-code-mcp: {entry.name!r} is in it.")
                 source = archive.extractfile(entry)
                 assert source is not None
