@@ -1,5 +1,9 @@
 """The queue of accepted messages, without a process: what is held back, sent again and settled."""
 
+import pytest
+
+from claude_code_mcp.errors import LimitReached
+from claude_code_mcp.model.options import Image
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.sessions.messages import MessageQueue, UserMessage
 
@@ -20,6 +24,17 @@ async def test_a_message_that_wants_its_own_turn_is_held_back_until_then() -> No
     assert queue.unsent == {own.id}
     assert queue.take_unsent(own.id, question_only=False) == [own]
     assert queue.unsent == frozenset()
+
+
+async def test_no_more_messages_wait_than_there_is_memory_for() -> None:
+    many = queue_of(*(UserMessage("x") for _ in range(200)))
+    image = Image("image/png", "A" * (20 << 20))  # one text, which five messages share
+    large = queue_of(*(UserMessage("x", images=(image,)) for _ in range(5)))
+    for full in (many, large):
+        with pytest.raises(LimitReached, match="messages wait"):
+            full.check_room()
+        full.settle_turn(DONE, 1, except_for=set())
+        full.check_room()
 
 
 async def test_nothing_is_held_back_behind_a_mere_question_of_the_background() -> None:

@@ -17,13 +17,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from ..errors import InvalidArgument, PermissionDenied
+from ..errors import InvalidArgument, LimitReached, PermissionDenied
 from ..model.options import MEDIA_TYPES, Image, SessionOptions, media_type
 from ..model.outcome import Outcome
 from ..private_files import open_at
 from .dependencies import SessionDeps
 
 _SETTLED_KEPT = 32
+_MOST_WAITING, _MOST_CHARACTERS = 200, 96 << 20
+"""Messages of a session without an outcome, and characters of these and their images: they are kept in memory, and a
+turn that waits for an answer may last a day."""
 
 
 class WhenBusy(StrEnum):
@@ -90,6 +93,13 @@ class MessageQueue:
     def find(self, message_id: str) -> UserMessage | None:
         """A message that has no outcome yet, or was one of the last to get one."""
         return self._open.get(message_id) or self._settled.get(message_id)
+
+    def check_room(self) -> None:
+        """LimitReached while so many messages have no outcome, or such long ones, that no more are accepted."""
+        waiting = self._open.values()
+        size = sum(len(message.text) + sum(len(image.data) for image in message.images) for message in waiting)
+        if len(waiting) >= _MOST_WAITING or size >= _MOST_CHARACTERS:
+            raise LimitReached(f"{len(waiting)} messages wait in this session; no more are taken until some have run.")
 
     def accept(self, message: UserMessage) -> None:
         self._open[message.id] = message
