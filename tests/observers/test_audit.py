@@ -11,6 +11,7 @@ from claude_code_mcp.model.events import (
     AuditEvent,
     AuditKind,
     Output,
+    ProcessChanged,
     QuestionOpened,
     QuestionSettled,
     Spent,
@@ -126,6 +127,14 @@ def test_what_ran_instead_of_what_was_asked(book: Book) -> None:
         answer = Answer(allow=True, updated_input={"command": command})
         book.audit.event("s-1", "alice", QuestionSettled(QUESTION, Resolution(Closure.ANSWERED, "respond", answer)))
     assert [line.get("changed_to") for line in book.lines()] == [None, "Run: rm -r x"]
+
+
+def test_a_process_that_was_ended_for_what_it_claimed(book: Book) -> None:
+    book.audit.event("s-1", "mallory", ProcessChanged("refuted", detail="another session's id (system/init)"))
+    book.audit.event("s-1", "mallory", ProcessChanged("ended"))
+    (line,) = book.lines()
+    expected = {"act": "protocol_violation", "who": "mallory", "session": "s-1"}
+    assert line | {"at": ""} == {**expected, "at": "", "reason": "another session's id (system/init)"}
 
 
 def test_what_a_turn_cost(book: Book) -> None:
