@@ -28,12 +28,12 @@ from ..store.transcript_export import Detail
 from ..store.transcript_reader import Checkpoint, ConversationPage, Extent, read_checkpoints
 from .background import ObserverList
 from .dependencies import ClientEnvironments, Stores
+from .file_changes import file_text
 from .git import Git
 from .registry import Sessions
 from .session import Session
 from .session_access import SessionAccess, SessionSharing
 from .session_library import ExportFormat, ReadPage, StoredConversation, TextHit
-from .session_questions import file_text
 from .worktree_changes import Unsaved, WorktreeChanges, WorktreePlan
 from .worktrees import PullRequests
 

@@ -8,7 +8,7 @@ since its turn may be over by then.
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -27,6 +27,7 @@ from ..model.events import (
 )
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode, State, Usage
+from ..model.question import Question
 from ..processes.child import Exit
 from ..store.event_log import EventLog
 from .dependencies import SessionDeps
@@ -35,7 +36,6 @@ from .live_process import CurrentProcess
 from .messages import MessageQueue, UserMessage
 from .session_costs import SessionCosts
 from .session_loader import messages_in_transcript
-from .session_questions import SessionQuestions
 
 _DROPPED = "The turn before it was interrupted, and this message was dropped before Claude Code had read it."
 _NOT_SAVED = (
@@ -92,6 +92,20 @@ class TurnSession(Protocol):
     start_error: ClaudeCodeError | None
 
 
+class PendingQuestions(Protocol):
+    """What turns need of the questions of their session; see `frame_router.py`."""
+
+    on_settled: Callable[[], None]
+    """Called after a question was settled and the CLI has its reply."""
+
+    @property
+    def pending(self) -> list[Question]:
+        """The open questions of the session, oldest first."""
+
+    def withdraw_all(self, detail: str) -> None:
+        """Closes all open questions without an answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionParts:
     """The parts of one session that work together on its turns."""
@@ -101,7 +115,7 @@ class SessionParts:
     events: EventWriter
     costs: SessionCosts
     messages: MessageQueue
-    questions: SessionQuestions
+    questions: PendingQuestions
     process: CurrentProcess
 
 

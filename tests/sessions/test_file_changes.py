@@ -9,7 +9,7 @@ import pytest
 
 from claude_code_mcp.errors import PermissionDenied
 from claude_code_mcp.model.question import FileChange
-from claude_code_mcp.sessions.session_questions import LARGEST, changed_file, file_change
+from claude_code_mcp.sessions.file_changes import LARGEST, changed_file, file_change
 
 
 def change(tool: str, directory: Path, path: Path, **fields: Any) -> FileChange | None:

@@ -1,0 +1,178 @@
+"""The file that a tool is about to change, and how: read before a person is asked, so that the change can be shown in
+its place in the file.
+
+Only a file below the session's own directories is read, where its principal may read it (the policy's roots and rules),
+by a path without links and as a plain file: a session may have put anything there. Everything here blocks on the disk.
+"""
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..errors import ClaudeCodeError, InvalidArgument
+from ..model.question import FileChange
+from ..model.text import unified_diff
+from ..private_files import is_absence, open_at
+
+LARGEST = 512 << 10
+"""Bytes of a file, or characters of a text, above which nothing is compared."""
+_MOST_SEARCHED = 64 << 20
+"""Characters that are looked through for all edits of one call: each of thousands would be looked for in the whole."""
+LONGEST_DIFF = 200_000
+"""Characters of a change that is shown in its file."""
+_NOT_TEXT = FileChange(note="The file exists, and is not text: the change cannot be shown in it.")
+EDITING_TOOLS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
+
+
+def changed_file(tool_name: str, tool_input: object) -> str | None:
+    """The path that a call would write to, where that can be compared; None for every other call."""
+    if tool_name not in EDITING_TOOLS or not isinstance(tool_input, Mapping):
+        return None
+    path = tool_input.get("notebook_path" if tool_name == "NotebookEdit" else "file_path")
+    return path if isinstance(path, str) and os.path.isabs(path) and "\0" not in path else None
+
+
+def file_change(
+    tool_name: str,
+    tool_input: Mapping[str, Any],
+    path: str,
+    directories: Sequence[str],
+    readable: Callable[[str], str],
+) -> FileChange | None:
+    """What the call would do to the file as it is now; None where there is no file yet, or none that may be read here.
+
+    `readable` returns where a path leads and raises ClaudeCodeError if it may not be read; `directories` are those that
+    the session works in.
+    """
+    try:
+        before = _read(path, directories, readable)
+    except (OSError, ClaudeCodeError) as error:
+        unread = isinstance(error, OSError) and not is_absence(error)
+        return FileChange(note="The file cannot be read here to be compared.") if unread else None
+    except UnicodeDecodeError:
+        return _NOT_TEXT
+    return _change(tool_name, tool_input, before) if isinstance(before, str) else before
+
+
+def _read(path: str, directories: Sequence[str], readable: Callable[[str], str]) -> str | FileChange | None:
+    """The text of the file; why it cannot be compared; or None if it is no file of the session's directories."""
+    real = readable(path)
+    roots = [os.path.realpath(directory) for directory in directories]
+    if not any(real.startswith(os.path.join(root, "")) for root in roots):
+        return None
+    with open(real, "rb", opener=open_at) as file:
+        # Of what was opened: the path may lead to another file by now.
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        if found.st_size > LARGEST:
+            return FileChange(note=f"The file exists, with {found.st_size:,} bytes; that is too long to be compared.")
+        content = file.read(LARGEST + 1)[:LARGEST]
+    return _NOT_TEXT if b"\0" in content else content.decode()
+
+
+def file_text(path: str, directory: str, readable: Callable[[str], str]) -> tuple[str, str]:
+    """The path of a file from a directory of the session's on, and its text; `path` may be relative to there.
+    InvalidArgument for everything else: what is not there, is elsewhere or may not be read is not told apart."""
+    whole = os.path.normpath(os.path.join(directory, path))
+    try:
+        content = _read(whole, (directory,), readable) if "\0" not in path else None
+    except (OSError, ClaudeCodeError):
+        content = None
+    except UnicodeDecodeError:
+        content = _NOT_TEXT
+    if content is None:
+        raise InvalidArgument(
+            "There is no such file in the session's directory, or none that may be read.", field="path"
+        )
+    if not isinstance(content, str):
+        reason = "it is not text" if content is _NOT_TEXT else f"it has more than {LARGEST:,} bytes"
+        raise InvalidArgument(f"The file cannot be shown: {reason}.", field="path")
+    return os.path.relpath(whole, directory), content
+
+
+def _change(tool_name: str, tool_input: Mapping[str, Any], before: str) -> FileChange | None:
+    if tool_name == "NotebookEdit":
+        return _cell_change(tool_input, before)
+    after = _after(tool_name, tool_input, before)
+    if after is None:
+        # Edits are written with plain line breaks, whatever the file has.
+        before = before.replace("\r\n", "\n")
+        after = _after(tool_name, tool_input, before)
+    if after is None or len(after) > LARGEST:
+        return None
+    diff = unified_diff(before, after)
+    if len(diff) > LONGEST_DIFF:
+        return FileChange(
+            note=f"The file exists, with {before.count(chr(10)) + 1:,} lines; the change is too long to be compared."
+        )
+    return FileChange(diff=diff) if diff else FileChange(note="The file has this content already.")
+
+
+def _cell_change(tool_input: Mapping[str, Any], notebook: str) -> FileChange | None:
+    """The change to the source of one cell, by lines of that cell; None if the call does not fit the notebook."""
+    mode, new, wanted = (
+        tool_input.get("edit_mode") or "replace",
+        tool_input.get("new_source"),
+        tool_input.get("cell_id"),
+    )
+    if not isinstance(new, str) and mode != "delete":
+        return None
+    try:
+        cells = json.loads(notebook)["cells"]
+        number = _cell_number(cells, wanted)
+        if mode == "insert":
+            return FileChange(
+                unified_diff("", str(new)), f"A new cell behind cell {wanted}." if wanted else "A new first cell."
+            )
+        if number is None:
+            return None
+        source = cells[number]["source"]
+        before = source if isinstance(source, str) else "".join(source)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    diff = unified_diff(before, "" if mode == "delete" else str(new))
+    note = f"Cell {number + 1} of {len(cells)}{' is deleted' if mode == 'delete' else ''}; lines are those of the cell."
+    return FileChange(diff, note) if diff and len(diff) <= LONGEST_DIFF else FileChange(note=note)
+
+
+def _cell_number(cells: Any, wanted: object) -> int | None:
+    """The place of a cell by its id, or by `cell-3` as Claude Code names those that have none."""
+    for number, cell in enumerate(cells):
+        if wanted is not None and cell.get("id") == wanted:
+            return number
+    place = re.fullmatch(r"cell-(\d{1,6})", wanted) if isinstance(wanted, str) else None
+    return int(place[1]) if place is not None and int(place[1]) < len(cells) else None
+
+
+def _after(tool_name: str, tool_input: Mapping[str, Any], before: str) -> str | None:
+    """The text after the call; None if the call does not fit the text, which Claude Code will find as well."""
+    if tool_name == "Write":
+        content = tool_input.get("content")
+        return content if isinstance(content, str) else None
+    edits = tool_input.get("edits") if tool_name == "MultiEdit" else [tool_input]
+    text, searched = before, 0
+    for edit in edits if isinstance(edits, list) else [None]:
+        searched += len(text)
+        edited = _edited(text, edit) if searched <= _MOST_SEARCHED else None
+        if edited is None or len(edited) > LARGEST:
+            return None
+        text = edited
+    return text
+
+
+def _edited(text: str, edit: object) -> str | None:
+    if not isinstance(edit, Mapping):
+        return None
+    old, new = edit.get("old_string"), edit.get("new_string")
+    if not isinstance(old, str) or not isinstance(new, str) or not old:
+        return None
+    found = text.count(old)
+    if edit.get("replace_all"):
+        # Before it is made: a short text that occurs often may be replaced by a long one.
+        too_long = len(text) + found * (len(new) - len(old)) > LARGEST
+        return None if not found or too_long else text.replace(old, new)
+    return text.replace(old, new, 1) if found == 1 else None
