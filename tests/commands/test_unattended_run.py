@@ -9,6 +9,7 @@ import pytest
 
 from claude_code_mcp.testing.script import ask_user, plan, question, script, tool
 from tests.sessions.support import ENDLESS
+from tests.sessions.worktree_support import git, repository
 from tests.shared.support import SharedPlace
 from tests.support.ports import free_port
 
@@ -122,6 +123,24 @@ def test_a_worktree_of_its_own_is_asked_for(place: SharedPlace) -> None:
     refused = place.command("run", "--worktree", script("There.", "Done."))
     assert refused.returncode == 2
     assert "git" in refused.stderr
+
+
+def test_a_worktree_that_its_server_has_open_is_seen_merged_and_discarded(place: SharedPlace) -> None:
+    """Right after the turn, as somebody would who has just read its answer."""
+    repo = repository(place.sandbox.root / "repository")
+    prompt = script("Work.", tool("Bash", command="echo two > a.txt"), "Done.")
+    done = place.command("run", "--worktree", "--cwd", str(repo), "--allow", "Bash", "--json", prompt)
+    session_id = json.loads(done.stdout)["sessionId"]
+    assert "+two" in place.command("sessions", "diff", session_id).stdout
+    assert json.loads(place.command("sessions", "diff", session_id, "--json").stdout)["diff"].count("diff --git") == 1
+    refused = place.command("sessions", "merge", session_id)
+    assert (refused.returncode, "not committed: a.txt" in refused.stderr) == (2, True)
+    refused = place.command("sessions", "discard", session_id)
+    assert (refused.returncode, "1 uncommitted file" in refused.stderr) == (2, True), "there is no terminal to ask at"
+    assert place.command("sessions", "merge", session_id, "-m", "Two").returncode == 0
+    assert (repo / "a.txt").read_text() == "two\n"
+    assert place.command("sessions", "discard", session_id).returncode == 0
+    assert git(repo, "worktree", "list").count("\n") == 0
 
 
 @pytest.mark.parametrize("rule", ["Bash(", "Bash()", "", "two rules", "Bash(x) y"])

@@ -52,6 +52,7 @@ from ..state.state_directory import database_in
 from .conventions import (
     ExitCode,
     NotFound,
+    Unavailable,
     add_config_file,
     add_json,
     agreed,
@@ -287,8 +288,10 @@ def _verify(arguments: argparse.Namespace) -> int:
     whole = not path.suffix[1:].isdigit() and not path.with_name(f"{path.name}.{FILES_KEPT}").exists()
     try:
         report = verify([*numbered, path], arguments.expect, whole=whole)
+    except FileNotFoundError:
+        raise NotFound(f"There is no audit trail at {path}.") from None
     except OSError as error:
-        raise InvalidArgument(f"The audit trail {path} cannot be read: {error.strerror or error}.") from None
+        raise Unavailable(f"The audit trail {path} cannot be read: {error.strerror or error}.") from None
     missing = arguments.expect is not None and not report.found
     if arguments.json:
         print_json({**camel_names(asdict(report)), "intact": report.intact and not missing})

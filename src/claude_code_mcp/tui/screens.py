@@ -339,7 +339,7 @@ Everywhere
                preview, Enter opens at the text, Esc goes back
   F4           what sessions cost
   F5           MCP servers of the hub
-  F9           what the session has changed in its worktree;
+  F9           what the session has changed;
                c there comments on a line, s sends them all
   Ctrl+F       search in the conversation
   Ctrl+B       hide or show the sessions
