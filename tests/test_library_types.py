@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from claude_code_mcp import Service
+from claude_code_mcp.config import load_settings
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -27,3 +30,10 @@ def test_the_examples_of_the_library_pass_mypy_strict_as_they_are_written(tmp_pa
     command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={tmp_path / 'cache'}", *files]
     checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert checked.stdout.startswith("Success: no issues found"), checked.stdout + checked.stderr
+
+
+async def test_a_service_that_was_not_entered_says_so(tmp_path: Path) -> None:
+    service = Service(load_settings({}, state_dir=tmp_path))
+    with pytest.raises(AttributeError, match="async with Service"):
+        await service.create("Never.")
+    assert not hasattr(service, "nonsense")

@@ -19,7 +19,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .config import Settings, load_settings, secrets_of, without_settings
 from .errors import PermissionDenied, SessionNotFound
@@ -145,6 +145,13 @@ class Service:
         self.start_task = self._tasks.start
         """Starts a task of the service: kept until it is done, its failure logged, never a caller's to cancel. An
         `endless` one is cancelled when the service closes; others have a moment to end by themselves."""
+
+    if not TYPE_CHECKING:  # type checkers know what there is
+
+        def __getattr__(self, name: str) -> object:
+            """Whoever uses a service that was not entered is told so, and not of a name that is missing."""
+            within = "it is there within `async with Service() as service:`, if at all"
+            raise AttributeError(f"This Service has no {name!r}: {within}.", name=name, obj=self)
 
     async def __aenter__(self) -> "Service":
         await asyncio.to_thread(self.state.open)  # StateUnavailable before anything is started
