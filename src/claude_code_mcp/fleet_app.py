@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from nats.aio.client import Client
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from .app import running_service, shared_callers, shared_policy
 from .config import Settings
@@ -19,33 +22,35 @@ from .fleet.connection import FleetConnection
 from .fleet.gateway import Gateway
 from .fleet.machines import Membership
 from .fleet.ownership import OwnershipBucket
+from .fleet.page_gateway import FleetRoutes
+from .fleet.page_link import machine_pages
 from .fleet.placement_queue import PlacementQueue
-from .fleet.routing import LiveFleet, choose_machine
+from .fleet.routing import FleetView, LiveFleet, choose_machine
+from .fleet.runner import MachineParts
 from .model.options import LOCAL
 from .server.server import McpServer
-from .server.transports.http import HttpServer, check_exposure, http_app, read_address
+from .server.transports.http import Address, HttpServer, check_exposure, http_app, read_address
 from .server.transports.unix_socket import STOPPING, SharedSocket
 from .shared import place
 from .shared.hello import Hello
+from .web.console import Console, ConsolePort
+from .web.guard import Accounts
+from .web.page_routes import PageRoutes, StillSignedIn
 
 if TYPE_CHECKING:
     from .sessions.dependencies import SessionReplica
-
-
-async def _no_console() -> dict[str, Any]:
-    return {"error": "A gateway of a fleet has no console; each machine's own server has one."}
 
 
 async def _nothing() -> None:
     return None
 
 
-_ASKS = {"web": _no_console, "sessions": _nothing, "metrics": _nothing, "hub": _nothing}
+_ASKS = {"sessions": _nothing, "metrics": _nothing, "hub": _nothing}
 """What commands ask a shared server for, and a gateway has not."""
 
 
 @asynccontextmanager
-async def machine_server(settings: Settings, name: str, replica: "SessionReplica") -> AsyncIterator[McpServer]:
+async def machine_server(settings: Settings, name: str, replica: "SessionReplica") -> AsyncIterator[MachineParts]:
     """The ordinary server, for callers of gateways, with an audit trail of its own that names it. Whoever has a token
     of their own there must be known here too: by the same file of tokens, or the same issuer."""
     several = settings.http_tokens_file is not None or settings.oauth_issuer is not None
@@ -57,7 +62,8 @@ async def machine_server(settings: Settings, name: str, replica: "SessionReplica
     async with running_service(
         settings, policy, audit_file, principals=principals, others=others, replica=replica, machine=name
     ) as (service, hosting):
-        yield McpServer(service, "keep", hosting.host)
+        server = McpServer(service, "keep", hosting.host)
+        yield MachineParts(server, machine_pages(server, lambda: hosting.hub) if settings.web else None)
 
 
 class GatewayPlace:
@@ -94,6 +100,38 @@ class GatewayPlace:
             os.close(self._lock)
 
 
+class GatewayConsoles:
+    """The consoles of a gateway: `OpenConsoles` of `web/console.py`."""
+
+    def __init__(self, gateway: Gateway, nats: Client, fleet: FleetView) -> None:
+        self._gateway = gateway
+        self._nats = nats
+        self._fleet = fleet
+        self._made: list[Console] = []
+
+    @property
+    def first(self) -> Console | None:
+        return self._made[0] if self._made else None
+
+    def routes(self, address: Address, accounts: Accounts) -> Sequence[BaseRoute]:
+        """The routes of one for a server that listens there; none where the settings want none. Blocks on the disk."""
+        service = self._gateway.service
+        if not service.settings.web:
+            return ()
+
+        def over_machines(still_signed_in: StillSignedIn) -> PageRoutes:
+            dispatch = self._gateway.dispatch
+            return FleetRoutes(self._nats, dispatch, self._fleet, service.groups_of, still_signed_in)
+
+        self._made.append(Console(service, accounts, address, over_machines))
+        return self._made[-1].routes()
+
+    def close(self) -> None:
+        """Ends every open stream."""
+        for console in self._made:
+            console.close()
+
+
 @dataclass(frozen=True, slots=True)
 class ServedGateway:
     """A gateway while it serves clients."""
@@ -119,8 +157,12 @@ async def serving_gateway(
         gateway.service.start_task(fleet.note_absences())
         shared = at.opened()
 
+        consoles = GatewayConsoles(gateway, connection.client, fleet)
+        port = ConsolePort(consoles, gateway.service, shared.name)
+
         def status() -> dict[str, Any]:
-            return {"http": server.url if server is not None else None, "machines": len(membership.machines())}
+            http_url = server.url if server is not None else None
+            return {"http": http_url, "web": port.url, "machines": len(membership.machines())}
 
         server = None
         if http is not None and callers is not None:
@@ -129,25 +171,30 @@ async def serving_gateway(
             from .fleet.fleet_metrics import FleetMetrics  # noqa: PLC0415 - imports prometheus_client
 
             metrics = FleetMetrics(membership.machines, membership.gone, lambda: len(queue))
-            server = HttpServer(
-                bind,
-                lambda address: http_app(gateway, settings, address, callers, lambda _: metrics.render()),
-                settings=settings,
-            )
+
+            def app(address: Address) -> ASGIApp:
+                page = consoles.routes(address, Accounts(callers, by_socket=True))
+                return http_app(gateway, settings, address, callers, lambda _: metrics.render(), page)
+
+            server = HttpServer(bind, app, settings=settings)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shared.run)
             serving = None
             if server is not None and callers is not None:
                 gateway.service.start_task(callers.follow(gateway.service))
                 serving = gateway.service.start_task(server.serve())
-            shared.open(gateway, status, _ASKS)
+            if server is None:
+                gateway.service.start_task(port.reopen())
+            shared.open(gateway, status, {**_ASKS, "web": port.link})
             try:
                 yield ServedGateway(server.url if server is not None else None, shared.ended)
             finally:
                 # In this order: what is cut off from here on goes on at its machine, and is not cancelled.
                 gateway.leave()
                 shared.end(STOPPING)
+                consoles.close()
                 with anyio.CancelScope(shield=True):
+                    await port.close()
                     if server is not None and serving is not None:
                         server.stop()
                         await asyncio.wait([serving])

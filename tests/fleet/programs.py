@@ -15,6 +15,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 from anyio.abc import TaskStatus
@@ -27,6 +28,7 @@ from claude_code_mcp.fleet.connection import FleetConnection, connect
 from claude_code_mcp.fleet.gateway import Gateway
 from claude_code_mcp.fleet.leases import Holding
 from claude_code_mcp.fleet.machine_server import serve_machine
+from claude_code_mcp.fleet.page_link import answer_page, machine_pages
 from claude_code_mcp.fleet.routing import MachineIdentity, PlacementRequest, find_machine
 from claude_code_mcp.greeting.first_answers import GreetedInput
 from claude_code_mcp.model.events import AuditEvent, Event, TurnStarted
@@ -129,8 +131,10 @@ async def running_machine(
             service.observe(Claims(await connection.jetstream.key_value(names.SESSIONS), machine_id))
         started = Started()
         # A task and no group of them: fixtures are left by another task than entered them.
+        server = McpServer(service)
+        pages = partial(answer_page, pages=machine_pages(server, lambda: None))
         serving = asyncio.ensure_future(
-            serve_machine(connection, machine_id, McpServer(service), most=most, task_status=started)
+            serve_machine(connection, machine_id, server, answer_page=pages, most=most, task_status=started)
         )
         await started.event.wait()
         try:

@@ -159,7 +159,7 @@ def test_clients_reach_a_fleet_over_http_with_a_token_and_it_ends_when_it_is_sto
         until(lambda: trail.exists() and "\n" in trail.read_text())  # written by a thread of its own
         begun = json.loads(trail.read_text().splitlines()[0])
         assert (begun["act"], begun["machine"]) == ("server_started", socket.gethostname())
-        assert "has no console" in run(home, "web").stderr
+        assert f"{url.removesuffix('/mcp')}/#ticket=" in run(home, "web").stdout  # of this very server
         second = run(home, "fleet", "up", "--listen", "127.0.0.1:0")
         assert (second.returncode, "runs already" in second.stderr) == (2, True), second.stderr
         # Beside the wait for the process: it counts as there until its parent has heard of its end.

@@ -18,7 +18,7 @@ from claude_code_mcp.fleet.connection import FleetConnection, connect
 from claude_code_mcp.fleet.engine import Running
 from claude_code_mcp.fleet.machines import Machine
 from claude_code_mcp.fleet.ownership import OwnershipBucket
-from claude_code_mcp.fleet.runner import running_machine
+from claude_code_mcp.fleet.runner import MachineParts, running_machine
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
@@ -41,11 +41,11 @@ async def serving(engine: Running, sandbox: Sandbox) -> AsyncIterator[Service]:
     services: list[Service] = []
 
     @asynccontextmanager
-    async def server_with(replica: SessionReplica) -> AsyncIterator[McpServer]:
+    async def server_with(replica: SessionReplica) -> AsyncIterator[MachineParts]:
         environment = sandbox.environment(**{RUN: os.environ[RUN]})
         async with Service(settings, environment, replica=replica) as service:
             services.append(service)
-            yield McpServer(service)
+            yield MachineParts(McpServer(service))
 
     connection = await connect(engine.url)
     try:

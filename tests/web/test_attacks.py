@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.testing.script import script, text
-from claude_code_mcp.web import console as web_console
+from claude_code_mcp.web import page_routes
 
 from .conftest import Console
 from .console_client import Answer, Browser
@@ -59,7 +59,7 @@ def test_whoever_only_watches_changes_nothing_by_any_route(console: Console, ali
 def test_every_route_on_a_session_is_among_the_attacks() -> None:
     listed = re.findall(
         r'\("([A-Z]+)", (?:path|f?"\{path\}([^"]*)"|path \+ "([^"]*)"),',
-        inspect.getsource(web_console.Console._handlers),
+        inspect.getsource(page_routes.ServiceRoutes.handlers),
     )
     assert len(listed) > 20
     tried = {(method, path.partition("?")[0]) for method, path, _ in ON_A_SESSION}

@@ -241,7 +241,7 @@ async def test_streams_are_counted_when_they_are_asked_for_and_released_however_
     guard = Guard(
         signed, Accounts(None, by_socket=True), host_allowed=lambda _: True, origins=frozenset(), port=1, refused=print
     )
-    streams = Streams(service, guard, Feeds(service))
+    streams = Streams(service, guard.still_signed_in, Feeds(service))
     caller = WebUser(Identity("local", ""), None)
     scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
 
@@ -270,3 +270,29 @@ async def test_streams_are_counted_when_they_are_asked_for_and_released_however_
     assert not streams.watched()
     kept = [await ask(), await ask()]
     assert len(kept) == 2
+
+
+async def test_a_stream_that_always_has_something_to_tell_ends_with_its_sign_in_too(service: Service) -> None:
+    async def ended(_: WebUser) -> bool:
+        return False
+
+    lists, sent = Feeds(service), list[bytes]()
+    streams = Streams(service, ended, lists, heartbeat=0.01)
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+
+    async def stays() -> AsgiMessage:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with lists.list_of("local") as feed:
+
+        async def taken(message: AsgiMessage) -> None:
+            sent.append(message.get("body", b""))
+            feed.ring.add(Frame(0, b"data: {}\n\n"))  # there is more before anybody has looked at anything else
+            feed.ring.wake()
+            await asyncio.sleep(0)
+
+        async with asyncio.timeout(PATIENCE):
+            response = await streams.open(Request(scope), WebUser(Identity("local", ""), None))
+            await response(scope, stays, taken)
+    assert sent[-2].startswith(b"event: signed-out")

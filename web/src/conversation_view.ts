@@ -9,6 +9,7 @@ import { forgetSent, freshKey, noteSent, sentOf } from "./drafts";
 import { button, h, replace } from "./dom";
 import { FindView } from "./find_view";
 import type { Live, Watcher } from "./live";
+import { GONE, goneNotice } from "./machines";
 import { statusWord, titleOf } from "./list_view";
 import { QuestionView } from "./question_view";
 import { QueueView, type QueuedMessage } from "./queue_view";
@@ -68,6 +69,10 @@ export class ConversationView implements Watcher {
   private missing = false;
   /** It could not be read; it is read again when the server can be reached. */
   private stale = false;
+  /** The machine that has it, while that is gone. */
+  private lostMachine: string | null = null;
+  private readonly away = h("div", null);
+  private looking = false;
   /** It had no transcript when it was read. */
   private unwritten = false;
   private following = true;
@@ -85,9 +90,9 @@ export class ConversationView implements Watcher {
         edit: (turn) => this.rewrite(turn),
         sent: (messageId) => (this.attached.get(messageId) ?? []).flatMap(({ picture }) => (picture === undefined ? [] : [picture])),
       });
-    this.menu = new SessionMenu(() => this.row, around, this.lifetime.signal);
+    this.menu = new SessionMenu(() => this.row, around, (id, words) => void this.goneOn(id, words), this.lifetime.signal);
     this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", aria: { label: "Conversation" }, on: { scroll: () => this.scrolled() } },
-      this.shown.earlier, this.shown.element, this.shown.later, this.unanswered, this.asking, this.queue.element, this.note);
+      this.shown.earlier, this.shown.element, this.shown.later, this.away, this.unanswered, this.asking, this.queue.element, this.note);
     this.element = h("div", { class: "conversation" },
       h("header", { class: "view-head" }, h("a", { class: "back", route: "/", aria: { label: "All sessions" } }, "‹"),
         h("div", { class: "heading" }, this.heading, this.about), this.changes,
@@ -99,6 +104,7 @@ export class ConversationView implements Watcher {
     this.unsubscribe = around.live.onChange(() => {
       this.drawHead();
       if (this.stale && around.live.state === "live") void this.load();
+      this.lookForMachine();
     });
   }
 
@@ -120,7 +126,7 @@ export class ConversationView implements Watcher {
   private async readEnd(): Promise<void> {
     const cursor = await this.load();
     if (this.closed) return;
-    if (this.missing) this.around.live.follow(null, null, null);
+    if (this.missing || this.lostMachine !== null) this.around.live.follow(null, null, null);
     else this.around.live.follow(this.id, cursor, this);
   }
 
@@ -144,6 +150,7 @@ export class ConversationView implements Watcher {
       ]);
       if (this.closed) return null;
       this.stale = false;
+      this.setLostMachine(null, "");
       this.around.live.learn([details.session]);
       this.unwritten = page.total === 0;
       this.shown.show(page);
@@ -160,8 +167,10 @@ export class ConversationView implements Watcher {
     } catch (error) {
       this.note.textContent = messageOf(error);
       this.missing = error instanceof ApiError && error.status === 404;
-      this.stale = !this.missing;
+      const lost = error instanceof ApiError && error.code === GONE;
+      this.stale = !this.missing && !lost;
       if (this.missing) this.showMissing();
+      if (lost) this.setLostMachine(String(error.body["machine"]), error.message);
       return null;
     }
   }
@@ -182,6 +191,30 @@ export class ConversationView implements Watcher {
     this.following = false;
     await this.shown.jump(turn, itemId);
     this.drawNewest();
+  }
+
+  /** A session goes with its machine, and is read again when that is back. */
+  private lookForMachine(): void {
+    const machine = this.around.live.machines.find(({ id }) => id === (this.lostMachine || this.row.machineId));
+    if (machine === undefined || this.looking || machine.there === (this.lostMachine === null)) return;
+    this.looking = true;
+    void this.readEnd().finally(() => (this.looking = false));
+  }
+
+  /** What there is to be done while the machine of the session is gone. */
+  private setLostMachine(machine: string | null, why: string): void {
+    this.lostMachine = machine;
+    const notice = machine === null ? null : goneNotice(this.id, why, this.around.live.machines,
+      ({ sessionId, message, notices }) => void this.goneOn(sessionId, [message, ...(notices ?? [])].join(" ")), (error) => (this.note.textContent = messageOf(error)));
+    replace(this.away, notice);
+    if (machine !== null) this.note.textContent = "";
+  }
+
+  /** Another machine has the session: everything of it is read there. */
+  private async goneOn(id: string, words: string): Promise<void> {
+    if (id !== this.id) return this.around.go(`/sessions/${encodeURIComponent(id)}`);
+    await this.readEnd();
+    this.note.textContent = words;
   }
 
   /** There is nobody here to write to, and nothing to be done. */
@@ -464,7 +497,7 @@ export class ConversationView implements Watcher {
 
   private async say({ text, images, key, attachments }: Outgoing): Promise<void> {
     const body = { message: text, messageKey: key, ...(images.length ? { images } : {}) };
-    const answer = await post<{ sessionId: string; messageId: string }>(sessionPath(this.id, "messages"), body);
+    const answer = await post<{ sessionId: string; messageId: string; notices?: string[] }>(sessionPath(this.id, "messages"), body);
     // Unless it is in the conversation already: the stream may be faster than the answer.
     const turn = this.shown.turns.find((view) => view.turn.messageId === answer.messageId);
     if (turn !== undefined) turn.setPictures(images.filter((data) => data.startsWith("data:image/")));
@@ -474,6 +507,7 @@ export class ConversationView implements Watcher {
     }
     this.following = true;
     if (this.shown.cutEnd) await this.toNewest();
+    if (this.lostMachine !== null) return this.goneOn(answer.sessionId, (answer.notices ?? []).join(" "));
     const stored = !this.row.inMemory;
     if (answer.sessionId !== this.id) this.around.go(`/sessions/${answer.sessionId}`);
     else if (stored) await this.open();
@@ -514,7 +548,7 @@ export class ConversationView implements Watcher {
     replace(this.about,
       status && h("span", { class: "badge", data: { status: row.needs ?? row.status ?? "" } }, status), " ",
       h("span", { title: row.directory ?? undefined }, place(row.directory)),
-      row.sharedBy && ` · shared by ${row.sharedBy}`,
+      row.machine && ` · on ${row.machine}`, row.sharedBy && ` · shared by ${row.sharedBy}`,
       row.branch && ` · ${row.branch}`, row.model && ` · ${row.model}`,
       row.permissionMode && row.permissionMode !== "default" && ` · ${row.permissionMode}`,
       dollars(row.costUsd) && ` · ${dollars(row.costUsd)}`, contextWords(row) && ` · ${contextWords(row)}`,

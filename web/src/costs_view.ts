@@ -7,6 +7,8 @@ import { viewHead } from "./new_view";
 interface Line {
   name: string;
   title?: string | null;
+  /** In a fleet. */
+  machine?: string | null;
   usd: number;
   sessions?: number;
   inputTokens?: number;
@@ -22,6 +24,7 @@ interface Report {
 interface Budget {
   period: "day" | "month";
   group?: string | null;
+  machine?: string | null;
   limitUsd: number;
   spentUsd: number;
   warning?: string | null;
@@ -59,7 +62,7 @@ function table(report: Report, by: string): HTMLElement {
     bar.style.width = `${Math.max(1, (100 * line.usd) / most)}%`;
     const name = line.title || line.name;
     const label = by === "session" ? h("a", { route: `/sessions/${encodeURIComponent(line.name)}` }, name) : name;
-    return h("tr", null, h("th", { scope: "row" }, label), h("td", { class: "money" }, `$${line.usd.toFixed(4)}`),
+    return h("tr", null, h("th", { scope: "row" }, label, line.machine && ` (${line.machine})`), h("td", { class: "money" }, `$${line.usd.toFixed(4)}`),
       h("td", { class: "tokens" }, tokens(line)), h("td", { class: "bars", aria: { hidden: true } }, bar));
   });
   return h("div", { class: "scroll", tabindex: 0, role: "group", aria: { label: "Costs" } }, h("table", { class: "figures" },
@@ -75,7 +78,7 @@ function budgets(rows: readonly Budget[]): HTMLElement | null {
   if (!rows.length) return null;
   return h("ul", { class: "budgets", aria: { label: "Budgets" } }, ...rows.map((row) => {
     const whose = row.group ? `group ${row.group}, ` : "";
-    const words = `$${row.spentUsd.toFixed(2)} of $${row.limitUsd.toFixed(2)} (${whose}this ${row.period})`;
+    const words = `$${row.spentUsd.toFixed(2)} of $${row.limitUsd.toFixed(2)} (${whose}this ${row.period}${row.machine ? `, on ${row.machine}` : ""})`;
     const bar = h("span", { class: "bar" });
     bar.style.width = `${Math.min(100, Math.max(1, (100 * row.spentUsd) / row.limitUsd))}%`;
     return h("li", { class: row.warning ? "low" : "" }, words, h("span", { class: "bars", aria: { hidden: true } }, bar),

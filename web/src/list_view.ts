@@ -3,7 +3,8 @@
 import { get, messageOf } from "./api";
 import { button, freshId, h, keyed, replace } from "./dom";
 import type { Live } from "./live";
-import type { SessionRow } from "./types";
+import { machineSelect } from "./machines";
+import type { MachineRow, SessionRow } from "./types";
 import { ago, dollars, moment, place } from "./words";
 
 interface ListPage {
@@ -25,6 +26,10 @@ export class ListView {
   private readonly needing = new Section("Needs you");
   private readonly working = new Section("Working");
   private readonly rest = new Section("Sessions");
+  /** Of a fleet, in place of that: by machine. */
+  private readonly byMachine = new Map<string, Section>();
+  private readonly fleet = h("div", { class: "fleet" });
+  private filter = h("select", null);
   private readonly more = button("Show more", () => void this.load(this.next ?? 0), { class: "more", hidden: true });
   private readonly note = h("p", { class: "hint", role: "status" });
   private readonly empty = h("p", { class: "hint", hidden: true });
@@ -44,7 +49,7 @@ export class ListView {
     this.element = h("nav", { class: "sessions", aria: { label: "Sessions" } },
       h("div", { class: "search", role: "search" }, this.search,
         h("label", { class: "check", for: this.whole.id }, this.whole, "in whole conversations")),
-      this.needing.element, this.working.element, this.rest.element, this.empty, this.note, this.more, this.archive);
+      this.needing.element, this.working.element, this.rest.element, this.fleet, this.empty, this.note, this.more, this.archive);
     live.onChange(() => this.draw());
     live.lost = () => void this.load();
     this.clock = setInterval(() => this.draw(), 60_000);
@@ -85,6 +90,7 @@ export class ListView {
     if (text) query.set("text", text);
     if (text && this.whole.checked) query.set("whole", "1");
     if (this.archived) query.set("archived", "1");
+    if (this.filter.value) query.set("machine", this.filter.value);
     this.element.setAttribute("aria-busy", "true");
     try {
       const page = await get<ListPage>(`/api/sessions?${query}`);
@@ -101,8 +107,38 @@ export class ListView {
     this.draw();
   }
 
+  /** The machines that can be chosen from; the choice stays when they change. */
+  private drawFilter(): void {
+    const { machines } = this.live;
+    const drawn = JSON.stringify(machines.map((machine) => [machine.id, machine.name, machine.there]));
+    if (!machines.length || this.filter.dataset["drawn"] === drawn) return;
+    const chosen = this.filter.value;
+    this.filter.remove();
+    this.filter = machineSelect(machines, "All machines", () => true);
+    this.filter.setAttribute("aria-label", "Machine");
+    this.filter.dataset["drawn"] = drawn;
+    this.filter.value = machines.some((machine) => machine.id === chosen) ? chosen : "";
+    this.filter.addEventListener("change", () => void this.load());
+    this.search.after(this.filter);
+  }
+
+  /** Those at rest by machine, with every machine that is gone, whether or not anything of it is known. */
+  private drawFleet(rows: readonly SessionRow[], sought: string): void {
+    const chosen = this.filter.value;
+    for (const section of this.byMachine.values()) section.element.hidden = true;
+    for (const machine of this.live.machines) {
+      if (chosen && machine.id !== chosen) continue;
+      let section = this.byMachine.get(machine.id);
+      if (section === undefined) this.byMachine.set(machine.id, (section = new Section(machine.name)));
+      section.draw(rows.filter((row) => row.machineId === machine.id), this.current, sought, this.next === null ? 0 : 1, true);
+      section.setGone(machine);
+      this.fleet.append(section.element);
+    }
+  }
+
   private draw(): void {
     const searching = this.search.value.trim() !== "";
+    this.drawFilter();
     const rows = this.shown(searching);
     const needing = rows.filter((row) => row.needs);
     const working = rows.filter((row) => !row.needs && row.status === "running");
@@ -112,7 +148,9 @@ export class ListView {
     this.working.draw(working, this.current, sought);
     // Of those that are not here yet nothing is known but how many they are. Some are here before they are read.
     const unread = this.next === null ? 0 : Math.max(this.total === null ? 1 : 0, (this.total ?? 0) - rows.length);
-    this.rest.draw(others, this.current, sought, unread, this.total === null);
+    const inFleet = this.live.machines.length > 0;
+    this.rest.draw(inFleet ? [] : others, this.current, sought, unread, this.total === null);
+    if (inFleet) this.drawFleet(others, sought);
     this.more.hidden = this.next === null;
     this.empty.hidden = rows.length > 0 || this.element.hasAttribute("aria-busy");
     this.empty.textContent = searching ? "Nothing found." : "No session yet.";
@@ -143,7 +181,8 @@ export class ListView {
     if (this.archived) return [...stored.values()].filter((row) => row.archived);
     if (searching) return [...stored.values()];
     const live = [...this.live.rows.values()].filter((row) => row.inMemory && !stored.has(row.sessionId));
-    const rows = [...live, ...stored.values()].filter((row) => !row.archived);
+    const chosen = this.filter.value;
+    const rows = [...live, ...stored.values()].filter((row) => !row.archived && (!chosen || row.machineId === chosen));
     return rows.sort((one, other) => rank(one) - rank(other) || moment(other.lastUsed) - moment(one.lastUsed));
   }
 }
@@ -159,6 +198,7 @@ class Section {
   private readonly title: HTMLElement;
   private readonly list = h("ul", { class: "rows", role: "list" });
   private readonly number = h("span", { class: "number" });
+  private readonly note = h("p", { class: "hint" }, "Its sessions go on elsewhere with their next message, or when it is back.");
 
   constructor(title: string) {
     this.title = h("span", null, title);
@@ -167,6 +207,14 @@ class Section {
 
   setTitle(title: string): void {
     this.title.textContent = title;
+  }
+
+  /** Says of a machine that it is gone, and what becomes of its sessions. */
+  setGone(machine: MachineRow): void {
+    this.title.textContent = machine.there ? machine.name : `${machine.name}: gone`;
+    if (machine.there) return this.note.remove();
+    this.element.hidden = false;
+    this.title.parentElement?.after(this.note);
   }
 
   /** `sought` is what was searched for; `unread` more belong here that are not read yet, `least` says that there may be
@@ -213,7 +261,7 @@ function rowElement(row: SessionRow, current: string | null, sought: string, old
     row.mention && h("span", { class: "mention" }, row.mention),
     h("span", { class: "row-foot" },
       status && h("span", { class: "badge" }, status),
-      h("span", { class: "place" }, row.sharedBy && `${row.sharedBy}: `, place(row.directory)),
+      h("span", { class: "place" }, row.sharedBy && `${row.sharedBy}: `, row.machine && `${row.machine}: `, place(row.directory)),
       h("span", { class: "cost" }, dollars(row.costUsd))));
   return element;
 }

@@ -1,7 +1,7 @@
 // The one connection to the server: the list of sessions and, of the one that is looked at, everything that happens.
 
 import { EventStream, type Line } from "./stream";
-import type { SessionRow } from "./types";
+import type { MachineRow, SessionRow } from "./types";
 
 export interface Watcher {
   /** What happened in the watched session. */
@@ -19,7 +19,8 @@ export class Live {
   /** Called when changes of the list were lost, and it has to be read again. */
   lost: () => void = () => undefined;
 
-  constructor(private readonly signedOut: () => void) {}
+  /** `machines` are those of a fleet; none without one. */
+  constructor(private readonly signedOut: () => void, public machines: readonly MachineRow[] = []) {}
 
   /** Calls back after every change of the rows or the connection, at most once for each picture of the screen. */
   onChange(listener: () => void): () => void {
@@ -68,9 +69,19 @@ export class Live {
     const id = String(data["sessionId"] ?? "");
     if (name === "session") this.learn([withoutEmpty(data) as unknown as SessionRow]);
     else if (name === "session-gone") this.gone(id);
+    else if (name === "machines") this.setMachines(data["machines"] as MachineRow[]);
     else if (name === "list-gap") this.lost();
     else if (name === "signed-out") this.signedOut();
     else this.watcher?.event(name, data);
+  }
+
+  /** What the list has of a machine comes and goes with it. */
+  private setMachines(machines: readonly MachineRow[]): void {
+    const there = (rows: readonly MachineRow[]): string => JSON.stringify(rows.map((row) => [row.id, row.name, row.there]));
+    const changed = there(machines) !== there(this.machines);
+    this.machines = machines;
+    if (changed) this.lost();
+    this.changed();
   }
 
   private gone(id: string): void {

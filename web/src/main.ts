@@ -41,7 +41,7 @@ class Console {
   private lineTimer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly me: Me, private readonly signedOut: () => void) {
-    this.live = new Live(signedOut);
+    this.live = new Live(signedOut, me.machines);
     this.list = new ListView(this.live);
     this.links = PAGES.map(([route, label]) => h("a", { route }, label));
     replace(document.body,
@@ -161,7 +161,7 @@ class Console {
   private page(area: string): HTMLElement {
     switch (area) {
       case "new":
-        return newView(this.me, this.go);
+        return newView(this.me, this.live.machines, this.go);
       case "costs":
         return costsView();
       case "servers":

@@ -6,14 +6,15 @@ import { button, freshId, h } from "./dom";
 import { draftOf, freshKey, saveDraft } from "./drafts";
 import { dollarAmount } from "./numbers";
 import { modeWords } from "./question_view";
-import type { Me } from "./types";
+import { machineSelect, takes } from "./machines";
+import type { MachineRow, Me } from "./types";
 
 const LAST_DIRECTORY = "claude-code-mcp.directory";
 /** Under which the draft of the task is kept. */
 const SCOPE = "new";
 const UNSURE = "The server cannot be reached, so it is not known whether the session was started. To start it again is safe: it is started once.";
 
-export function newView(me: Me, go: (route: string) => void): HTMLElement {
+export function newView(me: Me, machines: readonly MachineRow[], go: (route: string) => void): HTMLElement {
   const prompt = h("textarea", { id: freshId("prompt"), rows: 6, required: true, placeholder: "What should Claude do?",
     on: { input: () => saveDraft(SCOPE, prompt.value), keydown: (event) => void (event.key === "Enter" && (event.ctrlKey || event.metaKey) && start()) } });
   const list = freshId("directories");
@@ -24,6 +25,7 @@ export function newView(me: Me, go: (route: string) => void): HTMLElement {
   const model = h("input", { type: "text", id: freshId("model"), autocomplete: "off", spellcheck: "false", placeholder: "as configured" });
   const budget = h("input", { type: "text", id: freshId("budget"), autocomplete: "off", placeholder: "no limit of its own" });
   budget.inputMode = "decimal";
+  const machine = machineSelect(machines, "Any machine", takes);
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
 
   prompt.value = draftOf(SCOPE).text;
@@ -39,6 +41,7 @@ export function newView(me: Me, go: (route: string) => void): HTMLElement {
     if (!prompt.value.trim()) return complain("Say what Claude should do.");
     const body: Record<string, unknown> = { prompt: prompt.value.trim() };
     if (directory.value.trim()) body["workingDirectory"] = directory.value.trim();
+    if (machine.value) body["machine"] = machine.value;
     if (model.value.trim()) body["model"] = model.value.trim();
     if (mode.value) body["permissionMode"] = mode.value;
     try {
@@ -66,6 +69,7 @@ export function newView(me: Me, go: (route: string) => void): HTMLElement {
     viewHead("New session"),
     h("div", { class: "page-body narrow" },
       row("Task", prompt),
+      machines.length > 0 && row("Machine", machine),
       row("Directory", directory),
       h("datalist", { id: list }, ...me.directories.map((path) => h("option", { value: path }))),
       row("Permissions", mode),

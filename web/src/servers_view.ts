@@ -13,6 +13,9 @@ interface Server {
   scope?: string | null;
   version?: string | null;
   tools?: number | string[] | null;
+  /** In a fleet, whose servers are each machine's own. */
+  machine?: string | null;
+  machineId?: string | null;
 }
 
 interface Reports {
@@ -36,7 +39,7 @@ export class ServersView {
   private readonly problem = h("p", { class: "problem", role: "alert", hidden: true });
   /** What is under way: a server that fails is tried several times. */
   private readonly note = h("p", { class: "hint", role: "status" });
-  /** By server: what is shown of a sign-in that was begun here. */
+  /** By the query that says which server it is: what is shown of a sign-in that was begun here. */
   private readonly signingIn = new Map<string, HTMLElement>();
   private waiting = false;
   private closed = false;
@@ -63,7 +66,7 @@ export class ServersView {
     for (let name = this.nextSignIn(); name !== undefined && !this.closed; name = this.nextSignIn()) {
       await this.load();
       if (!this.signingIn.has(name)) continue;
-      if (document.hidden || !(await this.load(`?waitFor=${encodeURIComponent(name)}`))) break;
+      if (document.hidden || !(await this.load(`?${name}`))) break;
     }
     this.waiting = false;
   }
@@ -76,7 +79,7 @@ export class ServersView {
   private async load(query = ""): Promise<boolean> {
     try {
       const { servers, problems } = await get<Reports>(`/api/mcp-servers${query}`);
-      for (const server of servers) if (server.state === "connected") this.signingIn.delete(server.name);
+      for (const server of servers) if (server.state === "connected") this.signingIn.delete(queryOf(server));
       replace(this.body, this.problem, this.note,
         !servers.length && h("p", { class: "hint" }, "No MCP server is configured. Add one with ", h("code", null, "claude-code-mcp mcp add"), "."),
         h("ul", { class: "cards", role: "list" }, ...servers.map((server) => this.card(server))),
@@ -88,12 +91,13 @@ export class ServersView {
     }
   }
 
-  private async act(name: string, action: string, more: { redirect?: string } = {}): Promise<Reports | null> {
+  private async act(server: Server, action: string, more: { redirect?: string } = {}): Promise<Reports | null> {
     this.problem.hidden = true;
-    this.note.textContent = `Waiting for ${visible(name)}…`;
+    this.note.textContent = `Waiting for ${visible(server.name)}…`;
     let reports: Reports | null = null;
     try {
-      reports = await post<Reports>(`/api/mcp-servers/${encodeURIComponent(name)}`, { action, ...more });
+      const machine = server.machineId ? `?machine=${encodeURIComponent(server.machineId)}` : "";
+      reports = await post<Reports>(`/api/mcp-servers/${encodeURIComponent(server.name)}${machine}`, { action, ...more });
     } catch (error) {
       this.problem.textContent = messageOf(error);
       this.problem.hidden = false;
@@ -102,22 +106,22 @@ export class ServersView {
     return reports;
   }
 
-  private async steer(name: string, action: string): Promise<void> {
-    await this.act(name, action);
+  private async steer(server: Server, action: string): Promise<void> {
+    await this.act(server, action);
     await this.load();
   }
 
-  private async signIn(name: string): Promise<void> {
-    const reports = await this.act(name, "authenticate");
-    if (reports?.url) this.signingIn.set(name, this.signInPart(name, reports.url));
+  private async signIn(server: Server): Promise<void> {
+    const reports = await this.act(server, "authenticate");
+    if (reports?.url) this.signingIn.set(queryOf(server), this.signInPart(server, reports.url));
     await this.load();
   }
 
-  private signInPart(name: string, address: string): HTMLElement {
+  private signInPart(server: Server, address: string): HTMLElement {
     const id = freshId("redirect");
     const redirect = h("input", { id, type: "url", autocomplete: "off" });
     const finish = async (): Promise<void> => {
-      if (await this.act(name, "authenticate", { redirect: redirect.value.trim() })) this.signingIn.delete(name);
+      if (await this.act(server, "authenticate", { redirect: redirect.value.trim() })) this.signingIn.delete(queryOf(server));
       await this.load();
     };
     const link = outsideLink(address, "Open the sign-in page");
@@ -130,21 +134,25 @@ export class ServersView {
   private card(server: Server): HTMLElement {
     const name = visible(server.name);
     const tools = Array.isArray(server.tools) ? server.tools.length : server.tools;
-    const facts = [server.type, server.scope, server.version && `version ${server.version}`, tools ? count(tools, "tool") : ""].filter(Boolean).join(" · ");
+    const facts = [server.machine && `on ${server.machine}`, server.type, server.scope, server.version && `version ${server.version}`, tools ? count(tools, "tool") : ""].filter(Boolean).join(" · ");
     return h("li", { class: "card", data: { state: server.state } },
       h("h2", null, name, " ", h("span", { class: "badge" }, STATES[server.state] ?? visible(server.state))),
       h("p", { class: "about" }, visible(facts)),
       server.reason && h("p", { class: "why" }, visible(server.reason)),
-      this.signingIn.get(server.name),
+      this.signingIn.get(queryOf(server)),
       h("div", { class: "actions" }, ...this.buttons(server, name)));
   }
 
   private buttons(server: Server, name: string): Child[] {
     const act = (label: string, action: string): HTMLElement =>
-      button(label, () => void this.steer(server.name, action), { aria: { label: `${label} ${name}` } });
+      button(label, () => void this.steer(server, action), { aria: { label: `${label} ${name}` } });
     if (server.state === "disabled") return [act("Enable", "enable")];
     const signIn = server.state === "needs-auth" &&
-      button("Sign in", () => void this.signIn(server.name), { class: "allow", aria: { label: `Sign in to ${name}` } });
+      button("Sign in", () => void this.signIn(server), { class: "allow", aria: { label: `Sign in to ${name}` } });
     return [signIn, act(server.state === "pending" ? "Connect" : "Reconnect", "reconnect"), act("Disable", "disable")];
   }
+}
+
+function queryOf(server: Server): string {
+  return new URLSearchParams({ waitFor: server.name, ...(server.machineId ? { machine: server.machineId } : {}) }).toString();
 }

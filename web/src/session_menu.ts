@@ -4,6 +4,7 @@ import { get, messageOf, post, send, sessionPath } from "./api";
 import type { Surroundings } from "./conversation_view";
 import { button, freshId, h, replace } from "./dom";
 import { modeWords } from "./question_view";
+import { movePart } from "./machines";
 import type { SessionRow } from "./types";
 
 interface Share {
@@ -19,8 +20,10 @@ export class SessionMenu {
   private readonly body = h("div", { class: "menu-body" });
   private readonly problem = h("p", { class: "problem", role: "alert", hidden: true });
 
-  /** `lifetime` ends with the view that the menu is in: the listener on the page would keep all of it. */
-  constructor(private readonly row: () => SessionRow, private readonly around: Surroundings, lifetime: AbortSignal) {
+  /** `moved` is called when the session is at another machine, with what there is to say of it. `lifetime` ends with the
+   * view that the menu is in: the listener on the page would keep all of it. */
+  constructor(private readonly row: () => SessionRow, private readonly around: Surroundings,
+    private readonly moved: (id: string, words: string) => void, lifetime: AbortSignal) {
     this.element = h("details", { class: "menu", on: { toggle: () => this.draw(), keydown: (event) => this.key(event) } },
       h("summary", { aria: { label: "More actions" } }, "⋯"), this.body);
     document.addEventListener("click", (event) => {
@@ -59,6 +62,12 @@ export class SessionMenu {
       button(row.archived ? "Take out of the archive" : "Archive", () =>
         this.manage(row.archived ? "unarchive" : "archive", {}, { archived: !row.archived })),
       this.sharing(row.sessionId),
+      movePart(row, this.around.live.machines, ({ sessionId, message, machine, machineId, notices }) => {
+        this.element.open = false;
+        this.around.live.learn([{ sessionId, machine, machineId }]);
+        this.around.announce(message);
+        this.moved(sessionId, [message, ...(notices ?? [])].join(" "));
+      }, (error) => this.fail(error)),
       twice("End for good", "Really end it?", () => void this.cancel()),
       twice("Delete", "Really delete everything?", () => this.manage("delete", { confirm: true }, null)),
       this.problem);

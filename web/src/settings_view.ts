@@ -44,7 +44,7 @@ export function settingsView(me: Me, signedOut: () => void): HTMLElement {
     });
   };
   return h("div", { class: "page" }, viewHead("Settings"), h("div", { class: "page-body narrow" }, problem,
-    pushSection(me, attempt), deviceSection(attempt), linkSection(attempt),
+    me.push !== false && pushSection(me, attempt), deviceSection(attempt), linkSection(attempt),
     h("section", null, h("h2", null, "Sign out"),
       h("p", { class: "hint" }, `Signed in as ${me.principal}. Version ${me.version}.`),
       h("div", { class: "actions" },

@@ -25,6 +25,9 @@ export interface SessionRow {
   archived?: boolean;
   /** Whose it is, if somebody else has shared it. */
   sharedBy?: string | null;
+  /** Where it is, in a fleet. */
+  machine?: string | null;
+  machineId?: string | null;
   mention?: string | null;
   queued?: string | null;
   retrying?: string | null;
@@ -154,4 +157,17 @@ export interface Me {
   directories: string[];
   hub: boolean;
   vapidPublicKey?: string | null;
+  /** False where nothing is pushed. */
+  push?: boolean;
+  /** Of a fleet, where this is a gateway's page. */
+  machines?: MachineRow[];
+}
+
+export interface MachineRow {
+  id: string;
+  name: string;
+  there: boolean;
+  draining?: boolean;
+  sessions?: number;
+  capacity?: number;
 }

@@ -69,7 +69,9 @@ class GatewayService:
 
     def __init__(self, settings: Settings, assigned: Callable[[str, Collection[str]], None]) -> None:
         """`assigned` is called for a caller whose groups have changed."""
-        self._settings = settings
+        self.settings = settings
+        self.own_addresses: list[str] = []
+        """Where the gateway itself is served."""
         self._assigned = assigned
         self._tasks: set[asyncio.Task[Any]] = set()
         self._groups: dict[str, tuple[str, ...]] = {}
@@ -91,7 +93,7 @@ class GatewayService:
     @property
     def state(self) -> Database:
         """Where the names of people are kept who sign in at a provider: in the gateway's own directory."""
-        return database_in(self._settings.state_dir)
+        return database_in(self.settings.state_dir)
 
     async def admit(self, _: str, __: Collection[str]) -> str | None:
         """Whether somebody is served is decided by each machine."""

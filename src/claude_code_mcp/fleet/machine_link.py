@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import anyio
@@ -252,10 +253,10 @@ async def _drop(_: list[Notification]) -> None:
 
 
 @asynccontextmanager
-async def open_link(
-    nats: Client, machine_id: str, machine_name: str, principal: str, groups: Collection[str], client: ClientSide
-) -> AsyncIterator[MachineLink]:
-    """A connection of a principal to a machine, until the end of the block.
+async def open_connection(
+    nats: Client, machine_id: str, machine_name: str, opening: Callable[[str], bytes]
+) -> AsyncIterator[Wire]:
+    """A connection to a machine, until the end of the block; `opening` makes the request for it from its id.
 
     Raises MachineUnavailable if the machine does not answer or refuses.
     """
@@ -263,14 +264,26 @@ async def open_link(
     sends, receives = names.to_machine(machine_id, id_), names.to_gateway(machine_id, id_)
     async with open_wire(nats, sends=sends, receives=receives) as wire:
         try:
-            request = opening_request(id_, principal, groups)
-            reply = await nats.request(names.opening(machine_id), request, timeout=_OPENING_SECONDS)
+            reply = await nats.request(names.opening(machine_id), opening(id_), timeout=_OPENING_SECONDS)
         except (NatsError, TimeoutError) as error:
             wire.fail("The machine did not answer.")
             raise MachineUnavailable(f"Machine {machine_name} does not answer.", machine=machine_name) from error
         if refused := refusal_in(reply.data):
             wire.fail(refused)
             raise MachineUnavailable(f"Machine {machine_name} refuses the connection: {refused}", machine=machine_name)
+        yield wire
+
+
+@asynccontextmanager
+async def open_link(
+    nats: Client, machine_id: str, machine_name: str, principal: str, groups: Collection[str], client: ClientSide
+) -> AsyncIterator[MachineLink]:
+    """A connection of a principal to the MCP server of a machine, until the end of the block.
+
+    Raises MachineUnavailable if the machine does not answer or refuses.
+    """
+    opening = partial(opening_request, principal=principal, groups=groups)
+    async with open_connection(nats, machine_id, machine_name, opening) as wire:
         link = MachineLink(machine_name, wire, client)
         reading = asyncio.ensure_future(link.read())
         try:

@@ -1,6 +1,7 @@
 """A machine's door for gateways: each connection over NATS is a client of the ordinary MCP server.
 
-A gateway asks for a connection at `names.opening`, and says whose it is. The machine believes it: who may publish there
+A gateway asks for a connection at `names.opening`, and says whose it is: one for MCP, or one for a request at its
+console (`page_link.py`). The machine believes it: who may publish there
 is decided by NATS permissions. The caller has the directory and the environment of this machine's server, as callers
 over HTTP have. What the server sends bears the id of the request that it belongs to, so that the gateway can pass it
 on to whoever made that request.
@@ -40,12 +41,21 @@ PROTOCOL: Final = 1
 """Of what travels between gateways and machines; both sides must have the same."""
 MOST_CONNECTIONS: Final = 1024
 _LONGEST_NAME = 1000
-_CONNECTION, _END_CALLER, _ASSIGN, _TAKE = "connection", "end_caller", "assign", "take"
+_CONNECTION, _PAGE, _END_CALLER, _ASSIGN, _TAKE = "connection", "page", "end_caller", "assign", "take"
 
 
 def opening_request(connection_id: str, principal: str, groups: Collection[str] = ()) -> bytes:
     """Asks a machine for a connection of a principal, who is in these groups at the gateway."""
-    asked = {"ask": _CONNECTION, "protocol": PROTOCOL, "connection": connection_id, "principal": principal}
+    return _opening(_CONNECTION, connection_id, principal, groups)
+
+
+def page_request(connection_id: str, principal: str, groups: Collection[str] = ()) -> bytes:
+    """Asks a machine for a connection for one request of a principal at a gateway's console."""
+    return _opening(_PAGE, connection_id, principal, groups)
+
+
+def _opening(ask: str, connection_id: str, principal: str, groups: Collection[str]) -> bytes:
+    asked = {"ask": ask, "protocol": PROTOCOL, "connection": connection_id, "principal": principal}
     return json.dumps({**asked, "groups": [*groups]}).encode()
 
 
@@ -94,6 +104,8 @@ def taken_in(reply: bytes) -> Taken:
 
 TakeSession = Callable[[str, str], Awaitable[Taken]]
 """Takes a session of a principal over; raises ClaudeCodeError if that cannot be."""
+AnswerPage = Callable[[Wire, str], Awaitable[None]]
+"""Answers one request of a principal at the console of a gateway."""
 
 
 class MachineService(Protocol):
@@ -127,13 +139,14 @@ async def serve_machine(
     server: MachineBackend,
     *,
     take: TakeSession | None = None,
+    answer_page: AnswerPage | None = None,
     most: int = MOST_CONNECTIONS,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves gateways until it is cancelled. Then every connection ends; sessions go on. It has started when gateways
     can reach it. `take` is called for a session whose machine is gone, when its next message is to be sent here."""
     async with anyio.create_task_group() as tasks:
-        door = _Door(connection, machine_id, server, tasks, take, most)
+        door = _Door(connection, machine_id, server, tasks, take, answer_page, most)
         subscription = await connection.client.subscribe(names.opening(machine_id), cb=door.asked)
         try:
             await connection.flushed()
@@ -154,6 +167,7 @@ class _Door:
         server: MachineBackend,
         tasks: TaskGroup,
         take: TakeSession | None,
+        answer_page: AnswerPage | None,
         most: int,
     ) -> None:
         self._connection = connection
@@ -161,6 +175,7 @@ class _Door:
         self._server = server
         self._tasks = tasks
         self._take = take
+        self._answer_page = answer_page
         self._most = most
         self._open: set[str] = set()
 
@@ -190,8 +205,10 @@ class _Door:
         except Exception:
             log.exception("a connection of a gateway failed")  # the others go on
 
-    async def _serve(self, message: Msg, connection: str, principal: str, groups: list[str], **_: Any) -> None:
+    async def _serve(self, message: Msg, ask: str, connection: str, principal: str, groups: list[str]) -> None:
         """One connection, from its opening to its end."""
+        if ask == _PAGE and self._answer_page is None:
+            raise _Refused("it has no console")
         if connection in self._open:
             raise _Refused("the connection is open already")
         if len(self._open) >= self._most:
@@ -204,6 +221,9 @@ class _Door:
             async with open_wire(self._connection.client, sends=sends, receives=receives) as wire:
                 # After the subscription, on the same connection: NATS has it before the gateway has this answer.
                 await message.respond(b"{}")
+                if ask == _PAGE and self._answer_page is not None:
+                    await self._answer_page(wire, principal)
+                    return
                 with _acting_as(principal):
                     async with line_streams(_GatewayClient(wire), direct=True) as (inbox, outbox):
                         await self._server.serve(inbox, outbox)
@@ -248,8 +268,9 @@ def _read(data: bytes) -> dict[str, Any]:
             return {"ask": asked["ask"], "principal": principal, "groups": groups}
         if asked["ask"] == _TAKE:
             return {"ask": _TAKE, "principal": principal, "session": names.token(asked["session"])}
+        ask = _PAGE if asked["ask"] == _PAGE else _CONNECTION
         connection = names.token(asked["connection"])
-        return {"ask": _CONNECTION, "connection": connection, "principal": principal, "groups": groups}
+        return {"ask": ask, "connection": connection, "principal": principal, "groups": groups}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise _Refused("what was asked cannot be read") from None
 

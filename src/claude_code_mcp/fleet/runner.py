@@ -10,9 +10,12 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
+from starlette.types import ASGIApp
 
 from ..config import Settings
 from ..errors import ClaudeCodeError, PermissionDenied, SessionBusy
@@ -28,6 +31,7 @@ from .leases import RENEWAL_SECONDS, Holding, Holdings, MachineLease, Ownership,
 from .machine_server import Taken, serve_machine
 from .machines import Machine, MachineReport
 from .ownership import MOST_ASKED, KeptOwnership, KeptSecrets
+from .page_link import answer_page
 from .records import RecordStore
 from .session_copy import FleetReplica
 from .transcripts import TranscriptStore
@@ -159,7 +163,15 @@ class MachineTurns:
 # -- a machine at work ------------------------------------------------------------------------------------------------
 
 
-ServerWith = Callable[[FleetReplica], AbstractAsyncContextManager[McpServer]]
+@dataclass(frozen=True)
+class MachineParts:
+    """What a machine serves to gateways: its MCP server, and the routes of the page for their consoles."""
+
+    server: McpServer
+    pages: ASGIApp | None = None
+
+
+ServerWith = Callable[[FleetReplica], AbstractAsyncContextManager[MachineParts]]
 """Makes the ordinary server of this machine, which tells the replica of its sessions."""
 
 _WHOLE_HISTORY = 64 << 20
@@ -199,8 +211,9 @@ async def _serving(
     hooks = Hooks(settings.fleet_hooks, os.environ)
     left: list[tuple[str, str]] = []
     try:
-        async with server_with(replica) as server:
-            service = server.service
+        async with server_with(replica) as parts:
+            server, service = parts.server, parts.server.service
+            pages = partial(answer_page, pages=parts.pages) if parts.pages is not None else None
             turns.bind(service, holdings, replica, hooks)
             adoption = Adoption(transcripts, records, database)
             trees = TreeStore(connection, complete_below=_WHOLE_HISTORY)
@@ -215,7 +228,12 @@ async def _serving(
                 )
                 await tasks.start(
                     lambda task_status: serve_machine(
-                        connection, machine_id, server, take=taking.take, task_status=task_status
+                        connection,
+                        machine_id,
+                        server,
+                        take=taking.take,
+                        answer_page=pages,
+                        task_status=task_status,
                     )
                 )
                 try:

@@ -1,11 +1,10 @@
-"""The console of one server: its routes, its links, and where it is served.
+"""The console of one server: its sign-in, its links, and where it is served.
 
-Every route but the page and the sign-in needs a signed-in user; a handler is only ever called with one. What is done
-is done through the service, as every other frontend.
+Every route but the page and the sign-in needs a signed-in user; what they ask for is in `page_routes.py`.
 
-That port is on loopback, has no MCP and takes no tokens: the only way in is a link that was made for the user, since
-nobody else can ask through the socket. It is remembered, so that pages, sign-ins and subscriptions, which browsers tie
-to the port, go on after a restart.
+The shared server opens a port for it, which is on loopback, has no MCP and takes no tokens: the only way in is a link
+that was made for the user, since nobody else can ask through the socket. It is remembered, so that pages, sign-ins and
+subscriptions, which browsers tie to the port, go on after a restart.
 """
 
 import asyncio
@@ -13,36 +12,46 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
+from ..config import Settings
 from ..errors import InvalidArgument
-from ..model.events import AuditEvent, AuditKind, Event, QuestionOpened
+from ..model.events import AuditEvent, AuditKind
 from ..model.question import Question
 from ..private_files import private_directory, read_regular, replace_file
 from ..server.transports.http import Address, HttpServer, host_check, own_origin, plain_app
 from ..service import Service
 from ..state.known_people import Identity, SignIns
 from ..state.state_directory import database_in
-from .answers import FILES, BodyRoom, PageFiles, RequestRefused, guarded, refusal
-from .change_routes import ChangeRoutes
-from .feeds import Feeds, Streams
+from .answers import FILES, PageFiles, RequestRefused, guarded, refusal
 from .guard import Accounts, Guard, WebUser
-from .push.delivery import Push, PushRoutes
-from .session_routes import OverviewRoutes, QuestionRoutes, SessionRoutes, SharingRoutes
+from .page_routes import PageRoutes, ServiceRoutes, StillSignedIn, api_routes
+from .push.delivery import Push
 from .sign_in_routes import ProviderSignIn, SignInRoutes
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
 
 
-Handler = Callable[[Request, WebUser], Awaitable[Response]]
+class ConsoleHost(Protocol):
+    """What a console needs of the server that it belongs to: a service, or a gateway of a fleet."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def own_addresses(self) -> list[str]: ...
+
+    def audit(self, event: AuditEvent) -> None: ...
+
+    def start_task(self, work: Coroutine[Any, Any, Any], /, *, endless: bool = False) -> "asyncio.Task[Any]": ...
 
 
 class Console:
@@ -50,38 +59,32 @@ class Console:
 
     def __init__(
         self,
-        service: Service,
-        find_hub: "Callable[[], Hub | None]",
+        host: ConsoleHost,
         accounts: Accounts,
-        push: Push,
-        *,
-        url: str,
-        port: int,
-        host_allowed: Callable[[str], bool],
+        address: Address,
+        make_routes: Callable[[StillSignedIn], PageRoutes],
     ) -> None:
-        """`url` is where the server listens. Links lead there, unless the settings name another address. `find_hub`
-        returns the hub of the moment, which may come later than the console."""
-        settings = service.settings
-        public = (settings.web_url or url).rstrip("/")
+        """`address` is where the server listens. Links lead there, unless the settings name another address."""
+        settings = host.settings
+        # Passkeys are for a name: who signs in with one stays at that origin.
+        named = settings.oauth and accounts.issuer is not None
+        reached = "localhost" if address.unspecified or named else address.host
+        public = (settings.web_url or f"http://{replace(address, host=reached).netloc}").rstrip("/")
         self.url = f"{public}/"
-        self._service = service
+        self._host = host
         self._page = PageFiles()
-        self._bodies = BodyRoom()
         self._used = time.monotonic()
         self._sign_ins = SignIns(database_in(settings.state_dir))
         origins = frozenset({*settings.http_allowed_origins, public})
         self._guard = Guard(
-            self._sign_ins, accounts, host_allowed=host_allowed, origins=origins, port=port, refused=self._refused
+            self._sign_ins,
+            accounts,
+            host_allowed=host_check(settings, address),
+            origins=origins,
+            port=address.port,
+            refused=self._refused,
         )
-        self._feeds = Feeds(service)
-        service.observe(self._feeds)
-        self._streams = Streams(service, self._guard, self._feeds)
-        self._find_hub = find_hub
-        self._push = push
-
-        def server_facts() -> dict[str, Any]:
-            return {"hub": find_hub() is not None, "vapidPublicKey": push.public_key}
-
+        self._routes = make_routes(self._guard.still_signed_in)
         self._at_provider: ProviderSignIn | None = None
         if accounts.issuer is not None and settings.oauth_client_id is not None:
             self._at_provider = ProviderSignIn(
@@ -89,13 +92,11 @@ class Console:
             )
             self.offer_sign_in()
         leave = self._at_provider.sign_out_address if self._at_provider is not None else None
-        self._signing_in = SignInRoutes(
-            service, self._guard, self._sign_ins, self._streams, self._link, server_facts, leave
-        )
+        self._signing_in = SignInRoutes(self._routes, host.audit, self._guard, self._sign_ins, self._link, leave)
 
     def watched(self, principal: str | None = None) -> bool:
         """Whether anybody, or this principal, has the page open."""
-        return self._streams.watched(principal)
+        return self._routes.watched(principal)
 
     @property
     def idle_seconds(self) -> float:
@@ -108,7 +109,7 @@ class Console:
         return self._sign_ins.any(principal)
 
     def _refused(self) -> None:
-        self._service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
+        self._host.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
 
     def _link(self, ticket: str) -> str:
         return f"{self.url}#ticket={ticket}"
@@ -124,12 +125,12 @@ class Console:
     async def new_link(self, identity: Identity) -> dict[str, Any]:
         """A link with which somebody signs in once as this principal. Raises OSError."""
         ticket, expires_at = await asyncio.to_thread(self._sign_ins.new_ticket, identity)
-        self._service.audit(AuditEvent(AuditKind.TICKET_GIVEN, identity.principal))
+        self._host.audit(AuditEvent(AuditKind.TICKET_GIVEN, identity.principal))
         return {"url": self._link(ticket), "address": self.url, "expires_at": expires_at}
 
     def close(self) -> None:
         """Ends every open stream."""
-        self._streams.close()
+        self._routes.close()
 
     # -- routes ---------------------------------------------------------------------------------------------------
 
@@ -138,70 +139,14 @@ class Console:
         routes: list[BaseRoute] = [Route(path, self._file, methods=["GET"]) for path in FILES]
         routes.append(Route("/api/sign-in", self._sign_in, methods=["POST"]))
         routes += self._at_provider.routes() if self._at_provider is not None else ()
-        routes += [
-            Route(f"/api{path}", self._for_user(handler), methods=[method])
-            for method, path, handler in self._handlers()
-        ]
-        methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-        return [*routes, Route("/api/{rest:path}", self._unknown, methods=methods)]
+        handlers = [*self._signing_in.handlers(), *self._routes.handlers()]
+        return [*routes, *api_routes(handlers, self._user, self._routes.clean)]
 
-    def _handlers(self) -> list[tuple[str, str, Handler]]:
-        service, path = self._service, "/sessions/{session}"
-        signing_in, sessions, sharing = self._signing_in, SessionRoutes(service), SharingRoutes(service)
-        changes, questions = ChangeRoutes(service), QuestionRoutes(service)
-        overview, push = OverviewRoutes(service, self._find_hub), PushRoutes(service, self._push)
-        return [
-            ("GET", "/me", signing_in.me),
-            ("POST", "/sign-out", signing_in.sign_out),
-            ("GET", "/sign-ins", signing_in.list),
-            ("DELETE", "/sign-ins/{sign_in}", signing_in.end),
-            ("POST", "/tickets", signing_in.ticket),
-            ("GET", "/events", self._open_stream),
-            ("GET", "/sessions", sessions.list),
-            ("POST", "/sessions", sessions.create),
-            ("GET", path, sessions.show),
-            ("GET", f"{path}/turns", sessions.turns),
-            ("GET", f"{path}/find", sessions.find),
-            ("GET", f"{path}/commands", sessions.commands),
-            ("GET", f"{path}/files", sessions.files),
-            ("GET", path + "/turns/{turn}/items/{item}", sessions.item),
-            ("GET", path + "/turns/{turn}/images/{image}", sessions.image),
-            ("GET", f"{path}/changes", changes.changes),
-            ("GET", f"{path}/file", changes.file),
-            ("GET", f"{path}/work", changes.plan),
-            ("POST", f"{path}/work", changes.work),
-            ("POST", f"{path}/messages", sessions.send),
-            ("GET", path + "/messages/{message}", sessions.message),
-            ("DELETE", path + "/messages/{message}", sessions.withdraw),
-            ("POST", f"{path}/interrupt", sessions.interrupt),
-            ("POST", f"{path}/cancel", sessions.cancel),
-            ("POST", f"{path}/fork", sessions.fork),
-            ("POST", f"{path}/manage", sessions.manage),
-            ("GET", f"{path}/shares", sharing.list),
-            ("PUT", path + "/shares/{grantee:path}", sharing.give),
-            ("DELETE", path + "/shares/{grantee:path}", sharing.take_back),
-            ("GET", "/questions", questions.list),
-            ("GET", path + "/questions/{question}", questions.show),
-            ("POST", path + "/questions/{question}", questions.answer),
-            ("GET", "/costs", overview.costs),
-            ("GET", "/budgets", overview.budgets),
-            ("GET", "/mcp-servers", overview.servers),
-            ("POST", "/mcp-servers/{server}", overview.steer),
-            ("GET", "/push", push.show),
-            ("PUT", "/push", push.change),
-            ("POST", "/push/receivers", push.add),
-            ("DELETE", "/push/receivers/{receiver}", push.remove),
-            ("POST", "/push/receivers/{receiver}/test", push.test),
-        ]
-
-    async def _open_stream(self, request: Request, user: WebUser) -> Response:
-        response = await self._streams.open(request, user)
-        # The page that is open from now on shows what is asked, in its list at least.
-        for session in self._service.sessions(principal=user.principal):
-            # Whoever only watches a session is not the one whose time to answer begins.
-            if self._service.access.may_answer(session.id, user.principal):
-                self._service.broker.seen(*(question.id for question in session.questions))
-        return response
+    async def _user(self, request: Request) -> WebUser:
+        self._guard.check_place(request)
+        user = await self._guard.user(request)
+        self._used = time.monotonic()
+        return user
 
     async def _file(self, request: Request) -> Response:
         try:
@@ -215,28 +160,7 @@ class Console:
             self._guard.check_place(request)
             return await self._signing_in.sign_in(request)
 
-        return await guarded(work(), self._service.redaction.text)
-
-    def _for_user(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        async def handle(request: Request) -> Response:
-            async def work() -> Response:
-                self._guard.check_place(request)
-                # The user first: no handler runs for a request that is nobody's.
-                user = await self._guard.user(request)
-                self._used = time.monotonic()
-                with self._bodies.of(user.principal, request):
-                    return await handler(request, user)
-
-            return await guarded(work(), self._service.redaction.text)
-
-        return handle
-
-    async def _unknown(self, request: Request) -> Response:
-        async def nothing(_: Request, __: WebUser) -> Response:
-            raise RequestRefused(404, "NOT_FOUND", "There is nothing here.")
-
-        # Behind the same checks: without a sign-in nobody learns which addresses exist.
-        return await self._for_user(nothing)(request)
+        return await guarded(work(), self._routes.clean)
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------
@@ -258,23 +182,15 @@ class Consoles:
         self._following: asyncio.Task[None] | None = None
         self.push = Push(service, service.settings.state_dir / "web")
         service.observe(self.push)
-        service.observe(self)
         service.broker.add_audience(self._expects)
 
     def console(self, address: Address, accounts: Accounts) -> Console:
         """The console of a server that listens there. Blocks on the disk."""
-        # Passkeys are for a name: who signs in with one stays at that origin.
-        named = self._service.settings.oauth and accounts.issuer is not None
-        host = "localhost" if address.unspecified or named else address.host
-        made = Console(
-            self._service,
-            self._find_hub,
-            accounts,
-            self.push,
-            url=f"http://{replace(address, host=host).netloc}",
-            port=address.port,
-            host_allowed=host_check(self._service.settings, address),
-        )
+
+        def routes(still_signed_in: StillSignedIn) -> PageRoutes:
+            return ServiceRoutes(self._service, self._find_hub, still_signed_in, self.push)
+
+        made = Console(self._service, accounts, address, routes)
         self._made.append(made)
         self.push.knows = accounts.has
         self.push.serve_at(made.url)
@@ -324,14 +240,6 @@ class Consoles:
 
         return await asyncio.to_thread(may_come)
 
-    def event(self, session_id: str, owner: str, event: Event) -> None:
-        """A question that opens while the page is open is seen at once."""
-        if isinstance(event, QuestionOpened) and any(console.watched(owner) for console in self._made):
-            self._service.broker.seen(event.question.id)
-
-    def act(self, act: AuditEvent) -> None:
-        """Acts of callers show nothing to anybody."""
-
     @property
     def first(self) -> Console | None:
         return self._made[0] if self._made else None
@@ -345,14 +253,23 @@ class Consoles:
         self.push.close()
 
 
+class OpenConsoles(Protocol):
+    """The consoles of one server."""
+
+    @property
+    def first(self) -> Console | None: ...
+
+    def routes(self, address: Address, accounts: Accounts) -> Sequence[BaseRoute]: ...
+
+
 class ConsolePort:
     """The port that a shared server opens for its user; none before that, unless it was open the last time."""
 
-    def __init__(self, consoles: Consoles, service: Service, name: str) -> None:
+    def __init__(self, consoles: OpenConsoles, host: ConsoleHost, name: str) -> None:
         """`name` distinguishes the shared servers of a user."""
         self._consoles = consoles
-        self._service = service
-        settings = service.settings
+        self._host = host
+        settings = host.settings
         self._accounts = Accounts(None, by_socket=True)
         self._file = settings.state_dir / "web" / f"port-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
         self._opening = asyncio.Lock()
@@ -367,7 +284,7 @@ class ConsolePort:
 
     async def link(self) -> dict[str, Any]:
         """A link for the user, to the console that is open, or that is opened now."""
-        if not self._service.settings.web:
+        if not self._host.settings.web:
             return {"error": "The console is switched off (CLAUDE_CODE_MCP_WEB)."}
         try:
             await self._open()
@@ -379,9 +296,7 @@ class ConsolePort:
 
     async def reopen(self) -> None:
         """Opens it if it was open when the last server ended."""
-        if self._service.settings.web and (
-            self._service.settings.web_port or await asyncio.to_thread(self._remembered)
-        ):
+        if self._host.settings.web and (self._host.settings.web_port or await asyncio.to_thread(self._remembered)):
             try:
                 await self._open()
             except (InvalidArgument, OSError) as error:
@@ -393,12 +308,12 @@ class ConsolePort:
             if self._consoles.first is not None:
                 return
             server = await asyncio.to_thread(self._listen)
-            self._service.own_addresses.extend(server.own_addresses)
-            self._server, self._serving = server, self._service.start_task(server.serve())
+            self._host.own_addresses.extend(server.own_addresses)
+            self._server, self._serving = server, self._host.start_task(server.serve())
 
     def _listen(self) -> HttpServer:
         """Listens at the port of the settings; else at the one from before, if it is free, or at any."""
-        fixed = self._service.settings.web_port
+        fixed = self._host.settings.web_port
         try:
             return self._server_at(fixed or self._remembered())
         except InvalidArgument:
@@ -417,7 +332,7 @@ class ConsolePort:
         return HttpServer(
             replace(_LOOPBACK, port=port),
             app,
-            settings=self._service.settings,
+            settings=self._host.settings,
             serves="the console",
         )
 

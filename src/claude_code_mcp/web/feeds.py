@@ -6,15 +6,14 @@ the oldest frame is told of the gap and goes on there. Watchers at the same plac
 A feed is there while it is watched. It takes the events as they come, waits a moment for more, encodes each once and
 wakes its watchers. The log of the session never waits for any of this.
 
-A watcher that reads slowly is never waited for: it gets a gap and goes on. One that reads nothing at all is let go, and
-one whose sign-in has ended too.
+A watcher that reads slowly gets a gap and goes on. One that reads nothing is let go, as when its sign-in has ended.
 """
 
 import asyncio
 import contextlib
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
@@ -45,7 +44,7 @@ from ..sessions.session import SessionView
 from ..store.event_log import Subscription
 from .answers import ANSWER_HEADERS, text_of
 from .event_frames import Frame, FrameEncoder, frame, live_row, session_in_memory, whole_parts
-from .guard import Guard, WebUser
+from .guard import WebUser
 
 _MOST_FRAMES = 4096
 _MOST_BYTES = 8 << 20
@@ -386,7 +385,7 @@ def _while_watched(feeds: dict[Key, FeedT], key: Key, make: Callable[[], FeedT])
 # -- stream -----------------------------------------------------------------------------------------------------------
 
 
-_HEARTBEAT = 15.0
+HEARTBEAT = 15.0
 _LONGEST_WRITE = 60.0
 """Seconds that a watcher may take to read what is on its way to it."""
 _MOST_STREAMS = 500
@@ -396,9 +395,15 @@ _MOST_STREAMS = 500
 class Streams:
     """The event streams of a server."""
 
-    def __init__(self, service: Service, guard: Guard, feeds: Feeds, heartbeat: float = _HEARTBEAT) -> None:
+    def __init__(
+        self,
+        service: Service,
+        still_signed_in: Callable[[WebUser], Awaitable[bool]],
+        feeds: Feeds,
+        heartbeat: float = HEARTBEAT,
+    ) -> None:
         self._service = service
-        self._guard = guard
+        self._still_signed_in = still_signed_in
         self._feeds = feeds
         self._heartbeat = heartbeat
         self._open: dict[str, set[_Watcher]] = {}
@@ -420,7 +425,7 @@ class Streams:
             raise LimitReached("Too many pages are open at once.")
         watcher = _Watcher(self._service, self._feeds, user.principal, session_id)
         mine.add(watcher)
-        return _StreamResponse(self._frames(user, watcher, after), partial(mine.discard, watcher))
+        return StreamResponse(self._frames(user, watcher, after), partial(mine.discard, watcher))
 
     async def _frames(self, user: WebUser, watcher: "_Watcher", after: str | None) -> AsyncIterator[bytes]:
         with watcher:
@@ -429,18 +434,21 @@ class Streams:
                 yield data
 
     async def _until_over(self, user: WebUser, watcher: "_Watcher") -> AsyncIterator[bytes]:
+        clock = asyncio.get_running_loop().time
+        due = clock() + self._heartbeat
         while not self._closed:
             data = watcher.read()
             if data:
                 yield data
+            else:
+                with anyio.move_on_after(due - clock()):
+                    await watcher.wake.wait()
+            # By the clock, however much there is to tell: a sign-in that was ended elsewhere ends a busy stream too.
+            if not watcher.to_check and clock() < due:
                 continue
-            with anyio.move_on_after(self._heartbeat):
-                await watcher.wake.wait()
-                if not watcher.to_check:
-                    continue
-            watcher.to_check = False
+            watcher.to_check, due = False, clock() + self._heartbeat
             try:
-                signed_in = await self._guard.still_signed_in(user)
+                signed_in = await self._still_signed_in(user)
             except ClaudeCodeError:
                 return  # that cannot be said just now: the next request is told why
             yield b": ping\n\n" if signed_in else frame("signed-out", {})
@@ -550,7 +558,7 @@ def _missed(feed: SessionFeed, after: str | None) -> bytes:
     return feed.backlog(position)
 
 
-class _StreamResponse(Response):
+class StreamResponse(Response):
     """Writes until the stream or the watcher ends. A watcher that does not read for too long is let go. `release` is
     called once: at the end, or when the response is dropped without ever having been sent."""
 

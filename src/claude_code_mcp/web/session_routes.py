@@ -14,7 +14,7 @@ from ..model.text import csv_of, iso
 from ..questions.presentation import as_offered, without_secrets
 from ..server.tools.base import Arguments, Images, Name, Text, dump, name_as_written
 from ..server.tools.context import AnswerTexts, ModeAfterPlan, answer_from
-from ..server.tools.library import MARKS, budget_rows, cost_report
+from ..server.tools.library import MARKS, budget_rows, cost_report, give_away
 from ..server.tools.sessions import CreateSession, session_options
 from ..server.tools.status import interruption, status_of
 from ..service import PendingTurn, Service
@@ -55,9 +55,10 @@ class ForkArguments(Arguments):
 
 
 class ManageArguments(Arguments):
-    action: Literal["rename", "tag", "model", "mode", "pin", "unpin", "archive", "unarchive", "delete"]
+    action: Literal["rename", "tag", "model", "mode", "pin", "unpin", "archive", "unarchive", "delete", "move"]
     text: str | None = None
     confirm: bool | None = None
+    wait: bool | None = None
 
 
 def number_in_path(request: Request, name: str) -> int:
@@ -301,6 +302,10 @@ class SessionRoutes:
                     raise InvalidArgument("confirm: a session is deleted only with confirm.", field="confirm")
                 await stored.delete(session_id, caller=caller)
                 message = "It is deleted."
+            case "move":
+                wait, without_tree = bool(arguments.wait), bool(arguments.confirm)
+                session_id = await give_away(self._service, caller, session_id, wait=wait, without_tree=without_tree)
+                message = "No machine has it now."
             case action:
                 mark, on = MARKS[action]
                 await stored.mark(session_id, mark, on, caller=caller)

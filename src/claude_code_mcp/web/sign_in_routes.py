@@ -32,11 +32,10 @@ from ..server.tools.base import Arguments
 from ..server.transports.access_tokens import is_safe_page
 from ..server.transports.callers import Callers
 from ..server.transports.people import is_person, user_of
-from ..service import Service
 from ..state.known_people import Identity, SignIns
 from .answers import HEADERS, Nothing, RequestRefused, answer, arguments_of, guarded
-from .feeds import Streams
 from .guard import Guard, OneTimeTexts, WebUser, base64url
+from .page_routes import Handlers, PageRoutes
 
 _BLOCKS = {("1", "1"): "█", ("1", "0"): "▀", ("0", "1"): "▄", ("0", "0"): " "}
 
@@ -86,23 +85,30 @@ class SignInRoutes:
 
     def __init__(
         self,
-        service: Service,
+        routes: PageRoutes,
+        audit: Callable[[AuditEvent], None],
         guard: Guard,
         sign_ins: SignIns,
-        streams: Streams,
         link: Callable[[str], str],
-        server_facts: Callable[[], dict[str, Any]],
         leave_provider: Callable[[Identity], Awaitable[str | None]] | None = None,
     ) -> None:
-        """`server_facts` is what `/api/me` says of the server; `leave_provider` is where somebody signs out of the
-        provider that they have signed in at."""
-        self._leave_provider = leave_provider
-        self._service = service
+        """`leave_provider` is where somebody signs out of the provider that they have signed in at."""
+        self._routes = routes
+        self._write_audit = audit
         self._guard = guard
         self._sign_ins = sign_ins
-        self._streams = streams
         self._link = link
-        self._server_facts = server_facts
+        self._leave_provider = leave_provider
+
+    def handlers(self) -> Handlers:
+        """All but the sign-in itself."""
+        return [
+            ("GET", "/me", self.me),
+            ("POST", "/sign-out", self.sign_out),
+            ("GET", "/sign-ins", self.list),
+            ("DELETE", "/sign-ins/{sign_in}", self.end),
+            ("POST", "/tickets", self.ticket),
+        ]
 
     async def sign_in(self, request: Request) -> Response:
         """The one route that needs no sign-in."""
@@ -131,7 +137,7 @@ class SignInRoutes:
             await asyncio.to_thread(self._sign_ins.end, user.sign_in.id, user.principal)
         self._audit(AuditKind.SIGNED_OUT, user.principal, device=user.device, everywhere=bool(arguments.everywhere))
         # After the sign-in has ended: the streams ask the database whether it still stands.
-        self._streams.check_sign_ins(user.principal)
+        self._routes.check_sign_ins(user.principal)
         # Otherwise the next person at this browser would be signed in again with a click.
         leaving = await self._leave_provider(user.identity) if self._leave_provider is not None else None
         response = answer({"provider": leaving})
@@ -139,17 +145,12 @@ class SignInRoutes:
         return response
 
     async def me(self, request: Request, user: WebUser) -> Response:
-        principal, policy = user.principal, self._service.policy_for(user.caller)
-        directories = await asyncio.to_thread(policy.directories)
         fields = {
-            "principal": principal,
+            "principal": user.principal,
             "version": __version__,
             "device": user.device,
             "expiresAt": iso(user.sign_in.expires_at) if user.sign_in is not None else None,
-            "modes": [*policy.modes],
-            "directories": directories,
-            "bypassPossible": policy.bypass_possible,
-            **await asyncio.to_thread(self._server_facts),
+            **await self._routes.facts(user),
         }
         response = answer(fields)
         cookie = self._guard.cookie_of(request) if user.sign_in is not None else None
@@ -177,7 +178,7 @@ class SignInRoutes:
         if not await asyncio.to_thread(self._sign_ins.end, wanted, user.principal):
             raise InvalidArgument("There is no such sign-in.", field="id")
         self._audit(AuditKind.SIGNED_OUT, user.principal, device=user.device, other=wanted[:8])
-        self._streams.check_sign_ins(user.principal)
+        self._routes.check_sign_ins(user.principal)
         return answer({})
 
     async def ticket(self, request: Request, user: WebUser) -> Response:
@@ -191,7 +192,7 @@ class SignInRoutes:
         return answer({"url": url, "expiresAt": iso(expires_at), "qr": await asyncio.to_thread(qr_rows, url)})
 
     def _audit(self, kind: AuditKind, principal: str, **details: Any) -> None:
-        self._service.audit(AuditEvent(kind, principal, details=details))
+        self._write_audit(AuditEvent(kind, principal, details=details))
 
 
 # -- provider sign in -------------------------------------------------------------------------------------------------

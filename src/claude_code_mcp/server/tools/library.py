@@ -178,7 +178,9 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
         case "model" | "mode":
             return await _reconfigure(call, arguments)
         case "move":
-            return await _give_away(call, arguments)
+            wait, without_tree = bool(arguments.wait), bool(arguments.confirm)
+            session_id = await give_away(service, caller, session_id, wait=wait, without_tree=without_tree)
+            return Managed(session_id=session_id, message="No machine has it now.")
         case action if action not in MARKS:
             return await _work(call, arguments)
     mark, on = MARKS[arguments.action]
@@ -186,17 +188,18 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
     return Managed(session_id=session_id, message=f"It is {'' if on else 'no longer '}{mark}.")
 
 
-async def _give_away(call: Call, arguments: ManageSession) -> Reply:
-    """The first half of a move, asked for by a gateway, which then has another machine take the session."""
-    give_away = call.service.relocation.give_away
-    if give_away is None:
+async def give_away(service: Service, caller: Caller, session_id: str, *, wait: bool, without_tree: bool) -> str:
+    """The first half of a move, asked for by a gateway, which then has another machine take the session; the id under
+    which it goes on."""
+    give = service.relocation.give_away
+    if give is None:
         raise InvalidArgument("action: there is no fleet here that a session could be moved in.", field="action")
-    async with call.service.stored.audited_change(arguments.session_id, call.caller, "move") as (session_id, _):
-        session = await call.service.find(session_id, caller=call.caller)
-        if arguments.wait:
+    async with service.stored.audited_change(session_id, caller, "move") as (found, _):
+        session = await service.find(found, caller=caller)
+        if wait:
             await session.wait(None, for_questions=False)
-        await give_away(session_id, call.caller, without_tree=bool(arguments.confirm))
-    return Managed(session_id=session_id, message="No machine has it now.")
+        await give(found, caller, without_tree=without_tree)
+    return found
 
 
 async def _share(call: Call, arguments: ManageSession) -> Reply:

@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -459,6 +459,16 @@ class PushRoutes:
     def __init__(self, service: Service, push: Push) -> None:
         self._service = service
         self._push = push
+
+    def handlers(self) -> list[tuple[str, str, Callable[[Request, WebUser], Awaitable[Response]]]]:
+        """By method and path below `/api`."""
+        return [
+            ("GET", "/push", self.show),
+            ("PUT", "/push", self.change),
+            ("POST", "/push/receivers", self.add),
+            ("DELETE", "/push/receivers/{receiver}", self.remove),
+            ("POST", "/push/receivers/{receiver}/test", self.test),
+        ]
 
     async def show(self, _: Request, user: WebUser) -> Response:
         return await self._answer(await asyncio.to_thread(self._push.preferences.read, user.principal))
