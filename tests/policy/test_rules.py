@@ -135,6 +135,27 @@ def test_what_a_command_costs_to_judge_is_bounded(piece: str) -> None:
     assert steps_of(longest * 64) <= steps_of(longest + "$") * 1.01
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments", "doubted"),
+    [
+        ("EnterWorktree", {"name": "x"}, True),
+        ("Agent", {"prompt": "x", "isolation": "worktree"}, True),
+        ("Task", {"prompt": "x", "cwd": "/elsewhere"}, True),
+        ("Agent", {"prompt": "x"}, False),
+        ("ExitWorktree", {}, False),
+    ],
+)
+def test_where_rules_name_commands_a_move_to_another_directory_is_doubted(
+    tool: str, arguments: dict[str, str], doubted: bool
+) -> None:
+    call = ToolCall(tool, arguments, "/work", str)
+    named, denied = [parse_rule("Bash(make check)")], [parse_rule("Bash(rm *)")]
+    assert [bool(judge(call, *rules).doubt) for rules in ((named, []), ([], denied))] == [doubted, doubted]
+    agreed = judge(call, [*named, parse_rule(tool)], denied)
+    assert (agreed.decision, agreed.doubt) == (Decision.ALLOW, "")
+    assert judge(call, [parse_rule("Bash")], []).doubt == "", "every command may run anywhere"
+
+
 def test_that_a_command_is_too_long_is_said() -> None:
     call = ToolCall("Bash", {"command": "ls " + "a" * LONGEST_COMMAND}, "/code", resolve, POSIX)
     verdict = judge(call, [parse_rule("Bash")], [parse_rule("Bash(rm *)")])

@@ -87,8 +87,10 @@ _RESOURCE_TOOLS = frozenset({"ListMcpResourcesTool", "ReadMcpResourceTool", "Rea
 """Tools that read what MCP servers offer, named by their `server`; without one, of all servers."""
 SHELL_TOOLS = ("Bash", "Monitor", "PowerShell")
 """The tools that run a command of the model's choice."""
-MOVES = "EnterWorktree"
-"""The tool with which a session goes on in another directory. Claude Code asks nobody about it."""
+MAY_MOVE = ("EnterWorktree", "Agent", "Task")
+"""The tools with which a session, or a subagent of it, goes on in another directory. Claude Code asks nobody."""
+_PLACES = ("isolation", "cwd")
+"""The arguments with which a subagent does."""
 _NAMES_PROGRAMS = frozenset(
     {
         *(".claude", ".git", ".mcp.json", ".claude.json", ".gitconfig"),
@@ -232,11 +234,15 @@ def judge(
         return Verdict(Decision.DENY, "no shell")
     allowing = [rule for rule in allow if concerns(rule, call.tool)]
     doubt = "the file may name programs to run" if names_programs else _doubt(call, allowing, deny)
-    if call.tool == MOVES and not allowing and any(rule.tool == "Bash" and rule.specifier for rule in (*allow, *deny)):
+    if _moves(call) and not allowing and any(rule.tool == "Bash" and rule.specifier for rule in (*allow, *deny)):
         doubt = "what they run depends on the directory that this leads to"
     # Not even looked for: where a denial cannot be ruled out, an allowance must not decide.
     granting = None if doubt else _granting(call, allowing)
     return Verdict(Decision.ALLOW, granting) if granting else Verdict(Decision.ASK, doubt=doubt)
+
+
+def _moves(call: ToolCall) -> bool:
+    return call.tool == MAY_MOVE[0] or (call.tool in MAY_MOVE and any(map(call.arguments.get, _PLACES)))
 
 
 def _denies(rule: Rule, call: ToolCall) -> bool:

@@ -27,7 +27,7 @@ from ..model.tool_names import plain_name
 from ..policy.admission import Admission, within
 from ..policy.harmless import git_variables
 from ..policy.policy import MODE_LADDER, GroupBudget, Policy
-from ..policy.rules import MOVES, Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
+from ..policy.rules import MAY_MOVE, Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home
 from ..state.spending import Budget, BudgetWarning, Spending
 
@@ -341,7 +341,7 @@ class PolicyEnforcer:
         denies = bool(profile.deny) or profile.tools is not None
         if not denies and not profile.judges_commands:
             return None
-        return {"PreToolUse": [{"matcher": None if denies else MOVES, "hookCallbackIds": [_HOOK_ID]}]}
+        return {"PreToolUse": [{"matcher": None if denies else "|".join(MAY_MOVE), "hookCallbackIds": [_HOOK_ID]}]}
 
     def vet(self, principal: str, cwd: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to the hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions.

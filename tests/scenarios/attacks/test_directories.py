@@ -10,7 +10,7 @@ import pytest
 from claude_code_mcp.model.options import Caller, SessionOptions
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.testing import Sandbox
-from claude_code_mcp.testing.script import script, tool
+from claude_code_mcp.testing.script import StepObject, script, tool
 from tests.conftest import StartService
 from tests.scenarios.hub_and_sessions.conftest import rules
 from tests.sessions.support import end_of, question
@@ -63,20 +63,28 @@ async def test_git_looks_at_the_repository_of_the_session(
     assert (project / "victim").exists()
 
 
-@pytest.mark.parametrize("denial", ['deny = ["Bash(rm *)"]', pytest.param("", marks=pytest.mark.soak)])
+MOVES = [
+    tool("EnterWorktree", name="other"),
+    tool("Agent", description="x", prompt="x", subagent_type="general-purpose", isolation="worktree"),
+]
+
+
+@pytest.mark.parametrize(
+    ("denial", "move"), [('deny = ["Bash(rm *)"]', MOVES[0]), pytest.param("", MOVES[1], marks=pytest.mark.soak)]
+)
 async def test_a_worktree_is_entered_only_where_somebody_agrees(
-    start_service: StartService, sandbox: Sandbox, denial: str
+    start_service: StartService, sandbox: Sandbox, denial: str, move: StepObject
 ) -> None:
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org"]
     for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
         await asyncio.to_thread(subprocess.run, [*git, *words], cwd=sandbox.project, check=True)
     service = await start_service(policy=rules(f'allow = ["Bash(make check)"]\n{denial}\n'))
-    moving = [tool("EnterWorktree", name="other"), tool("Bash", command="make check")]
+    moving = [move, tool("Bash", command="make check")]
     turn = await service.create(
         script("go", *moving, "done"), SessionOptions(cwd=str(sandbox.project)), caller=Caller("local")
     )
     asked = await question(turn.session)
-    assert turn.session.questions[0].tool_name == "EnterWorktree"
+    assert turn.session.questions[0].tool_name in ("EnterWorktree", "Agent")
     service.respond(turn.session.id, asked, Answer(allow=False))
     assert (await end_of(turn)).result == "done"
     assert not (sandbox.project / ".claude" / "worktrees").exists()
