@@ -25,7 +25,14 @@ from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import FleetConnection, connect
 from claude_code_mcp.fleet.engine import Running
 from claude_code_mcp.fleet.gateway import Gateway
-from claude_code_mcp.fleet.machine_server import Taken, TakeSession, opening_request, refusal_in, serve_machine
+from claude_code_mcp.fleet.machine_server import (
+    MOST_CONNECTIONS,
+    Taken,
+    TakeSession,
+    opening_request,
+    refusal_in,
+    serve_machine,
+)
 from claude_code_mcp.server import sdk
 from claude_code_mcp.server.server import principal
 from claude_code_mcp.server.transports.stdio import Inbox, Outbox
@@ -69,10 +76,11 @@ async def backend_machine(
     on_call: Callable[[sdk.Context, types.CallToolRequestParams], Awaitable[Any]],
     take: TakeSession | None = None,
     machine_id: str = "m",
+    most: int = MOST_CONNECTIONS,
 ) -> AsyncIterator[FleetConnection]:
     connection, started = await connect(url), Started()
     serving = asyncio.ensure_future(
-        serve_machine(connection, machine_id, Backend(on_call), take=take, task_status=started)
+        serve_machine(connection, machine_id, Backend(on_call), take=take, most=most, task_status=started)
     )
     await started.event.wait()
     try:
@@ -213,6 +221,21 @@ async def test_a_machine_refuses_what_it_cannot_understand(
     async with backend_machine(engine.url, on_call):
         reply = await fleet.client.request(names.opening("m"), asked, timeout=HANG_SECONDS)
     assert reason in refusal_in(reply.data)
+
+
+async def test_nobody_takes_the_connections_of_all_others(engine: Running, fleet: FleetConnection) -> None:
+    async def on_call(_: sdk.Context, __: types.CallToolRequestParams) -> types.CallToolResult:
+        raise AssertionError
+
+    async def opened(principal: str) -> str:
+        asked = opening_request(uuid.uuid4().hex, principal)
+        return refusal_in((await fleet.client.request(names.opening("m"), asked, timeout=HANG_SECONDS)).data)
+
+    async with backend_machine(engine.url, on_call, most=8):
+        assert [await opened("mallory") for _ in range(2)] == ["", ""]
+        assert "mallory has 2 connections" in await opened("mallory")
+        assert [await opened(name) for name in ("alice", *["local"] * 5)] == [""] * 6
+        assert "8 connections, which is the most" in await opened("bob")
 
 
 @pytest.mark.soak

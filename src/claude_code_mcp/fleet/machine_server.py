@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 PROTOCOL: Final = 1
 """Of what travels between gateways and machines; both sides must have the same."""
 MOST_CONNECTIONS: Final = 1024
+_SHARES = 4
+"""The part of a machine's connections that one principal may have, unless it is the machine's own user."""
 _LONGEST_NAME = 1000
 _CONNECTION, _PAGE, _END_CALLER, _ASSIGN, _TAKE = "connection", "page", "end_caller", "assign", "take"
 
@@ -177,7 +179,8 @@ class _Door:
         self._take = take
         self._answer_page = answer_page
         self._most = most
-        self._open: set[str] = set()
+        self._open: dict[str, str] = {}
+        """By each open connection, whose it is."""
 
     async def asked(self, message: Msg) -> None:
         """In a task for each: who is admitted may be looked up on the disk, and others do not wait for that."""
@@ -213,7 +216,11 @@ class _Door:
             raise _Refused("the connection is open already")
         if len(self._open) >= self._most:
             raise _Refused(f"it has {self._most} connections, which is the most")
-        self._open.add(connection)
+        # Each stream of a page has one at every machine: nobody may take those of all others.
+        most = self._most if principal == LOCAL else max(1, self._most // _SHARES)
+        if sum(each == principal for each in self._open.values()) >= most:
+            raise _Refused(f"{principal} has {most} connections to it, which is the most")
+        self._open[connection] = principal
         try:
             await self._admit(principal, groups)
             sends = names.to_gateway(self._machine_id, connection)
@@ -228,7 +235,7 @@ class _Door:
                     async with line_streams(_GatewayClient(wire), direct=True) as (inbox, outbox):
                         await self._server.serve(inbox, outbox)
         finally:
-            self._open.discard(connection)
+            self._open.pop(connection, None)
 
     async def _take_over(self, session_id: str, principal: str) -> Taken:
         if self._take is None:
