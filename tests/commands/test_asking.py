@@ -124,6 +124,9 @@ def test_the_table_has_a_row_for_each_session_and_no_control_characters() -> Non
     assert "$0.5000" in row
     assert "Run: ls (+1)" in row
     assert row.isprintable()
+    head, row, elsewhere = session_table([session, session | {"machine": "desk\x1b"}])
+    assert head.split()[:4] == ["ID", "STATE", "MACHINE", "AGE"]
+    assert [line.split()[2] for line in (row, elsewhere)] == ["-", "desk\\u001b"]
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(-5, "0s"), (59, "59s"), (61, "1m"), (7300, "2h"), (200_000, "2d")])

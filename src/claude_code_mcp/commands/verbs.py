@@ -122,8 +122,13 @@ def session_name(session: Mapping[str, Any]) -> str:
 
 
 def session_table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Lines of equal columns for listed sessions."""
-    return table([("ID", "STATE", "AGE", "COST", "PROJECT", "QUESTION", "TITLE"), *map(_row, rows)])
+    """Lines of equal columns for listed sessions; in a fleet one of them has their machines."""
+    listed = [*rows]
+    lines = [("ID", "STATE", "AGE", "COST", "PROJECT", "QUESTION", "TITLE"), *map(_row, listed)]
+    if any(session.get("machine") for session in listed):
+        machines = ("MACHINE", *(visible(clip_line(session.get("machine") or "-", _LONGEST)) for session in listed))
+        lines = [(*line[:2], machine, *line[2:]) for line, machine in zip(lines, machines, strict=True)]
+    return table(lines)
 
 
 def _row(session: Mapping[str, Any]) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ class SessionActions:
             **{action: partial(self._manage_by_name, action) for action in (*_ASKED, *_PLAIN)},
             **self._work.commands(),
             "new": lambda _: self._run(self._new()),
-            "interrupt": lambda _: self._interrupt_turn(),
+            "interrupt": lambda _: self._run(self._interrupt()),
             "mode": lambda mode: self._manage("mode", text=mode) if mode else self._run(self._pick_mode()),
             "export": lambda kind: self._manage("export", format=kind) if kind else self._run(self._pick_export()),
             "share": lambda name: self.for_target(partial(self._share, name)),
@@ -125,13 +125,11 @@ class SessionActions:
         """None if the answer was refused."""
         return await self.ask(lambda sessions: OpenQuestions(sessions).answer(asked, decision))
 
-    def _interrupt_turn(self) -> None:
+    async def _interrupt(self) -> None:
         conversation = self._pump.conversation
-        if conversation is not None and conversation.busy:
-            self._run(self._interrupt(conversation.session_id))
-
-    async def _interrupt(self, session_id: str) -> None:
-        report = await self.ask(lambda sessions: sessions.interrupt(session_id))
+        if conversation is None or not conversation.busy:
+            return
+        report = await self.ask(lambda sessions: sessions.interrupt(conversation.session_id))
         # Claude has never read these: they must not be lost with the turn that they were sent into. The last one first,
         # since each is put before what stands there. The server reports beginnings; what was typed here is known whole.
         for beginning in reversed((report or {}).get("droppedMessages") or ()):
