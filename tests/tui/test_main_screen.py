@@ -10,6 +10,7 @@ from textual.widgets import Input
 from claude_code_mcp.client.live_sessions import LiveSessions, OpenQuestion
 from claude_code_mcp.model.question import Question, QuestionKind
 from claude_code_mcp.testing.script import script, tool
+from claude_code_mcp.tui import main_screen
 from claude_code_mcp.tui.application import NAMES, CommandPalette, Tui
 from claude_code_mcp.tui.changes_screen import ChangesScreen
 from claude_code_mcp.tui.input_box import MessageArea
@@ -115,6 +116,21 @@ async def test_no_key_counts_for_a_question_that_came_while_the_terminal_was_lef
 
 
 # -- previews -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_preview_that_was_about_to_come_does_not_come_when_the_list_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(main_screen, "_REST", 3600.0)  # the person is faster
+    app = recorded_app()
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: app.main.current is not None and app.pump.is_listed)
+        await pilot.press("f3", "down", "down")
+        await screen.until(lambda: app.main.preview.is_due)
+        await pilot.press("escape")
+        await screen.until(lambda: screen.focused == "MessageArea")
+        assert not app.main.preview.is_due
 
 
 @pytest.mark.soak  # filtered, opened and resumed: test_stories.py

@@ -146,7 +146,13 @@ class SessionPreview:
         if session_id != current:
             self._timer = self._screen.set_timer(_REST, lambda: self._show(session_id, current))
 
+    @property
+    def is_due(self) -> bool:
+        """Whether a session is about to be shown."""
+        return self._timer is not None
+
     def _show(self, session_id: str, current: str | None) -> None:
+        self._timer = None
         if not self.is_shown:
             self.is_shown, self.before = True, current
         self._follow(session_id)
@@ -159,6 +165,7 @@ class SessionPreview:
     def _stop(self) -> None:
         if self._timer is not None:
             self._timer.stop()
+            self._timer = None
 
 
 class ConversationSearch:
