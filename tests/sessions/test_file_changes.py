@@ -61,7 +61,7 @@ def test_an_edit_that_does_not_fit_the_file_has_no_change(tmp_path: Path, fields
 
 def test_where_there_is_no_file_there_is_no_change(tmp_path: Path) -> None:
     assert change("Write", tmp_path, tmp_path / "new.txt", content="x") is None
-    assert changed_file("Bash", {"file_path": "/x"}) is None
+    assert changed_file("Write", "/x") is None
     assert changed_file("Write", {"file_path": "relative"}) is None
 
 

@@ -159,14 +159,9 @@ class Admission:
         if self.profile.mode_ceiling == _BYPASS and options.permission_mode is None:
             return {}
         # Unset, the mode would be whatever some settings file says.
-        mode = options.permission_mode or self._careful_mode
+        mode = options.permission_mode or self.profile.careful_mode
         self.check_mode("permission_mode", mode)
         return {"permission_mode": mode}
-
-    @property
-    def _careful_mode(self) -> str:
-        """`default`, or the ceiling where that is lower."""
-        return min("default", self.profile.mode_ceiling, key=MODE_LADDER.index)
 
     def check_mode(self, field: str, mode: str) -> None:
         """PermissionDenied for a mode above the ceiling."""
@@ -187,7 +182,7 @@ class Admission:
         leaves it to Claude Code, whose choice may come from a settings file, so only where there is no ceiling."""
         ceiling = MODE_LADDER.index(self.profile.mode_ceiling)
         modes = tuple(mode for mode in AFTER_PLAN if MODE_LADDER.index(mode) <= ceiling)
-        return modes, None if self.profile.mode_ceiling == _BYPASS else self._careful_mode
+        return modes, None if self.profile.mode_ceiling == _BYPASS else self.profile.careful_mode
 
     def _check_bypass(self, field: str) -> None:
         if self.profile.bypass == "never" or self.profile.mode_ceiling != _BYPASS:

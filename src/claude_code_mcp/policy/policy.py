@@ -230,6 +230,11 @@ class Profile(_Frozen):
         return value
 
     @property
+    def careful_mode(self) -> str:
+        """The permission mode `default`, or the ceiling where that is lower."""
+        return min("default", self.mode_ceiling, key=MODE_LADDER.index)
+
+    @property
     def shell(self) -> Shell:
         """How far sessions may run commands of their own choice."""
         listed = self.tools is None or any(names_tool(name, tool) for name in self.tools for tool in SHELL_TOOLS)

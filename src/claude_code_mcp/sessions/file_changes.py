@@ -28,8 +28,8 @@ EDITING_TOOLS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
 
 
 def changed_file(tool_name: str, tool_input: object) -> str | None:
-    """The path that a call would write to, where that can be compared; None for every other call."""
-    if tool_name not in EDITING_TOOLS or not isinstance(tool_input, Mapping):
+    """The path that a call of one of the `EDITING_TOOLS` would write to; None where that cannot be compared."""
+    if not isinstance(tool_input, Mapping):
         return None
     path = tool_input.get("notebook_path" if tool_name == "NotebookEdit" else "file_path")
     return path if isinstance(path, str) and os.path.isabs(path) and "\0" not in path else None

@@ -39,7 +39,7 @@ from ..store.event_log import EventLog
 from .background import DiskThreads, StartTask
 from .dependencies import SessionReplica, is_mirror, mirrored_entries
 from .event_writer import ReadableLines
-from .file_changes import changed_file, file_change
+from .file_changes import EDITING_TOOLS, changed_file, file_change
 from .frame_claims import CallClaim, FalseClaim, FrameClaims
 from .launcher import within_turn
 from .live_process import LiveProcess
@@ -375,7 +375,8 @@ class FrameRouter:
         elif frame.subtype != "can_use_tool":
             process.refuse(frame.id, f"{frame.subtype} is not supported by this host")
         else:
-            path = changed_file(str(frame.request.get("tool_name")), frame.request.get("input"))
+            tool = str(frame.request.get("tool_name"))
+            path = changed_file(tool, frame.request.get("input")) if tool in EDITING_TOOLS else None
             if path is None:
                 self._open_question(frame, None)
             else:

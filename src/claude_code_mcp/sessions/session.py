@@ -287,7 +287,7 @@ class Session(SessionView):
             # Early too, so that a message which is refused for certain closes no process.
             self._check_accepting(when_busy)
             # One message is sent at a time, so nobody else takes the room that is found here.
-            self._turns.check_room()
+            self._messages.check_room()
             if sender is not None:
                 # Before the look at the process: one in another environment is closed by this.
                 self._adopt_environment(sender)

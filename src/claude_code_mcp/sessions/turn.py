@@ -148,10 +148,6 @@ class TurnRunner:
 
     # -- begin ------------------------------------------------------------------------------------------------
 
-    def check_room(self) -> None:
-        """LimitReached while too many messages wait for one more to be accepted."""
-        self._messages.check_room()
-
     def accept(self, message: UserMessage) -> None:
         """Takes a message: it starts a turn, joins the running one or waits behind it."""
         self._messages.accept(message)
