@@ -453,6 +453,7 @@ async def running_service(
             host=hosting.host,
             host_of=hosting.use,
             hosts=hosting.hosts,
+            open_host=hosting.open_for,
             principals=principals,
             others=others,
             spares=spares,

@@ -299,9 +299,9 @@ class Settings(BaseModel):
     client_metadata_url: str | None = Field(None, validation_alias=f"{_OWN}CLIENT_METADATA_URL")
     """The https address of a Client ID Metadata Document: who we are to authorization servers that take such, instead
     of a registration. See hub.md for what it has to say."""
-    principal_sign_in: bool = Field(False, validation_alias=f"{_OWN}PRINCIPAL_SIGN_IN")
+    principal_sign_in: bool | None = Field(None, validation_alias=f"{_OWN}PRINCIPAL_SIGN_IN")
     """Whether each caller with a token of its own signs in to the servers of the hub for itself. Each then has
-    connections of its own."""
+    connections of its own. Unset: where a file names the callers, and nobody else is let in."""
     identity_provider: str | None = Field(None, validation_alias=f"{_OWN}IDENTITY_PROVIDER")
     """The issuer of the organisation's identity provider, for servers with `xaa`."""
     identity_provider_client: str = Field(

@@ -23,9 +23,10 @@ from .service import Service
 
 if TYPE_CHECKING:
     from .channel_relay import ChannelRelay
+    from .hub.config_files import HubConfig
     from .hub.hub import Hub
     from .hub.session_endpoint import SessionEndpoint
-    from .hub_factory import Hubs
+    from .hub_factory import Hubs, HubSource
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,15 @@ def uses_hub(settings: Settings) -> bool:
     """Whether there is a hub now: there are servers, or clients may ask for them. Blocks on the disk."""
     toolsets = {"hub", "hub-tools", "hub-search"} & set(settings.toolsets)
     return settings.hub != "off" and bool(settings.hub == "all" or toolsets or settings.hub_file.exists())
+
+
+def signs_in_apart(settings: Settings) -> bool:
+    """Whether callers with tokens of their own sign in to servers for themselves. Not by default where others are let
+    in too: who comes with OAuth, or through a proxy, uses the servers that all share."""
+    others = settings.oauth or settings.oauth_issuer is not None or settings.proxy_user_header is not None
+    default = settings.http_tokens_file is not None and not others
+    wanted = default if settings.principal_sign_in is None else settings.principal_sign_in
+    return wanted and settings.hub != "off"
 
 
 class LazyHub:
@@ -137,7 +147,8 @@ class HubProvider:
         self._awaiting: asyncio.Task[None] | None = None
         self.hub: Hub | None = None
         """The hub of this process; None while there is none."""
-        apart = sorted({*principals} - {LOCAL}) if settings.principal_sign_in and settings.hub != "off" else ()
+        self._apart = signs_in_apart(settings)
+        apart = sorted({*principals} - {LOCAL}) if self._apart else ()
         self.hosts: dict[str, Hub | LazyHub] = {principal: LazyHub() for principal in apart}
         """What callers have that sign in for themselves."""
 
@@ -177,11 +188,11 @@ class HubProvider:
         for module in (".hub_factory", ".channel_relay"):  # in a thread, since it takes a while
             await asyncio.to_thread(import_module, module, __package__)
         from .channel_relay import ChannelRelay  # noqa: PLC0415 - a server without a hub does not pay for one
-        from .hub_factory import Hubs, HubSource, following, make_hub  # noqa: PLC0415
+        from .hub_factory import Hubs, following, make_hub  # noqa: PLC0415
 
         settings = self._settings
         relay = ChannelRelay(settings.channels, settings.permission_channels)
-        source = HubSource(settings, os.environ, settings.default_cwd, self._serving_at, self._open_to_sessions)
+        source = self._source()
         configuration = await asyncio.to_thread(source.read)
         for problem in configuration.problems:
             if strict and problem.entry is None and problem.file == settings.hub_file:
@@ -197,9 +208,7 @@ class HubProvider:
             hubs.adopt(hub, configuration, os.environ)
             await opened.enter_async_context(following(hub, configuration, source, updated))
             for principal in self.hosts:
-                made = make_hub(settings, configuration, os.environ, principal=principal, programs=programs)
-                own[principal] = await opened.enter_async_context(made)
-                await opened.enter_async_context(following(made, configuration, source))
+                own[principal] = await self._own_hub(principal, source, configuration, opened)
             self._context.push_async_exit(opened.pop_all())
         # Only when all are open, and with nothing awaited in between: one that fails is tried again with the others.
         # Before those who wait are told: `host` and `use` must have it by then.
@@ -209,6 +218,48 @@ class HubProvider:
         for waiting, made in awaited:
             if isinstance(waiting, LazyHub):
                 waiting.become(made)
+
+    def _source(self) -> "HubSource":
+        from .hub_factory import HubSource  # noqa: PLC0415
+
+        settings = self._settings
+        return HubSource(settings, os.environ, settings.default_cwd, self._serving_at, self._open_to_sessions)
+
+    async def _own_hub(
+        self, principal: str, source: "HubSource", configuration: "HubConfig", opened: AsyncExitStack
+    ) -> "Hub":
+        """The hub of one caller alone, open for as long as `opened` is."""
+        from .hub_factory import following, make_hub  # noqa: PLC0415
+
+        programs = await asyncio.to_thread(source.programs)
+        made = make_hub(self._settings, configuration, os.environ, principal=principal, programs=programs)
+        hub = await opened.enter_async_context(made)
+        await opened.enter_async_context(following(made, configuration, source))
+        return hub
+
+    async def open_for(self, principal: str) -> str | None:
+        """Opens the hub of a caller who was not there at the start, where each has one; why that cannot be done before
+        a restart, or None. To be called before the caller is let in."""
+        if not self._apart or principal == LOCAL:
+            return None
+        # Held: the hubs may just be opened, and this caller's belongs to them.
+        async with self._opening:
+            if principal in self.hosts:
+                return None
+            if self.hub is None:
+                self.hosts[principal] = LazyHub()
+                return None
+            try:
+                source = self._source()
+                configuration = await asyncio.to_thread(source.read)
+                async with AsyncExitStack() as opened:
+                    own = await self._own_hub(principal, source, configuration, opened)
+                    self._context.push_async_exit(opened.pop_all())
+            except Exception:
+                log.exception("a caller has no MCP servers")
+                return "its MCP servers cannot be opened; the log says why"
+            self.hosts[principal] = own
+        return None
 
     async def _await_servers(self) -> None:
         """Opens the hubs when our own file is there. What goes wrong is logged, and tried again when the file has

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -67,7 +67,6 @@ log = logging.getLogger(__name__)
 _SWEEP_DELAY = 1.0
 """Seconds before the processes of killed servers are looked for: it reads a file of every process of the machine, and
 the first call would wait. What stands in the way of a session is ended when that session is resumed."""
-_OWN_SERVERS = "each caller signs in to the MCP servers for itself"
 
 __all__ = ["InterruptResult", "Observer", "PendingTurn", "Service"]
 
@@ -85,6 +84,7 @@ class Service:
         host: McpServerHost | None = None,
         host_of: HostOf | None = None,
         hosts: Mapping[str, McpServerHost] | None = None,
+        open_host: Callable[[str], Awaitable[str | None]] | None = None,
         principals: Collection[str] = (),
         others: bool = False,
         spares: int = 0,
@@ -93,7 +93,8 @@ class Service:
         """`settings` are read from the environment and the configuration file unless given. Without a policy, callers
         may do everything. `redactor` is taught every secret that passes by; `host` has the MCP servers that all
         sessions share, such as a `Hub`, and `host_of` those for each client with an environment of its own, which are
-        the same ones unless it is given; `hosts` are those of callers who share them with nobody, by name.
+        the same ones unless it is given; `hosts` are those of callers who share them with nobody, by name, to which
+        `open_host` adds those of a caller who comes later, or says why it cannot.
         `principals` are the callers with a token of their own, and there may be `others` that are not known yet: each
         of several has a Claude Code directory of its own.
         `spares` is how many processes are kept ready for new sessions where the settings do not say. `replica` is told
@@ -108,7 +109,8 @@ class Service:
         self._host_of = host_of
         self.has_hosts = host_of is not None
         """Whether clients with an environment of their own may have MCP servers of their own."""
-        self.hosts = dict(hosts or {})
+        self.hosts: Mapping[str, McpServerHost] = {} if hosts is None else hosts
+        self._open_host = open_host
         self._observers = ObserverList()
         self.observe = self._observers.add
         """From now on the observer hears of every event and every audited act."""
@@ -229,7 +231,8 @@ class Service:
 
     async def why_restart_for(self, principal: str) -> str | None:
         """Why a caller who was not there when this began cannot be served before a restart; None if it can."""
-        return _OWN_SERVERS if self.hosts else await self._homes.objection(principal)
+        reason = await self._homes.objection(principal)
+        return await self._open_host(principal) if reason is None and self._open_host is not None else reason
 
     # -- messages to sessions ---------------------------------------------------------------------------------
 

@@ -262,7 +262,14 @@ class McpServer:
     def _client(self, context: Context) -> Connected:
         """Who this request is from."""
         client = _connected(context)
-        return client if client is not self._here else self._here_as.get(principal(), client)
+        host = cast("HubHost | None", self.service.hosts.get(principal()) if client is self._here else None)
+        if host is None:
+            return client
+        own = self._here_as.get(principal())
+        # A caller may have come later than others, and servers later than a caller.
+        if own is None or own.host is not host:
+            own = self._here_as[principal()] = self._connected_to(None, host)
+        return own
 
     def _asker(self, context: Context) -> Asker:
         client = self._client(context)

@@ -271,7 +271,8 @@ class ClientEnvironments:
         self._own_addresses = own_addresses
         self._homes = homes
         self._host_of = host_of
-        self._hosts = hosts or {}
+        # Not a copy, also of none: callers may come later.
+        self._hosts: Mapping[str, McpServerHost] = {} if hosts is None else hosts
         self._stores = {_real(own.launcher.config_dir): own.stores}
         # Weak: what belongs to an environment lives as long as a session or a connection uses it.
         self._known: WeakValueDictionary[tuple[str, str, object], SessionDeps] = WeakValueDictionary()

@@ -11,7 +11,8 @@ import pytest
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub_factory import HubSource, following
-from claude_code_mcp.hub_hosting import HubProvider
+from claude_code_mcp.hub_hosting import HubProvider, signs_in_apart
+from claude_code_mcp.model.options import LOCAL
 from claude_code_mcp.private_files import replace_file
 from claude_code_mcp.testing.script import tool
 
@@ -148,3 +149,47 @@ async def test_a_hub_that_cannot_be_opened_is_logged_and_opened_when_the_file_ch
             await provider.close()
     finally:
         log.removeHandler(seen)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["servers are there", "servers come later"])
+async def test_a_caller_who_comes_later_has_a_hub_of_its_own(start_rig: StartRig, tmp_path: Path, late: bool) -> None:
+    rig: Rig = await start_rig({})
+    file, content = tmp_path / "mcp.json", json.dumps({"mcpServers": {"x": program()}}).encode()
+    if not late:
+        replace_file(file, content)
+    settings = load_settings(
+        {}, hub_file=file, state_dir=tmp_path / "other-state", http_tokens_file=tmp_path / "tokens"
+    )
+    async with HubProvider(settings, principals=("anna",)) as provider:
+        provider.connect(rig.service)
+        assert await provider.open_for("ben") is None
+        assert await provider.open_for(LOCAL) is None
+        assert set(provider.hosts) == {"anna", "ben"}
+        has_servers = asyncio.Event()
+        ben = provider.hosts["ben"]
+        ben.watch_servers(lambda _: has_servers.set())
+        if late:
+            replace_file(file, content)
+            await asyncio.wait_for(has_servers.wait(), LONG)
+        assert ben.servers == ("x",)
+        hubs = [provider.hub, *(host.opened for host in provider.hosts.values())]
+        assert len({id(hub) for hub in hubs}) == 3
+        await provider.close()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "apart"),
+    [
+        ({}, False),
+        ({"http_tokens_file": "tokens"}, True),
+        ({"http_tokens_file": "tokens", "oauth_issuer": "https://a"}, False),
+        ({"http_tokens_file": "tokens", "proxy_user_header": "X-User"}, False),
+        ({"http_tokens_file": "tokens", "principal_sign_in": False}, False),
+        ({"principal_sign_in": True}, True),
+        ({"principal_sign_in": True, "hub": "off"}, False),
+    ],
+)
+def test_callers_whom_a_file_names_sign_in_for_themselves_unless_it_is_said_otherwise(
+    chosen: dict[str, Any], apart: bool
+) -> None:
+    assert signs_in_apart(load_settings({}, **chosen)) is apart

@@ -28,6 +28,7 @@ allow = ["mcp__tickets"]
 [principals]
 alice = "both"
 mallory = "both"
+carol = "both"
 """
 
 
@@ -69,7 +70,6 @@ def extra_environment(tmp_path_factory: pytest.TempPathFactory, tickets: tuple[W
     return {
         "CLAUDE_CODE_MCP_HUB_FILE": str(own),
         "CLAUDE_CODE_MCP_TOOLSETS": "sessions,hub,hub-search",
-        "CLAUDE_CODE_MCP_PRINCIPAL_SIGN_IN": "1",
         "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring",
     }
 
@@ -128,3 +128,15 @@ def test_each_caller_signs_in_for_itself_uses_no_others_account_and_is_kept_apar
     for name in ("alice", "mallory"):
         [file] = (kept / name / "credentials").iterdir()
         assert file.stat().st_mode & 0o77 == 0
+
+    # Somebody who is added while the server runs is kept apart too.
+    tokens = Path(target.environment["CLAUDE_CODE_MCP_TOKENS_FILE"])
+    carols = "carol-0123456789-abcdefghijklmnop"
+    tokens.write_text(f"{tokens.read_text()}carol {carols}\n")
+    target.audit("callers_changed", 1)
+    with target.connected(carols) as carol:
+        assert state(carol) == "needs-auth"
+        admin(carol, "authenticate", redirect=where_the_browser_ends(carol))
+        assert call(carol).text == "echo {}"
+    assert {path.name for path in kept.iterdir()} == {"alice", "carol", "mallory"}
+    assert state(alice) == "connected"
