@@ -28,7 +28,8 @@ from .guard import WebUser
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
-from ..hub.server_pool import ServerStatus
+    from ..hub.server_pool import ServerStatus
+    from ..server.server import HubHost
 
 _MOST_ROWS = 200
 _MOST_TURNS = 50
@@ -482,9 +483,14 @@ class OverviewRoutes:
         """What limits the person's spending, alone and with their groups, and how much of that is spent."""
         return answer({"budgets": await budget_rows(self._service, user.caller)})
 
-    async def servers(self, request: Request, _: WebUser) -> Response:
+    def _hub_of(self, user: WebUser) -> "Hub | None":
+        """The hub of a person who shares servers with nobody, or else the one that all share."""
+        own = cast("HubHost | None", self._service.hosts.get(user.caller.principal))
+        return self._find_hub() if own is None else own.opened
+
+    async def servers(self, request: Request, user: WebUser) -> Response:
         """The servers; with `waitFor`, once that one is connected, or after half a minute as they are then."""
-        hub, awaited = self._find_hub(), text_of(request, "waitFor")
+        hub, awaited = self._hub_of(user), text_of(request, "waitFor")
         if hub is None:
             return answer({"servers": [], "problems": []})
         if awaited is not None:
@@ -492,7 +498,7 @@ class OverviewRoutes:
         return answer(self._reports(hub.status(), hub.problems))
 
     async def steer(self, request: Request, user: WebUser) -> Response:
-        arguments, hub = await arguments_of(request, SteerArguments), self._find_hub()
+        arguments, hub = await arguments_of(request, SteerArguments), self._hub_of(user)
         name = str(request.path_params["server"])
         if hub is None:
             raise InvalidArgument("This server has no hub.")

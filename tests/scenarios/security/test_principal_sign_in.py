@@ -18,8 +18,9 @@ from tests.server.connection import Connection, Reply
 from tests.support.bubblewrap import missing
 from tests.support.ports import free_port
 from tests.support.waiting import HANG_SECONDS
+from tests.web.console_client import Browser
 
-from .conftest import Target, without_isolation
+from .conftest import ALICE, MALLORY, Target, without_isolation
 
 POLICY = """
 [profiles.both]
@@ -88,6 +89,13 @@ def state(caller: Connection) -> str:
     return str(one["state"])
 
 
+def console_state(target: Target, token: str) -> str:
+    browser = Browser(target.server.url.removesuffix("/mcp"))
+    assert browser.sign_in(token=token).status == 200
+    (one,) = browser.get("/api/mcp-servers").json["servers"]
+    return str(one["state"])
+
+
 def call(caller: Connection) -> Reply:
     return caller.call("claude_mcp_call", name="mcp__tickets__echo", arguments={})
 
@@ -129,13 +137,16 @@ def test_each_caller_signs_in_for_itself_uses_no_others_account_and_is_kept_apar
         [file] = (kept / name / "credentials").iterdir()
         assert file.stat().st_mode & 0o77 == 0
 
+    # The console shows each their own servers too.
+    assert (console_state(target, ALICE), console_state(target, MALLORY)) == ("connected", "connected")
+
     # Somebody who is added while the server runs is kept apart too.
     tokens = Path(target.environment["CLAUDE_CODE_MCP_TOKENS_FILE"])
     carols = "carol-0123456789-abcdefghijklmnop"
     tokens.write_text(f"{tokens.read_text()}carol {carols}\n")
     target.audit("callers_changed", 1)
     with target.connected(carols) as carol:
-        assert state(carol) == "needs-auth"
+        assert (state(carol), console_state(target, carols)) == ("needs-auth", "needs-auth")
         admin(carol, "authenticate", redirect=where_the_browser_ends(carol))
         assert call(carol).text == "echo {}"
     assert {path.name for path in kept.iterdir()} == {"alice", "carol", "mallory"}
