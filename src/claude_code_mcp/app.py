@@ -141,7 +141,7 @@ async def run_http(settings: Settings, address: str) -> None:
             ),
             serving_consoles(service, lambda: hosting.hub) as consoles,
         ):
-            metrics = Metrics(lambda: service.sessions(principal=None))
+            metrics = Metrics(lambda: service.sessions(principal=None), hosting.connections)
             service.observe(metrics)
             mcp_server = McpServer(service, settings.on_disconnect or "keep", hosting.host)
             accounts = Accounts(callers)
@@ -217,7 +217,7 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
         _SharedConsole(service, hosting, shared.name, own_port=http is None) as console,
     ):
         server = McpServer(service, settings.on_disconnect or "keep", hosting.host)
-        metrics = Metrics(lambda: service.sessions(principal=None))
+        metrics = Metrics(lambda: service.sessions(principal=None), hosting.connections)
         service.observe(metrics)
         if first.manifest is not None:
             service.start_task(leave_manifest(server.server(), first.manifest))

@@ -8,7 +8,7 @@ servers. When our own file of servers appears, the hub is loaded and takes its p
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -179,6 +179,13 @@ class HubProvider:
     def _connect_relay(self) -> None:
         if self._relay is not None and self._service is not None and self.hub is not None:
             self._relay.connect(self._service, self.hub)
+
+    def connections(self) -> Iterator[tuple[str, str]]:
+        """The servers of the hub that all share, and of each that somebody has alone, with the states of their
+        connections."""
+        for host in (self.hub, *self.hosts.values()):
+            if host is not None and host.opened is not None:
+                yield from ((status.name, status.state) for status in host.opened.status())
 
     # -- the hub of this process ----------------------------------------------------------------------------------
 

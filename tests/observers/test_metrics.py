@@ -168,3 +168,14 @@ def test_callers_cannot_make_up_labels() -> None:
     assert "evil" not in text
     assert text.count('kind="input"') <= 51
     assert figure(metrics, "tokens_total", model="other", kind="input") == 152
+
+
+def test_connections_to_servers_are_counted_by_state_and_named_to_the_operator_alone() -> None:
+    found = [("tickets", "connected"), ("tickets", "needs-auth"), ("tickets", "connected"), ("files", "failed")]
+    metrics = Metrics(list, lambda: found)
+    shown = metrics.render().decode()
+    assert 'claude_code_mcp_hub_connections{server="tickets",state="connected"} 2.0' in shown
+    assert 'claude_code_mcp_hub_connections{server="files",state="failed"} 1.0' in shown
+    to_caller = metrics.render("bob").decode()
+    assert 'claude_code_mcp_hub_connections{server="other",state="connected"} 2.0' in to_caller
+    assert "tickets" not in to_caller

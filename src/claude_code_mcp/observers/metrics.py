@@ -9,6 +9,7 @@ Imports prometheus_client, so only servers with metrics switched on import this 
 import asyncio
 import re
 import time
+from collections import Counter as CountOf
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, Protocol
@@ -53,9 +54,14 @@ class MeasuredSession(Protocol):
 
 
 class Metrics:
-    """An observer that counts. `sessions` returns those in memory at the time of the call."""
+    """An observer that counts. `sessions` returns those in memory at the time of the call, and `connections` those to
+    the MCP servers of the hub: the name of the server, and the state."""
 
-    def __init__(self, sessions: Callable[[], Iterable[MeasuredSession]]) -> None:
+    def __init__(
+        self,
+        sessions: Callable[[], Iterable[MeasuredSession]],
+        connections: Callable[[], Iterable[tuple[str, str]]] = tuple,
+    ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of lines
         self._registry = registry = CollectorRegistry()
         self._sessions = sessions
@@ -94,6 +100,7 @@ class Metrics:
             f"{_PREFIX}_event_loop_lag_seconds", "Delay of the event loop", buckets=_LAG_SECONDS, registry=registry
         )
         registry.register(_CurrentSessions(sessions))
+        registry.register(_HubConnections(connections))
 
     def render(self, viewer: str | None = None) -> bytes:
         """All metrics in Prometheus' text format; for a `viewer` who is a caller, those of all other callers together,
@@ -174,7 +181,8 @@ class _SeenBy:
     def __init__(self, registry: CollectorRegistry, viewer: str, sessions: Container[str]) -> None:
         """`sessions` are the viewer's own: which ids others have is not for them to know."""
         self._registry = registry
-        self._shown: dict[str, Container[str]] = {"caller": {viewer}, "session": sessions}
+        # Nor which MCP servers there are that the policy may keep from them.
+        self._shown: dict[str, Container[str]] = {"caller": {viewer}, "session": sessions, "server": ()}
 
     def collect(self) -> Iterator[Metric]:
         for metric in self._registry.collect():
@@ -227,3 +235,18 @@ class _CurrentSessions(Collector):
         waiting = GaugeMetricFamily(f"{_PREFIX}_waiting_to_start", "Sessions in the queue of starts")
         waiting.add_metric([], sum(session.queued is not None for session in sessions))
         yield waiting
+
+
+class _HubConnections(Collector):
+    """The connections to MCP servers, by server and state, when the metrics are rendered."""
+
+    def __init__(self, connections: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        self._connections = connections
+
+    def collect(self) -> Iterator[Metric]:
+        found = GaugeMetricFamily(
+            f"{_PREFIX}_hub_connections", "Connections to MCP servers by state", labels=["server", "state"]
+        )
+        for (server, state), count in CountOf(self._connections()).items():
+            found.add_metric([server, state], count)
+        yield found

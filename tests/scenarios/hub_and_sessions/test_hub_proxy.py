@@ -115,6 +115,25 @@ async def test_rules_decide_without_asking(start_rig: StartRig, connect: StartCa
     assert person.shown == []
 
 
+async def test_a_profile_with_a_list_of_tools_has_a_view_of_the_servers_with_those_alone(
+    start_rig: StartRig, connect: StartCaller
+) -> None:
+    policy = rules('tools = ["mcp__x__echo", "mcp__y__*"]\nallow = ["mcp__*"]')
+    rig: Rig = await start_rig(
+        {"x": program(), "y": program(), "z": program()}, policy, toolsets="hub-tools,hub-search"
+    )
+    caller: Caller = await connect(rig)
+    names = await caller.names()
+    assert {name for name in names if name.startswith("mcp__x")} == {"mcp__x__echo"}
+    assert {"mcp__y__echo", "mcp__y__pid"} <= {*names}
+    assert not any(name.startswith("mcp__z") for name in names)
+    assert await caller.text("mcp__x__echo", word="hi") == '{"word": "hi"}'
+    for hidden in ("mcp__x__pid", "mcp__z__echo"):
+        assert (await caller.refused(hidden))[0] == "PERMISSION_DENIED"
+    found = await caller.ok("claude_mcp_search", query="pid")
+    assert [tool["name"] for tool in found["tools"]] == ["mcp__y__pid"]
+
+
 @BOTH
 async def test_a_person_allows_once_or_for_good(start_rig: StartRig, connect: StartCaller, mode: str) -> None:
     rig: Rig = await start_rig({"x": program()}, toolsets="hub-tools")

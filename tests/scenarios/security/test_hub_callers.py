@@ -20,6 +20,7 @@ def extra_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
     own.write_text(json.dumps({"mcpServers": {"shared": program()}}))
     return {
         "CLAUDE_CODE_MCP_HUB": "own",
+        "CLAUDE_CODE_MCP_PRINCIPAL_SIGN_IN": "0",  # otherwise nobody shares anything
         "CLAUDE_CODE_MCP_HUB_FILE": str(own),
         "CLAUDE_CODE_MCP_TOOLSETS": "sessions,hub",
     }
