@@ -52,17 +52,21 @@ def test_every_act_is_told_with_who_and_where(book: Book, kind: AuditKind) -> No
     assert line == {"act": str(kind), "who": "alice", "session": "s-1", "field": "cwd"}
 
 
-def test_strangers_do_not_push_out_what_others_have_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "who", "most"), [(AuditKind.AUTH_FAILED, "unknown", 20), (AuditKind.REFUSED, "mallory", 200)]
+)
+def test_refusals_do_not_push_out_what_was_done(tmp_path: Path, kind: AuditKind, who: str, most: int) -> None:
     now = [0.0]
     book = Book(tmp_path / "audit", clock=lambda: now[0])
     for _ in range(2):
         for number in range(1000):
-            book.audit.act(AuditEvent(AuditKind.AUTH_FAILED, "unknown", details={"client": f"c{number}"}))
+            book.audit.act(AuditEvent(kind, who, f"s-{number}", {"client": f"c{number}"}))
+        book.audit.act(AuditEvent(AuditKind.REFUSED, "bob", "s-1"))
         now[0] += 60.0
     book.audit.act(AuditEvent(AuditKind.CANCELLED, "alice", "s-1"))
-    acts = [(line["act"], line.get("count")) for line in book.lines()]
-    a_minute = [*[("auth_failed", None)] * 20, ("auth_failed", 980)]
-    assert acts == [*a_minute, *a_minute, ("cancelled", None)]
+    acts = [(line["act"], line["who"], line.get("count")) for line in book.lines()]
+    lines, counted, of_bob = [(str(kind), who, None)] * most, (str(kind), who, 1000 - most), ("refused", "bob", None)
+    assert acts == [*lines, of_bob, counted, *lines, of_bob, counted, ("cancelled", "alice", None)]
 
 
 def test_on_a_machine_of_a_fleet_every_line_names_it(tmp_path: Path) -> None:

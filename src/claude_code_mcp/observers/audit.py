@@ -271,22 +271,23 @@ def timestamp() -> str:
 
 _LONGEST_TEXT = 2000
 _MINUTE = 60.0
-_MOST_UNKNOWN = 20
-"""Lines a minute about requests of nobody who is known here."""
+_MOST_REFUSALS: Mapping[AuditKind, int] = {AuditKind.AUTH_FAILED: 20, AuditKind.REFUSED: 200}
+"""Lines a minute about what is refused to one caller, or to all who are not known here."""
 
 
-class _UnknownSenders:
-    """Counts what anybody can do without being let in: the file is of a limited size, and a stranger who is refused
-    without end must not push out of it what others have done."""
+class _RefusalCount:
+    """Counts the refusals of one sender: the file is of a limited size, and whoever is refused without end must not
+    push out of it what others have done, or what they have done themselves."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], most: int) -> None:
         self._clock = clock
-        self._since = -_MINUTE
+        self._most = most
+        self._since = clock()
         self._lines = self._counted = 0
 
     def has_line(self) -> bool:
         """Whether this one has a line of its own; else it is counted."""
-        if self._lines < _MOST_UNKNOWN:
+        if self._lines < self._most:
             self._lines += 1
             return True
         self._counted += 1
@@ -316,7 +317,9 @@ class Audit:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trail = trail
-        self._unknown = _UnknownSenders(clock)
+        self._clock = clock
+        self._refusals: dict[tuple[AuditKind, str], _RefusalCount] = {}
+        """By what it is and whom it is refused to: a principal, or `unknown`."""
         self._redactor = redactor
         self._prompts = prompts
         self._arguments = arguments
@@ -331,7 +334,7 @@ class Audit:
         if act.kind is AuditKind.FAILED:
             return  # a refusal has an event of its own; other failures are no matter of security
         self._write_counted()
-        if act.kind is AuditKind.AUTH_FAILED and not self._unknown.has_line():
+        if act.kind in _MOST_REFUSALS and not self._count_of(act).has_line():
             return
         details = dict(act.details)
         prompt = details.pop("prompt", None)
@@ -369,10 +372,17 @@ class Audit:
             case ProcessChanged(change="refuted", detail=reason):
                 self._write("protocol_violation", owner, session_id, {"reason": reason})
 
+    def _count_of(self, act: AuditEvent) -> _RefusalCount:
+        key = act.kind, act.who
+        if key not in self._refusals:
+            self._refusals[key] = _RefusalCount(self._clock, _MOST_REFUSALS[act.kind])
+        return self._refusals[key]
+
     def _write_counted(self, *, at_end: bool = False) -> None:
-        counted = self._unknown.take_counted(at_end=at_end)
-        if counted:
-            self._write(str(AuditKind.AUTH_FAILED), "unknown", None, {"count": counted})
+        for (kind, who), refusals in self._refusals.items():
+            counted = refusals.take_counted(at_end=at_end)
+            if counted:
+                self._write(str(kind), who, None, {"count": counted})
 
     def _write(self, act: str, who: str, session_id: str | None, details: Mapping[str, Any]) -> None:
         entry = {"at": timestamp(), "act": act, "who": who, **({"session": session_id} if session_id else {})}
