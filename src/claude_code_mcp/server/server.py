@@ -62,9 +62,6 @@ if TYPE_CHECKING:
     from .transports.stdio import Inbox, Outbox
 
 log = logging.getLogger(__name__)
-ToolRunner = Callable[
-    [Call, Mapping[str, Any]], Awaitable[ToolOutput | types.CallToolResult | types.InputRequiredResult]
-]
 NAME = "claude-code-mcp"
 _MAX_MESSAGE = 2000
 """Characters of an error message."""
@@ -279,8 +276,10 @@ class McpServer:
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         client = self._client(context)
-        run = self._runner(params.name, client.proxy) or self._for_person(params.name, context)
-        if run is None:
+        tool = self._tools.get(params.name) or self._for_person(params.name, context)
+        if tool is None and not (
+            client.proxy is not None and self._offers_hub_tools and params.name.startswith(PREFIX)
+        ):
             raise MCPError(types.INVALID_PARAMS, unknown_tool(params.name, self.service.settings))
         call = Call(
             self.service,
@@ -294,7 +293,7 @@ class McpServer:
             read_state(params),
             self._on_disconnect,
         )
-        round_ = partial(self._run_round, params, run)
+        round_ = partial(self._run_round, params, tool)
         with self.running_tool():
             # The SDK passes on a result of an extension's own kind; its types do not say so.
             return await (self._tasks.start(call, params.name, round_) if declares_tasks(context) else round_(call))  # type: ignore[return-value]
@@ -302,14 +301,22 @@ class McpServer:
         raise MCPError(types.INVALID_REQUEST, "The caller is no longer let in, or not to this session.")
 
     async def _run_round(
-        self, params: types.CallToolRequestParams, run: "ToolRunner", call: Call
+        self, params: types.CallToolRequestParams, tool: Tool[Any] | None, call: Call
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Runs one round of a call to its reply, which may be a refusal; MCPError where the protocol was violated."""
+        """Runs one round of a call to its reply, which may be a refusal; MCPError where the protocol was violated.
+        Without a `tool` of ours it is one of the hub's."""
+        arguments = params.arguments or {}
         try:
-            reply = await run(call, params.arguments or {})
+            if tool is not None:
+                reply = await tool.call(call, arguments)
+            else:
+                assert call.proxy is not None
+                reply = await call.proxy.call(params.name, call, arguments)
             return self._without_secrets(success(reply) if isinstance(reply, ToolOutput) else reply)
         except ClaudeCodeError as error:
             self._audit_failure(params.name, error.code)
+            if tool is not None:
+                tool.name_as_written(error, arguments, self.service.settings)
             point_to_remedy(error, self.service.settings)
             return self._without_secrets(refusal(error, self.service.redaction.text))
         except MCPError:
@@ -324,22 +331,12 @@ class McpServer:
     def _audit_failure(self, tool: str, code: str) -> None:
         self.service.audit(AuditEvent(AuditKind.FAILED, principal(), details={"tool": tool, "code": code}))
 
-    def _runner(self, name: str, proxy: "HubProxy | None") -> "ToolRunner | None":
-        """What runs a tool: one of ours or, through the proxy, one that may be the hub's; None if it is neither."""
-        tool = self._tools.get(name)
-        if tool is not None:
-            return tool.call
-        if proxy is not None and self._offers_hub_tools and name.startswith(PREFIX):
-            return partial(proxy.call, name)
-        return None
-
-    def _for_person(self, name: str, context: Context) -> "ToolRunner | None":
+    def _for_person(self, name: str, context: Context) -> Tool[Any] | None:
         """A tool to look after sessions or the hub, for the person at this machine, who is here without a model: the
         toolsets are chosen for models, and the same can be done in a shell."""
         if not self._offers_sessions or context.request is not None or not _has_person(context):
             return None
-        tool = {**CARE_TOOLS, **_hub_tools()}.get(name)
-        return tool.call if tool is not None else None
+        return {**CARE_TOOLS, **_hub_tools()}.get(name)
 
     def _without_secrets(
         self, result: types.CallToolResult | types.InputRequiredResult

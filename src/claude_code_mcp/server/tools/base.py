@@ -14,6 +14,7 @@ under `truncated`; the pages of a part, one after the other, are the whole. Secr
 the text is cut into pages.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -132,14 +133,16 @@ class Tool(Generic[ArgumentsT]):
             _meta=TOOL_META if self.app else None,
         )
 
-    async def call(self, call: Call, raw: Mapping[str, Any]) -> Reply:
-        """Validates the arguments and runs the tool; InvalidArgument, with nothing done, where they do not fit."""
-        arguments = checked_arguments(self.arguments, raw)
-        try:
-            return await self.run(call, arguments)
-        except ClaudeCodeError as error:
-            name_as_written(error, arguments, call.service.settings)
-            raise
+    def call(self, call: Call, raw: Mapping[str, Any]) -> Awaitable[Reply]:
+        """Validates the arguments, and returns what runs the tool; InvalidArgument, with nothing done, where they do
+        not fit."""
+        return self.run(call, checked_arguments(self.arguments, raw))
+
+    def name_as_written(self, error: ClaudeCodeError, raw: Mapping[str, Any], settings: Settings) -> None:
+        """Makes an error of a call with these arguments name its field as the caller wrote it."""
+        # Arguments that do not fit are named so already.
+        with contextlib.suppress(InvalidArgument):
+            name_as_written(error, checked_arguments(self.arguments, raw), settings)
 
 
 def checked_arguments(model: type[ArgumentsT], raw: Mapping[str, Any]) -> ArgumentsT:
