@@ -230,3 +230,21 @@ def test_two_builds_of_one_version_are_told_apart() -> None:
     assert not hello.is_newer("1.0.0+1790000001", "1.0.1+1790000000")
     assert hello.is_newer(hello.BUILD, "0.0.1+9999999999")
     assert hello.BUILD.partition("+")[2].isdigit()
+
+
+def test_a_place_says_whether_the_gateway_of_a_fleet_has_it(tmp_path: Path) -> None:
+    where = place.Place(str(tmp_path), "x")
+    assert not place.is_gateway(where), "nobody has been there"
+    lock = place.take_lock(where)
+    assert lock is not None
+    try:
+        seen = []
+        for gateway in (False, True, False):  # also after one that was killed
+            place.write_holder(lock, gateway=gateway)
+            seen.append((place.is_gateway(where), Path(where.lock).read_bytes().split()[0]))
+        assert seen == [(wanted, b"%d" % os.getpid()) for wanted in (False, True, False)]
+    finally:
+        os.close(lock)
+    os.unlink(where.lock)
+    os.mkfifo(where.lock)
+    assert not place.is_gateway(where), "it is not waited for"

@@ -161,13 +161,13 @@ _GATEWAY = b"gateway"
 def write_holder(lock: int, *, gateway: bool = False) -> None:
     """Writes into a lock that is held who holds it."""
     os.ftruncate(lock, 0)
-    os.write(lock, b"%d\n%b" % (os.getpid(), _GATEWAY if gateway else b""))
+    os.pwrite(lock, b"%d\n%b" % (os.getpid(), _GATEWAY if gateway else b""), 0)
 
 
 def is_gateway(place: Place) -> bool:
     """Whether the gateway of a fleet serves at a place, or did so last. Its first answers are not those of a server."""
     try:
-        descriptor = os.open(place.lock, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(place.lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False  # nobody has been there
     try:
