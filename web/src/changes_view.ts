@@ -17,6 +17,7 @@ interface ChangedFile {
 
 interface Changes {
   source: "worktree" | "conversation";
+  directory: string;
   files: ChangedFile[];
   cut: boolean;
 }
@@ -30,14 +31,14 @@ const SOURCES = {
 } as const;
 
 /** `say` sends a message to the session and goes there. */
-export function changesView(id: string, directory: string, comments: Comments, say: (text: string, key: string) => Promise<void>): HTMLElement {
+export function changesView(id: string, comments: Comments, say: (text: string, key: string) => Promise<void>): HTMLElement {
   const body = h("div", { class: "changes" }, h("p", { class: "hint", role: "status" }, "Reading…"));
   const back = `/sessions/${encodeURIComponent(id)}`;
   const place = h("div", { class: "work-place" });
   const read = (): void => void get<Changes>(sessionPath(id, "changes")).then(
     (changes) => {
       if (changes.source === "worktree" && !place.childNodes.length) place.append(new WorkView(id, read, say).element);
-      replace(body, ...shown(changes, directory, comments));
+      replace(body, ...shown(changes, comments));
     },
     (error: unknown) => replace(body, h("p", { class: "problem", role: "alert" }, messageOf(error))));
   read();
@@ -47,7 +48,7 @@ export function changesView(id: string, directory: string, comments: Comments, s
     h("div", { class: "scroller", tabindex: 0, role: "region", aria: { label: "Changes" } }, place, body), comments.element);
 }
 
-function shown({ source, files, cut }: Changes, directory: string, comments: Comments): Node[] {
+function shown({ source, directory, files, cut }: Changes, comments: Comments): Node[] {
   if (!files.length && !cut) return [h("p", { class: "hint" }, "Nothing was changed.")];
   return [
     h("p", { class: "hint" }, `${count(files.length, "file")}. ${SOURCES[source]}`),

@@ -73,7 +73,7 @@ export class Composer {
   setBusy(busy: boolean): void {
     if (this.stop.hidden === !busy) return;
     this.stop.hidden = !busy;
-    this.input.placeholder = busy ? "Add to turn" : "Message Claude";
+    this.input.placeholder = busy ? "Add…" : "Message Claude";
     this.grow(); // there is more or less room beside the button
   }
 

@@ -150,7 +150,7 @@ export class ConversationView implements Watcher {
       ]);
       if (this.closed) return null;
       this.stale = false;
-      this.setLostMachine(null, "");
+      this.setLostMachine(null);
       this.around.live.learn([details.session]);
       this.unwritten = page.total === 0;
       this.shown.show(page);
@@ -170,7 +170,7 @@ export class ConversationView implements Watcher {
       const lost = error instanceof ApiError && error.code === GONE;
       this.stale = !this.missing && !lost;
       if (this.missing) this.showMissing();
-      if (lost) this.setLostMachine(String(error.body["machine"]), error.message);
+      if (lost) this.setLostMachine(String(error.body["machine"] ?? ""));
       return null;
     }
   }
@@ -202,9 +202,9 @@ export class ConversationView implements Watcher {
   }
 
   /** What there is to be done while the machine of the session is gone. */
-  private setLostMachine(machine: string | null, why: string): void {
+  private setLostMachine(machine: string | null): void {
     this.lostMachine = machine;
-    const notice = machine === null ? null : goneNotice(this.id, why, this.around.live.machines,
+    const notice = machine === null ? null : goneNotice(this.id, machine, this.around.live.machines,
       ({ sessionId, message, notices }) => void this.goneOn(sessionId, [message, ...(notices ?? [])].join(" ")), (error) => (this.note.textContent = messageOf(error)));
     replace(this.away, notice);
     if (machine !== null) this.note.textContent = "";

@@ -71,7 +71,9 @@ function table(rows: readonly Row[], side: boolean, margin: Margin | undefined):
     stretch.hidden.length ? [{ same: true, rows: [], element: () => fold(stretch.hidden, columns, margin) }] : stretch.shown);
   addRows(body, places, 0, columns, margin);
   const numbered = rows.some((row) => row.before !== undefined || row.after !== undefined);
-  return h("table", { class: numbered ? undefined : "unnumbered", aria: { label: side ? "before and after" : "changed lines" } }, body);
+  return h("table", { class: numbered ? undefined : "unnumbered", aria: { label: side ? "before and after" : "changed lines" } },
+    // The first row may be a fold over all columns, which says nothing of their widths.
+    side && h("colgroup", null, ...["number", "line", "number", "line"].map((kind) => h("col", { class: `col-${kind}` }))), body);
 }
 
 /** The rows from here on: some now, and behind them a row that makes the next ones as soon as it is nearly to be seen. */

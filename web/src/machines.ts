@@ -60,7 +60,7 @@ export function movePart(row: SessionRow, machines: readonly MachineRow[], moved
 }
 
 /** What is shown in place of a session whose machine is gone. `moved` is called when another one has it. */
-export function goneNotice(id: string, why: string, machines: readonly MachineRow[], moved: (to: Moved) => void, fail: (error: unknown) => void): HTMLElement {
+export function goneNotice(id: string, lost: string, machines: readonly MachineRow[], moved: (to: Moved) => void, fail: (error: unknown) => void): HTMLElement {
   const goOn = (machine: MachineRow): HTMLButtonElement => {
     const element = button(`Go on at ${machine.name}`, () => {
       element.disabled = true;
@@ -74,7 +74,7 @@ export function goneNotice(id: string, why: string, machines: readonly MachineRo
   const there = machines.filter(takes);
   return h("section", { class: "question gone", aria: { label: "The machine is gone" } },
     h("div", { class: "question-head" }, h("span", { class: "eyebrow" }, "Machine gone")),
-    h("h2", null, why),
+    h("h2", null, `${machines.find((machine) => machine.id === lost)?.name ?? "The machine of this session"} is gone`),
     h("p", { class: "why" }, there.length
       ? "The next message goes on with it at another machine, with its history and its files as they were last saved. Or choose where:"
       : "No other machine is there now. It comes back with its machine."),

@@ -114,7 +114,7 @@ class Console {
 
   private showPart(id: string, part: string, what: string, line: number): void {
     const say = (text: string, key: string): Promise<void> => this.say(id, text, key);
-    if (part === "changes") this.show(changesView(id, this.live.rows.get(id)?.directory ?? "", new Comments(id, say), say));
+    if (part === "changes") this.show(changesView(id, new Comments(id, say), say));
     else if (part === "file") this.show(fileView(id, what, line, new Comments(id, say)));
     else this.showSession(id, part, what || null);
   }

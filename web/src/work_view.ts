@@ -28,7 +28,7 @@ interface Plan {
 type Action = "commit" | "merge" | "pull_request" | "discard";
 
 export class WorkView {
-  readonly element = h("section", { class: "work", aria: { label: "What becomes of the changes" } });
+  readonly element = h("section", { class: "work", aria: { label: "What becomes of the changes" } }, h("p", { class: "hint" }, "Looking at the branch…"));
   private readonly note = h("p", { class: "hint", role: "status" });
   private readonly form = h("div", { class: "work-form", hidden: true });
   private readonly buttons = h("div", { class: "actions" });

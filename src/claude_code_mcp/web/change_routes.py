@@ -101,7 +101,8 @@ class ChangeRoutes:
         else:
             files, cut = [ChangedFile(*edited) for edited in changes.files], changes.cut
             source = "conversation"
-        return answer({"source": source, "files": [file.row() for file in files], "cut": cut})
+        directory = service.redaction.text(session.cwd)
+        return answer({"source": source, "directory": directory, "files": [file.row() for file in files], "cut": cut})
 
     async def file(self, request: Request, user: WebUser) -> Response:
         """A text file below the directory of a session, where the session itself may read it."""

@@ -54,7 +54,10 @@ def test_comments_on_lines_survive_a_reload_and_are_sent_as_one_message(person: 
     page.get_by_role("link", name="Changes").click()
     expect(page.get_by_label("Comment on app.py:2", exact=True)).to_have_value("A number, please.", timeout=PATIENCE)
     page.get_by_role("button", name="Comment on line 1, removed").click()
-    page.get_by_role("textbox", name="Comment on other.py:1 (removed)").fill("Why not zero?")
+    other = page.get_by_role("textbox", name="Comment on other.py:1 (removed)")
+    other.fill("Why not zero?")
+    page.reload()  # the changes are the first that is read
+    expect(other).to_have_value("Why not zero?", timeout=PATIENCE)
     page.get_by_role("button", name="Send 2 comments").click()
 
     person.says("Both are changed.")
