@@ -12,6 +12,7 @@ this very browser was given. Every decision is signed with a passkey for this on
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -71,6 +72,105 @@ class _Stopped(Exception):
         self.response = response
 
 
+class _PasskeyForms:
+    """What all forms have that people sign with a passkey: they count once, in the browser that was given them."""
+
+    def __init__(self, requests: SealedRequests, passkeys: Passkeys, audit: Callable[[AuditEvent], None]) -> None:
+        self._requests = requests
+        self._passkeys = passkeys
+        self._audit = audit
+        self.failures = FailureLimit(_MOST_FAILURES)
+
+    def ceremony(self, request: Request, sealed: str) -> tuple[dict[str, str], str, str]:
+        """The hidden fields of a form, what its script asks a passkey for, and the browser that it is for."""
+        browser = self._requests.browser(request)
+        hidden = {"request": sealed, "secret": self._requests.form_secret(sealed, browser)}
+        return hidden, self._passkeys.request_options(self._requests.challenge(request, sealed, browser)), browser
+
+    def opened(self, sealed: str, purpose: str) -> Mapping[str, Any]:
+        asked = self._requests.open(sealed)
+        if asked is None or asked.get("purpose") != purpose:
+            raise _Stopped(_over())
+        return asked
+
+    async def sent(self, request: Request, purpose: str) -> tuple[FormData, str, Mapping[str, Any]]:
+        form = await request.form()
+        sealed = _text(form.get("request"))
+        asked = self.opened(sealed, purpose)
+        if not self._requests.is_of_browser(request, sealed, _text(form.get("secret"))):
+            raise _Stopped(message("That does not count", "Another browser has begun this.", 403))
+        return form, sealed, asked
+
+    async def signed(self, request: Request, form: FormData, sealed: str) -> Person:
+        """Who has signed this very request, which is used up by it."""
+        self.failures.check(_address(request))
+        person = await self._passkeys.person(_text(form.get("credential")), self._requests.challenge(request, sealed))
+        if person is None:
+            self.failures.failed(_address(request))
+            self._audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
+            raise _Stopped(message("That passkey is not known here", "Nothing was allowed. Try again.", 403))
+        # After the signature and with nothing awaited in between: of two that are good, one counts.
+        if not self._requests.use(sealed):
+            raise _Stopped(_over())
+        return person
+
+
+class _Invitations:
+    """The pages on which somebody who was invited makes a passkey."""
+
+    def __init__(
+        self,
+        people: InvitedPeople,
+        requests: SealedRequests,
+        passkeys: Passkeys,
+        forms: _PasskeyForms,
+        audit: Callable[[AuditEvent], None],
+        welcome: Callable[[str], Response],
+    ) -> None:
+        """`welcome` makes the page for somebody who has a passkey now."""
+        self._people = people
+        self._requests = requests
+        self._passkeys = passkeys
+        self._forms = forms
+        self._audit = audit
+        self._welcome = welcome
+
+    async def show(self, _: Request) -> Response:
+        return invite_page(_INVITE)
+
+    async def offer_passkey(self, request: Request) -> Response:
+        invite = _text((await request.form()).get("invite"))
+        person, existing = await self._invited(request, invite)
+        sealed = self._requests.seal({"purpose": "passkey", "invite": hash_of(invite)})
+        hidden, _, browser = self._forms.ceremony(request, sealed)
+        options = self._passkeys.creation_options(person, existing, self._requests.challenge(request, sealed, browser))
+        response = passkey_page(_PASSKEY, person.name, {**hidden, "invite": invite}, options)
+        self._requests.keep_browser(response, browser)
+        return response
+
+    async def add_passkey(self, request: Request) -> Response:
+        form, sealed, asked = await self._forms.sent(request, "passkey")
+        invite = _text(form.get("invite"))
+        if asked["invite"] != hash_of(invite):
+            raise _Stopped(_over())
+        challenge = self._requests.challenge(request, sealed)
+        person = await self._passkeys.add(invite, _text(form.get("credential")), challenge)
+        if person is None:
+            self._forms.failures.failed(_address(request))
+            raise _Stopped(message("That did not work", "The passkey was not made. Open your link once more.", 400))
+        self._audit(AuditEvent(AuditKind.PASSKEY_ADDED, person.name))
+        return self._welcome(person.name)
+
+    async def _invited(self, request: Request, invite: str) -> tuple[Person, list[bytes]]:
+        self._forms.failures.check(_address(request))
+        found = await asyncio.to_thread(self._people.by_invite, invite)
+        if found is None:
+            self._forms.failures.failed(_address(request))
+            text = "It was used already, or is too old. Ask for a new one."
+            raise _Stopped(message("This link does not count any more", text, 410))
+        return found
+
+
 class AuthorizationServer:
     """The authorization server of one origin."""
 
@@ -94,12 +194,15 @@ class AuthorizationServer:
         self._people, self._grants = InvitedPeople(database), OAuthGrants(database)
         self._known = self._people.names()
         self._requests = SealedRequests(origin)
-        self._passkeys = Passkeys(self._people, origin)
         self.resource = f"{origin}{PATH}"
+        passkeys, home = Passkeys(self._people, origin), f"{origin}/" if link is not None else None
+        self._forms = _PasskeyForms(self._requests, passkeys, service.audit)
+        welcome = partial(welcome_page, resource=self.resource, console=home)
+        self._invitations = _Invitations(self._people, self._requests, passkeys, self._forms, service.audit, welcome)
         self._documents = documents = documents or ClientDocuments(origin)
         self._provider = Provider(self._grants, documents, self._requests, origin, self.resource, self._end_stolen)
-        self._failures, self._registrations = FailureLimit(_MOST_FAILURES), FailureLimit(_MOST_REGISTRATIONS)
-        self._readings, self._exchanges = FailureLimit(_MOST_DOCUMENTS), FailureLimit(_MOST_EXCHANGES)
+        self._registrations, self._readings = FailureLimit(_MOST_REGISTRATIONS), FailureLimit(_MOST_DOCUMENTS)
+        self._exchanges = FailureLimit(_MOST_EXCHANGES)
         self._assertions = None
         if service.settings.oauth_identity_provider is not None:
             self._assertions = IdentityAssertions(
@@ -158,7 +261,7 @@ class AuthorizationServer:
     # -- routes ---------------------------------------------------------------------------------------------------
 
     def routes(self) -> Sequence[BaseRoute]:
-        authenticator = ClientAuthenticator(self._provider)
+        invitations, authenticator = self._invitations, ClientAuthenticator(self._provider)
         authorization, token = AuthorizationHandler(self._provider), TokenHandler(self._provider, authenticator)
         registration = RegistrationHandler(
             self._provider, ClientRegistrationOptions(enabled=True, default_scopes=[SCOPE])
@@ -185,9 +288,9 @@ class AuthorizationServer:
             self._for_people("/authorize", authorize, "GET"),
             self._for_people(CONSENT, self._show_consent, "GET"),
             self._for_people(CONSENT, self._decide, "POST"),
-            self._for_people(_INVITE, self._show_invite, "GET"),
-            self._for_people(_INVITE, self._offer_passkey, "POST"),
-            self._for_people(_PASSKEY, self._add_passkey, "POST"),
+            self._for_people(_INVITE, invitations.show, "GET"),
+            self._for_people(_INVITE, invitations.offer_passkey, "POST"),
+            self._for_people(_PASSKEY, invitations.add_passkey, "POST"),
         ]
         if self._link is not None:
             routes.append(self._for_people(_SIGN_IN, self._show_sign_in, "GET"))
@@ -321,11 +424,11 @@ class AuthorizationServer:
 
     async def _redeem_assertion(self, request: Request, form: FormData, assertions: IdentityAssertions) -> Response:
         """RFC 7523. The SDK's own handler wants the client in the form, and each client by one method alone."""
-        self._failures.check(_address(request))
+        self._forms.failures.check(_address(request))
         try:
             client_id = await assertions.client(form, request.headers.get("authorization"))
         except UnknownClient:
-            self._failures.failed(_address(request))
+            self._forms.failures.failed(_address(request))
             self._service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
             return JSONResponse({"error": "invalid_client"}, 401, {**_NO_STORE, "WWW-Authenticate": "Basic"})
         redeemed = await assertions.redeem(form, client_id)
@@ -382,8 +485,8 @@ class AuthorizationServer:
 
     async def _show_consent(self, request: Request) -> Response:
         sealed = request.query_params.get("request", "")
-        asked = self._opened(sealed, "consent")
-        hidden, options, browser = self._ceremony(request, sealed)
+        asked = self._forms.opened(sealed, "consent")
+        hidden, options, browser = self._forms.ceremony(request, sealed)
         redirect = str(asked["redirect"])
         response = consent_page(
             CONSENT, asked["name"], str(asked["client"]), redirect, redirect_origin(redirect), hidden, options
@@ -392,12 +495,12 @@ class AuthorizationServer:
         return response
 
     async def _decide(self, request: Request) -> Response:
-        form, sealed, asked = await self._form(request, "consent")
+        form, sealed, asked = await self._forms.sent(request, "consent")
         if (form.get("decision") or form.get("choice")) != "allow":
             if not self._requests.deny(sealed):
                 raise _Stopped(_over())
             return self._back(asked, error="access_denied")
-        person = await self._signed(request, form, sealed)
+        person = await self._forms.signed(request, form, sealed)
         code = await asyncio.to_thread(self._grants.allow, self._consent(asked, person))
         if code is None:
             raise _Stopped(_over())
@@ -423,14 +526,14 @@ class AuthorizationServer:
     # -- the console ----------------------------------------------------------------------------------------------
 
     async def _show_sign_in(self, request: Request) -> Response:
-        hidden, options, browser = self._ceremony(request, self._requests.seal({"purpose": "console"}))
+        hidden, options, browser = self._forms.ceremony(request, self._requests.seal({"purpose": "console"}))
         response = sign_in_page(_SIGN_IN, hidden, options)
         self._requests.keep_browser(response, browser)
         return response
 
     async def _sign_in(self, request: Request) -> Response:
-        form, sealed, _ = await self._form(request, "console")
-        person = await self._signed(request, form, sealed)
+        form, sealed, _ = await self._forms.sent(request, "console")
+        person = await self._forms.signed(request, form, sealed)
         until = grant_of(person, 0).issued_at + _SIGNED_IN_FOR
         identity = await self._callers.let_in(grant_of(person, until), until)
         if identity is None:
@@ -438,78 +541,6 @@ class AuthorizationServer:
         await asyncio.to_thread(self._people.note_sign_in, person.subject, until)
         assert self._link is not None
         return RedirectResponse(await self._link(identity), 303, _NO_STORE)
-
-    # -- invitations ----------------------------------------------------------------------------------------------
-
-    async def _show_invite(self, _: Request) -> Response:
-        return invite_page(_INVITE)
-
-    async def _offer_passkey(self, request: Request) -> Response:
-        invite = _text((await request.form()).get("invite"))
-        person, existing = await self._invited(request, invite)
-        sealed = self._requests.seal({"purpose": "passkey", "invite": hash_of(invite)})
-        hidden, _, browser = self._ceremony(request, sealed)
-        options = self._passkeys.creation_options(person, existing, self._requests.challenge(request, sealed, browser))
-        response = passkey_page(_PASSKEY, person.name, {**hidden, "invite": invite}, options)
-        self._requests.keep_browser(response, browser)
-        return response
-
-    async def _add_passkey(self, request: Request) -> Response:
-        form, sealed, asked = await self._form(request, "passkey")
-        invite = _text(form.get("invite"))
-        if asked["invite"] != hash_of(invite):
-            raise _Stopped(_over())
-        challenge = self._requests.challenge(request, sealed)
-        person = await self._passkeys.add(invite, _text(form.get("credential")), challenge)
-        if person is None:
-            self._failures.failed(_address(request))
-            raise _Stopped(message("That did not work", "The passkey was not made. Open your link once more.", 400))
-        self._service.audit(AuditEvent(AuditKind.PASSKEY_ADDED, person.name))
-        return welcome_page(person.name, self.resource, f"{self._origin}/" if self._link is not None else None)
-
-    async def _invited(self, request: Request, invite: str) -> tuple[Person, list[bytes]]:
-        self._failures.check(_address(request))
-        found = await asyncio.to_thread(self._people.by_invite, invite)
-        if found is None:
-            self._failures.failed(_address(request))
-            text = "It was used already, or is too old. Ask for a new one."
-            raise _Stopped(message("This link does not count any more", text, 410))
-        return found
-
-    # -- what all forms have --------------------------------------------------------------------------------------
-
-    def _ceremony(self, request: Request, sealed: str) -> tuple[dict[str, str], str, str]:
-        """The hidden fields of a form, what its script asks a passkey for, and the browser that it is for."""
-        browser = self._requests.browser(request)
-        hidden = {"request": sealed, "secret": self._requests.form_secret(sealed, browser)}
-        return hidden, self._passkeys.request_options(self._requests.challenge(request, sealed, browser)), browser
-
-    def _opened(self, sealed: str, purpose: str) -> Mapping[str, Any]:
-        asked = self._requests.open(sealed)
-        if asked is None or asked.get("purpose") != purpose:
-            raise _Stopped(_over())
-        return asked
-
-    async def _form(self, request: Request, purpose: str) -> tuple[FormData, str, Mapping[str, Any]]:
-        form = await request.form()
-        sealed = _text(form.get("request"))
-        asked = self._opened(sealed, purpose)
-        if not self._requests.is_of_browser(request, sealed, _text(form.get("secret"))):
-            raise _Stopped(message("That does not count", "Another browser has begun this.", 403))
-        return form, sealed, asked
-
-    async def _signed(self, request: Request, form: FormData, sealed: str) -> Person:
-        """Who has signed this very request, which is used up by it."""
-        self._failures.check(_address(request))
-        person = await self._passkeys.person(_text(form.get("credential")), self._requests.challenge(request, sealed))
-        if person is None:
-            self._failures.failed(_address(request))
-            self._service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
-            raise _Stopped(message("That passkey is not known here", "Nothing was allowed. Try again.", 403))
-        # After the signature and with nothing awaited in between: of two that are good, one counts.
-        if not self._requests.use(sealed):
-            raise _Stopped(_over())
-        return person
 
 
 def _over() -> Response:
