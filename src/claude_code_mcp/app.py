@@ -465,8 +465,7 @@ async def running_service(
         closing = [observer for observer in (audit, telemetry) if observer is not None]
         for observer in closing:
             service.observe(observer)
-        started = {"version": __version__, "profile": policy if isinstance(policy, str) else "shared"}
-        service.audit(AuditEvent(AuditKind.SERVER_STARTED, "server", details=started))
+        service.audit(AuditEvent(AuditKind.SERVER_STARTED, "server", details=_started(settings, policy)))
         try:
             async with service:
                 hosting.connect(service)
@@ -476,6 +475,18 @@ async def running_service(
             service.audit(AuditEvent(AuditKind.SERVER_STOPPED, "server"))
             for observer in closing:
                 await asyncio.to_thread(observer.close)
+
+
+def _started(settings: Settings, policy: Policy | str) -> dict[str, str | None]:
+    """What the audit trail says of a start. Whoever is not named in a policy file has the profile that it names itself,
+    unless the settings name one."""
+    fallback = policy if isinstance(policy, str) else "shared"
+    file = settings.policy_file
+    return {
+        "version": __version__,
+        "profile": settings.profile or (fallback if file is None else None),
+        "policy": None if file is None else str(file),
+    }
 
 
 def _telemetry(settings: Settings) -> "Telemetry | None":

@@ -168,6 +168,11 @@ def test_the_streams_of_a_removed_caller_end_and_those_of_others_go_on(served: S
         assert httpx2.post(served.server.url, json=body, headers=headers, timeout=LONG).status_code == 200
 
 
+def test_the_trail_begins_with_the_profile_that_callers_have(served: Served) -> None:
+    first = json.loads(served.audit.read_bytes().splitlines()[0])
+    assert (first["act"], first["profile"], "policy" in first) == ("server_started", "local", False)
+
+
 def test_what_a_removed_caller_has_shared_ends_with_it(served: Served) -> None:
     ann, bob = (Browser(served.server.base) for _ in range(2))
     assert [ann.sign_in(token=ANN).status, bob.sign_in(token=BOB).status] == [200, 200]
