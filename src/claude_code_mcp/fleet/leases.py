@@ -29,7 +29,9 @@ log = logging.getLogger(__name__)
 RENEWAL_SECONDS = 1.5
 PAUSE_SECONDS = 1.25
 """How long before its end at NATS a lease counts as lapsed: the time to stop processes, and for clocks that differ."""
-_ATTEMPT_SECONDS = 1.0
+_ATTEMPT_SECONDS = 2.0
+"""How long an acknowledgement is waited for. Nearly as long as the lease stands after the renewal before: with less, a
+server that is slow, and not away, would never be heard."""
 _RETRY_SECONDS = 0.2
 _WRONG_SEQUENCE = (10071, 10164)
 _LAST_SEQUENCE = re.compile(r"wrong last sequence: (\d{1,20})")
