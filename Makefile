@@ -65,6 +65,7 @@ soak: setup  ## all tests in another order (SEED=… repeats one), those marked 
 	$(BIN)/python -m benchmarks.shared_soak
 	$(BIN)/python -m benchmarks.many_sessions
 	$(BIN)/python -m benchmarks.fleet_rounds
+	$(BIN)/python -m benchmarks.fleet_sessions
 	$(BIN)/python -m benchmarks.shell_fuzz
 	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/scenarios/cli_versions -m '' -q
 	$(BIN)/python -m benchmarks.linear_time

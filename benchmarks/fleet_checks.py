@@ -7,16 +7,18 @@ import os
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import nats.errors
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.transcripts import TranscriptStore
+from claude_code_mcp.fleet.transcripts import FleetUnavailable, TranscriptStore
 
 from .fleet_places import LIMIT, FleetPlaces, call
 
@@ -70,10 +72,23 @@ async def check_fleet(fleet: FleetPlaces, sessions: Sequence[Conversation]) -> l
     try:
         problems = []
         for session in sessions:
-            problems += await _check_conversation(connection, session)
+            problems += await _answered_in_time(partial(_check_conversation, connection, session))
         return problems + await _check_lists(fleet, sessions)
     finally:
         await connection.abandon()
+
+
+async def _answered_in_time(look: Callable[[], Awaitable[list[str]]]) -> list[str]:
+    """What is found by looking. The servers may be slow to answer, above all when one of them was just away: that they
+    do not answer once is no finding."""
+    deadline = time.monotonic() + LIMIT
+    while True:
+        try:
+            return await look()
+        except (nats.errors.Error, FleetUnavailable, TimeoutError) as problem:
+            if time.monotonic() > deadline:
+                return [f"the stores do not answer: {problem!r}"]
+            await asyncio.sleep(1)
 
 
 async def _check_conversation(connection: FleetConnection, session: Conversation) -> list[str]:

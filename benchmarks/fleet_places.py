@@ -54,14 +54,18 @@ def until(reached: Callable[[], object], problem: str) -> None:
 class MachinePlace(Sandbox):
     """A machine: its home, its key, and the process that runs it."""
 
-    def __init__(self, root: Path, model_url: str, name: str, credentials: Path, line: Line, *, gateway: bool) -> None:
+    line: Line
+    """Its line to the servers, where there is one that can be cut."""
+
+    def __init__(
+        self, root: Path, model_url: str, name: str, credentials: Path, nats: str, *, gateway: bool, capacity: int
+    ) -> None:
         self.mounted = _mount(root)
         """Whether its files are on a small disk of its own, which can be filled."""
         super().__init__(root, model_url)
         self.name = name
-        self.line = line
         self.port = free_port() if gateway else None
-        self._nats = ["--nats", line.url, "--creds", str(credentials)]
+        self._flags = ["--nats", nats, "--creds", str(credentials), "--capacity", str(capacity)]
         self.process: subprocess.Popen[bytes] | None = None
         self._starts = 0
 
@@ -89,7 +93,7 @@ class MachinePlace(Sandbox):
         self._starts += 1
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "claude_code_mcp", *role, "--name", self.name, *self._nats],
+                [sys.executable, "-m", "claude_code_mcp", *role, "--name", self.name, *self._flags],
                 env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -156,12 +160,21 @@ class FleetPlaces:
     """The machines of one run and their servers."""
 
     def __init__(
-        self, root: Path, model_url: str, servers: int, names: Sequence[str] = ("north", "east", "south", "west")
+        self,
+        root: Path,
+        model_url: str,
+        servers: int,
+        names: Sequence[str] = ("north", "east", "south", "west"),
+        capacity: int = 10,
+        *,
+        cuttable: bool = False,
     ) -> None:
-        """The first half of the machines are gateways too."""
+        """The first half of the machines are gateways too. Only `cuttable` lines can be cut: they pass through this
+        process, and are slow while it is busy."""
         self.servers: list[OwnServer] = cluster(root / "nats", servers)
         self.nats = ",".join(server.url for server in self.servers)
-        lines = Lines()
+        ports, lines = [server.port for server in self.servers], Lines() if cuttable else None
+        found = [lines.line(ports) for _ in names] if lines is not None else []
         self._operator = self.servers[0].credentials("operator", 9)
         self.machines = [
             MachinePlace(
@@ -169,11 +182,14 @@ class FleetPlaces:
                 model_url,
                 name,
                 self.servers[0].credentials(name, number),
-                lines.line([server.port for server in self.servers]),
+                found[number].url if found else self.nats,
                 gateway=number < len(names) / 2,
+                capacity=capacity,
             )
             for number, name in enumerate(names)
         ]
+        for machine, line in zip(self.machines, found, strict=False):
+            machine.line = line
 
     @property
     def gateways(self) -> list[MachinePlace]:

@@ -292,22 +292,24 @@ FAULTS: dict[str, Callable[[Round], Awaitable[None]]] = {
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet_rounds", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="how many (default: 20)")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first one (default: 0)")
     parser.add_argument("--seed", type=int, default=None, help="repeats the rounds of an earlier run")
     parser.add_argument("--servers", type=int, choices=(1, 3), default=1, help="NATS servers (default: 1)")
     parser.add_argument("--fault", choices=[*FAULTS], help="only this one")
     parser.add_argument("--keep", type=Path, help="a directory for everything, which is kept")
     options = parser.parse_args(arguments)
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
-    print(f"{options.rounds} rounds with seed {seed}", flush=True)
+    numbers = range(options.first, options.rounds)
+    print(f"{len(numbers)} rounds with seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="rounds-", ignore_cleanup_errors=True) as temporary:
         root = options.keep or Path(temporary)
         root.mkdir(parents=True, exist_ok=True)
         with ScriptedModelThread(remember=1) as model:
-            fleet = FleetPlaces(root, model.url, options.servers)
+            fleet = FleetPlaces(root, model.url, options.servers, cuttable=True)
             problems = 0
             try:
                 fleet.start()
-                problems = asyncio.run(_run(fleet, root, options.rounds, seed, options.fault))
+                problems = asyncio.run(_run(fleet, root, numbers, seed, options.fault))
             finally:
                 try:
                     fleet.stop()
@@ -317,10 +319,10 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if problems else 0
 
 
-async def _run(fleet: FleetPlaces, root: Path, rounds: int, seed: int, fault: str | None) -> int:
+async def _run(fleet: FleetPlaces, root: Path, numbers: range, seed: int, fault: str | None) -> int:
     sessions = [await _created(fleet, root, number) for number in range(_SESSIONS)]
     problems, counted, began = 0, Counter[str](), time.monotonic()
-    for number in range(rounds):
+    for number in numbers:
         current = Round(fleet, sessions, root, number, seed, fault)
         counted[current.fault] += 1
         print(f"round {number}: {current.fault} …", flush=True)
@@ -340,7 +342,7 @@ async def _run(fleet: FleetPlaces, root: Path, rounds: int, seed: int, fault: st
         if found:  # what is broken stays broken: the next round has sessions of its own
             sessions[:] = [await _created(fleet, root, (number + 1) * _SESSIONS + each) for each in range(_SESSIONS)]
     counts = ", ".join(f"{name} {count}" for name, count in sorted(counted.items()))
-    print(f"{rounds} rounds in {time.monotonic() - began:.0f} s: {problems} problems ({counts})", flush=True)
+    print(f"{len(numbers)} rounds in {time.monotonic() - began:.0f} s: {problems} problems ({counts})", flush=True)
     return problems
 
 
