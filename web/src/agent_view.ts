@@ -23,7 +23,7 @@ export class AgentView implements Watcher {
   constructor(private readonly session: string, private readonly agent: string, private readonly around: Surroundings) {
     const row = (): { directory?: string | null } => around.live.rows.get(session) ?? {};
     this.shown = new TurnWindow(() => session, () => row().directory ?? "", { whole: (item) => this.whole(item), agentRoute: (other) => agentRoute(session, other) },
-      () => this.scroller, () => this.read(), { image: () => Promise.reject(new Error("It is not kept.")), sent: () => [] }, agent);
+      () => this.scroller, async () => void (await this.read()), { image: () => Promise.reject(new Error("It is not kept.")), sent: () => [] }, agent);
     this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", aria: { label: "Conversation of the subagent" }, on: { scroll: () => this.shown.scrolled() } },
       this.shown.earlier, this.shown.element, this.shown.later, this.note);
     this.element = h("div", { class: "conversation" },
@@ -35,8 +35,9 @@ export class AgentView implements Watcher {
 
   async open(): Promise<void> {
     this.heading.focus({ preventScroll: true });
-    await this.read();
-    if (!this.closed) this.around.live.follow(this.session, null, this);
+    // From before what was read: whatever is written between the two has it read again.
+    const cursor = await this.read();
+    if (!this.closed) this.around.live.follow(this.session, cursor, this);
   }
 
   close(): void {
@@ -56,15 +57,17 @@ export class AgentView implements Watcher {
     }, DELAY);
   }
 
-  private async read(): Promise<void> {
+  private async read(): Promise<string | null> {
     try {
       const page = await this.shown.fetchEnd();
       if (!this.closed) this.shown.show(page);
       this.note.textContent = page.total ? "" : NOTHING;
+      return page.cursor ?? null;
     } catch (error) {
       // One that has just been started has no transcript yet: the next step of the session has it read again.
       const isStarting = error instanceof ApiError && error.status === 400 && !this.shown.turns.length;
       this.note.textContent = isStarting ? NOTHING : messageOf(error);
+      return null;
     }
   }
 
