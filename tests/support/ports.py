@@ -1,9 +1,12 @@
-"""Ports of loopback that a test may use, and nobody else gets meanwhile."""
+"""Ports of loopback that a test may use, and nobody else gets meanwhile; addresses of clients there."""
 
 import atexit
 import socket
+import sys
+from itertools import count
 
 _kept: list[socket.socket] = []
+_numbers = count(256)
 
 
 @atexit.register
@@ -21,3 +24,10 @@ def free_port() -> int:
     _kept.append(kept)
     port: int = kept.getsockname()[1]
     return port
+
+
+def client_address() -> str:
+    """An address of loopback that no other client of this process has: what a server counts by address, it counts for
+    this client alone. Linux has all of them; elsewhere it is the usual one."""
+    number = next(_numbers)
+    return f"127.1.{number >> 8}.{number & 255}" if sys.platform == "linux" else "127.0.0.1"

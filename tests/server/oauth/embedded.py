@@ -22,7 +22,7 @@ from claude_code_mcp.testing import Sandbox
 from tests.conftest import RUN
 from tests.server.conftest import HttpServer, http_server
 from tests.support import warm_commands
-from tests.support.ports import free_port
+from tests.support.ports import client_address, free_port
 from tests.support.waiting import until_true
 
 from .passkey_device import Device
@@ -138,14 +138,21 @@ class PlainClient:
     client_id: str
     redirect: str = CALLBACK
     verifier: str = field(default_factory=lambda: secrets.token_urlsafe(48))
+    host: str = field(default_factory=client_address)
+    """The address that its requests come from."""
 
     @staticmethod
     async def registered(served: Embedded, redirect: str = CALLBACK, name: str = "A client") -> "PlainClient":
         body = {"redirect_uris": [redirect], "client_name": name, "token_endpoint_auth_method": "none"}
-        async with httpx2.AsyncClient(timeout=60) as http:
+        client = PlainClient(served, "", redirect)
+        async with client.http() as http:
             answer = await http.post(f"{served.origin}/register", json=body)
         assert answer.status_code == 201, answer.text
-        return PlainClient(served, answer.json()["client_id"], redirect)
+        client.client_id = answer.json()["client_id"]
+        return client
+
+    def http(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(timeout=60, transport=httpx2.AsyncHTTPTransport(local_address=self.host))
 
     @property
     def challenge(self) -> str:
@@ -172,7 +179,7 @@ class PlainClient:
 
     async def token(self, **fields: str | None) -> httpx2.Response:
         form = {"client_id": self.client_id, **{name: value for name, value in fields.items() if value is not None}}
-        async with httpx2.AsyncClient(timeout=60) as http:
+        async with self.http() as http:
             return await http.post(f"{self.served.origin}/token", data=form)
 
     async def redeem(self, code: str, **changed: str | None) -> httpx2.Response:

@@ -15,6 +15,8 @@ import httpx2
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.support.ports import client_address
+
 USER_PRESENT, USER_VERIFIED, HAS_KEY = 0x01, 0x04, 0x40
 
 
@@ -96,9 +98,12 @@ class Device:
 
     origin: str
     passkey: Passkey = field(default_factory=Passkey)
+    host: str = field(default_factory=client_address)
+    """The address that its requests come from."""
 
     def __post_init__(self) -> None:
-        self.http = httpx2.AsyncClient(timeout=60, base_url=self.origin)
+        transport = httpx2.AsyncHTTPTransport(local_address=self.host)
+        self.http = httpx2.AsyncClient(timeout=60, base_url=self.origin, transport=transport)
         self.headers = {"origin": self.origin, "sec-fetch-site": "same-origin"}
 
     async def __aenter__(self) -> "Device":

@@ -615,14 +615,16 @@ async def test_documents_that_are_none_push_out_no_client(monkeypatch: pytest.Mo
         assert asked.count("/good") == 1
 
 
-async def test_an_address_has_so_many_documents_read_and_no_more(served: Embedded, ann: Device) -> None:
+async def test_an_address_has_so_many_documents_read_and_no_more(served: Embedded) -> None:
     """Each is a request to somewhere else, and a place that everybody else waits for."""
     client = await PlainClient.registered(served)
-    answers = [await ann.http.get(client.address(client_id=f"https://127.0.0.1/{number}.json")) for number in range(70)]
-    assert {answer.status_code for answer in answers} == {400, 429}
-    assert answers[-1].status_code == 429
-    assert (await client.token(client_id="https://127.0.0.1/more.json", grant_type="x")).status_code == 429
-    assert (await ann.http.get(client.address())).status_code == 302, "who has registered goes on"
+    async with client.http() as http:
+        addresses = [client.address(client_id=f"https://127.0.0.1/{number}.json") for number in range(70)]
+        answers = [await http.get(address) for address in addresses]
+        assert {answer.status_code for answer in answers} == {400, 429}
+        assert answers[-1].status_code == 429
+        assert (await client.token(client_id="https://127.0.0.1/more.json", grant_type="x")).status_code == 429
+        assert (await http.get(client.address())).status_code == 302, "who has registered goes on"
 
 
 def test_a_client_is_what_it_is_here_and_not_what_it_says() -> None:
