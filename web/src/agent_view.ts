@@ -20,6 +20,9 @@ export class AgentView implements Watcher {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private closed = false;
 
+  /** The calls that have a result, as the stream has told. */
+  private readonly settled = new Set<string>();
+
   constructor(private readonly session: string, private readonly agent: string, private readonly around: Surroundings) {
     const row = (): { directory?: string | null } => around.live.rows.get(session) ?? {};
     this.shown = new TurnWindow(() => session, () => row().directory ?? "", { whole: (item) => this.whole(item), agentRoute: (other) => agentRoute(session, other) },
@@ -51,9 +54,14 @@ export class AgentView implements Watcher {
     const items = (data["items"] as Item[] | undefined) ?? [];
     const isOfAgent = name === "items" && (Boolean(data["parent"]) || items.some((item) => item.agent === this.agent));
     if (!isOfAgent && name !== "ended") return;
+    for (const item of items) if (item.status) this.settled.add(item.id);
+    this.readLater();
+  }
+
+  private readLater(): void {
     this.timer ??= setTimeout(() => {
       this.timer = undefined;
-      void this.read();
+      if (!this.closed) void this.read();
     }, DELAY);
   }
 
@@ -62,6 +70,8 @@ export class AgentView implements Watcher {
       const page = await this.shown.fetchEnd();
       if (!this.closed) this.shown.show(page);
       this.note.textContent = page.total ? "" : NOTHING;
+      // A result is told before it is written, and nothing may follow it for long: then it is looked for again.
+      if (page.turns.some((turn) => turn.items.some((item) => !item.status && this.settled.has(item.id)))) this.readLater();
       return page.cursor ?? null;
     } catch (error) {
       // One that has just been started has no transcript yet: the next step of the session has it read again.
