@@ -1,12 +1,15 @@
 """The stores of a fleet, on a real NATS server."""
 
 import asyncio
+import subprocess
+from pathlib import Path
 
 import pytest
 from nats.js.errors import APIError
 
 from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import FleetConnection, FleetUnreachable, connect, create_stores
+from claude_code_mcp.fleet.engine import executable, running
 from tests.support.ports import free_port
 from tests.support.waiting import HANG_SECONDS
 
@@ -35,6 +38,18 @@ async def test_no_machine_can_wipe_the_leases_of_the_others(fleet: FleetConnecti
     with pytest.raises(APIError, match="rollup"):
         await fleet.jetstream.publish(names.entry(names.MACHINES, "b"), b"", headers={"Nats-Rollup": "all"})
     assert (await machines.get("a")).value == b"alive"
+
+
+async def test_a_server_that_a_killed_fleet_up_has_left_is_ended_before_the_next_one(tmp_path: Path) -> None:
+    """Two of them on one store would let two machines hold one session."""
+    async with running(tmp_path):
+        pass  # its configuration is there now
+    command = [executable(), "-c", str(tmp_path / "nats.conf")]
+    left = await asyncio.to_thread(subprocess.Popen, command, stderr=subprocess.DEVNULL)
+    async with running(tmp_path) as server:
+        assert left.poll() is not None
+        assert server.pid != left.pid
+        await (await connect(server.url)).close()
 
 
 async def test_a_server_that_is_not_there_is_not_waited_for() -> None:

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.to_thread
+import psutil
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -255,8 +256,11 @@ async def running(directory: Path, port: int = -1) -> AsyncIterator[Running]:
 
 @contextlib.asynccontextmanager
 async def running_server(configuration: ServerConfiguration) -> AsyncIterator[Running]:
-    """Runs a server until the end of the block, which begins when it accepts connections. Raises EngineUnavailable."""
+    """Runs a server until the end of the block, which begins when it accepts connections. Raises EngineUnavailable. The
+    caller is the only one that runs a server in this directory."""
     file = await anyio.to_thread.run_sync(_write, configuration)
+    # Before the start: two servers on one store would each let a machine hold the same session.
+    await anyio.to_thread.run_sync(_end_left_behind, file)
     loop = asyncio.get_running_loop()
     transport, output = await loop.subprocess_exec(
         ServerOutput,
@@ -278,6 +282,26 @@ async def running_server(configuration: ServerConfiguration) -> AsyncIterator[Ru
         # Shielded: a server that is left behind would keep the data from the next one.
         with anyio.CancelScope(shield=True):
             await _stop(transport, output)
+
+
+def _end_left_behind(file: Path) -> None:
+    """Ends the server that a `fleet up` has left which was killed, and waits for its end. Blocks."""
+    left, user = [], psutil.Process().username()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            program, *arguments = process.cmdline() or [""]
+            # By all of its arguments, whichever installation has started it: an editor may have the file open too.
+            named = os.path.basename(program).startswith("nats-server")
+            if named and arguments == ["-c", str(file)] and process.username() == user:
+                process.terminate()
+                left.append(process)
+    if left:
+        log.warning("ended %d server(s) that a killed `fleet up` had left behind", len(left))
+    _, alive = psutil.wait_procs(left, _STOP_SECONDS)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, _STOP_SECONDS)
 
 
 class ServerOutput(asyncio.SubprocessProtocol):
