@@ -180,7 +180,8 @@ def test_a_session_of_this_user_is_shared_and_shown_so_also_by_its_files(place: 
 
 
 def test_a_turn_is_interrupted_from_another_terminal_and_the_session_goes_on(place: SharedPlace) -> None:
-    process, session_id = started(place, script("Wait.", tool("Bash", command=ENDLESS)), "--allow", "Bash")
+    # A title that no other session of this server has: it names the session below.
+    process, session_id = started(place, script("Stop me.", tool("Bash", command=ENDLESS)), "--allow", "Bash")
     title = next(
         session["displayText"]
         for session in json.loads(place.command("ps", "--json").stdout)

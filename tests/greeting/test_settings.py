@@ -40,6 +40,8 @@ def other_values(field: str) -> list[str]:
     choices = [str(value) for value in _choices(info.annotation) if value != info.get_default()]
     if info.annotation is bool:
         return ["0" if info.default else "1"]
+    if bool in get_args(info.annotation):  # unset, or one of both
+        return ["0", "1"]
     if info.annotation is int:
         return [str(info.get_default(call_default_factory=True) + 1)]
     return choices or _OTHER_VALUES.get(field, ["another-value"])

@@ -34,7 +34,9 @@ def offered(rig: Rig, session_id: str) -> set[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def rig(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> AsyncIterator[Rig]:
-    async with shared_rig(tmp_path_factory.mktemp("bridge"), model, {"x": program()}) as started:
+    # A server that has asked a question has a process for each session from then on; `calm` asks none.
+    servers = {"x": program(), "calm": program(A_SERVER, "calm")}
+    async with shared_rig(tmp_path_factory.mktemp("bridge"), model, servers) as started:
         yield started
 
 
@@ -42,17 +44,18 @@ async def rig(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThre
 async def session(rig: Rig) -> Session:
     """A session that must ask before it uses `echo` and `wait` of the server, and nothing else of it."""
     free = ("pid", "progress", "change", "new10", "ask")
-    started, _ = await rig.first("hello", allowed_tools=tuple(f"mcp__x__{name}" for name in free))
+    allowed = (*(f"mcp__x__{name}" for name in free), "mcp__calm__pid")
+    started, _ = await rig.first("hello", allowed_tools=allowed)
     return started
 
 
 @ON_SHARED_LOOP
 async def test_several_sessions_share_one_process_and_see_it_under_its_own_name(rig: Rig, session: Session) -> None:
-    mine = await rig.say(session, tool("mcp__x__pid"), "${tool_result}")
-    other, told = await rig.first(tool("mcp__x__pid"), "${tool_result}")
+    mine = await rig.say(session, tool("mcp__calm__pid"), "${tool_result}")
+    other, told = await rig.first(tool("mcp__calm__pid"), "${tool_result}", allowed_tools=("mcp__calm__pid",))
     assert len(pids([mine.result, told])) == 1
     for each in (session, other):
-        assert "mcp__x__echo" in offered(rig, each.id)
+        assert {"mcp__x__echo", "mcp__calm__echo"} <= offered(rig, each.id)
 
 
 @ON_SHARED_LOOP

@@ -255,7 +255,8 @@ def test_guessed_tokens_get_nothing_and_are_written_down(target: Target) -> None
         headers = {"authorization": f"Bearer {guess}"}
         assert httpx2.post(target.server.url, json={}, headers=headers, timeout=30).status_code in (400, 401, 431)
     assert target.metrics("guess").status_code == 401
-    target.audit("auth_failed", before + 4)
+    # Of more than twenty a minute, and other tests guess too, the rest is counted.
+    target.audit("auth_failed", min(before + 4, 20))
     assert "guess" not in target.audit_file.read_text()
 
 
