@@ -46,6 +46,8 @@ from .routing import FleetView, MachineIdentity, PlacementRequest
 
 _ROWS_OF_ONE = 200
 """That a machine lists at once."""
+_CANCELLED_AGAIN = 1.0
+"""Seconds after which a task that goes on is cancelled once more."""
 _MOST_ROWS = 200
 _MOST_STREAMS = 100
 """Of one principal."""
@@ -407,9 +409,7 @@ class _FleetStream:
             async for data in self._until_over(session_id, followed):
                 yield data
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            await _end_all(tasks)
 
     async def _until_over(self, session_id: str | None, followed: MachineIdentity | None) -> AsyncIterator[bytes]:
         clock = asyncio.get_running_loop().time
@@ -465,6 +465,16 @@ class _FleetStream:
         while [machine.id for machine in self._fleet.machines()] == [*before]:
             await self._fleet.changed()
         self.end()
+
+
+async def _end_all(tasks: Collection[asyncio.Future[None]]) -> None:
+    """Cancels tasks until they have ended. Once is not enough: on Python 3.11 `asyncio.wait_for`, by which NATS asks,
+    drops a cancellation that comes together with the answer, and the task would follow its machine for ever."""
+    pending = {*tasks}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=_CANCELLED_AGAIN)
 
 
 # -- what is passed on ------------------------------------------------------------------------------------------------

@@ -83,8 +83,8 @@ async def answer_page(wire: Wire, principal: str, pages: ASGIApp) -> None:
         await pages(_scope(asked, principal, bool(body)), partial(_received, wire, [body]), partial(_sent, wire))
         wire.write(b"null\n")
         await wire.drain()
-    except WireBroken as broken:
-        log.info("a request of a gateway's console ended: %s", broken.message)
+    except* WireBroken as broken:  # a stream is written within a group of tasks
+        log.info("a request of a gateway's console ended: %s", broken.exceptions[0])
 
 
 def _scope(asked: Mapping[str, Any], principal: str, has_body: bool) -> Scope:
