@@ -25,7 +25,7 @@ from claude_code_mcp.server.transports.http import Address, HttpServer, plain_ap
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from claude_code_mcp.web.guard import Accounts
-from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS, until
 from tests.web.conftest import write_tokens
 from tests.web.console_client import Browser, StreamEvent
 
@@ -94,6 +94,8 @@ async def test_the_page_shows_the_sessions_of_all_machines_and_works_with_them_w
     assert [(each["id"], each["there"]) for each in me["machines"]] == [("a", True), ("b", True)]
     assert me["modes"]
     first = await console.begin(alice, "a", script("at a", "done at a"))
+    # It is over before the other one begins: then it costs something, and is the older one.
+    await in_thread(lambda: until(lambda: alice.get("/api/costs?by=session").json["lines"]))
     ask = script("at b", tool("Bash", command="touch asked"), "done at b")
     second = await console.begin(alice, "b", ask)
 

@@ -24,6 +24,7 @@ class GatewaySite:
         self.url = url
 
 
+@pytest.mark.soak  # what the gateway answers is in `tests/fleet/test_console.py`; this is the page on it
 def test_sessions_of_all_machines_are_answered_moved_and_taken_over_in_the_page(
     browser: Browser, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
