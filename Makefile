@@ -56,21 +56,8 @@ bench: setup  ## measure against the raw protocol and the bare SDK, side by side
 conformance: setup  ## the official MCP suite in both eras; needs Node
 	$(BIN)/python -m conformance
 
-soak: setup  ## all tests in another order (SEED=… repeats one), those marked soak, random trials, kills, 150 sessions at once, a million shell commands and 10,000 attacks on the rules, more versions of the CLI
-	$(BIN)/python -m pytest -q -n 4 --dist worksteal --shuffle $(or $(SEED),$(shell date +%s))
-	$(BIN)/python -m pytest -m soak -q -n 2 --ignore tests/scenarios/cli_versions
-	EXAMPLES=400 $(BIN)/python -m pytest -m hypothesis -q -n 2
-	$(BIN)/python -m benchmarks.soak
-	$(BIN)/python -m benchmarks.containment
-	$(BIN)/python -m benchmarks.shared_soak
-	$(BIN)/python -m benchmarks.many_sessions
-	$(BIN)/python -m benchmarks.fleet_rounds
-	$(BIN)/python -m benchmarks.fleet_sessions
-	$(BIN)/python -m benchmarks.shell_fuzz
-	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/scenarios/cli_versions -m '' -q
-	$(BIN)/python -m benchmarks.linear_time
-	EVERY_WIRE=1 $(BIN)/python -m pytest tests/server -q -n 2
-	TOKEN_SOAK=1 $(BIN)/python -m pytest tests/hub/test_token_renewal.py -q
+soak: setup  ## what takes too long for the tests, about two hours: all tests in another order, more cases, kills, crowds, a million shell commands; PARTS='rules kills' for some, SEED=… repeats an order
+	$(BIN)/python -m benchmarks.soak --cli-versions $(CLI_VERSIONS) $(if $(SEED),--seed $(SEED)) $(PARTS)
 
 parity: setup  ## the hub against Claude Code's own client, with servers from npm and PyPI; PARITY=write renews the table
 	PARITY=$(or $(PARITY),full) $(BIN)/python -m pytest tests/scenarios/hub_parity -m '' -q
