@@ -37,13 +37,13 @@ from ..questions.broker import Broker, chosen_mode, labels_by_text
 from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, heading_of, questions_of
 from ..store.event_log import EventLog
 from .background import DiskThreads, StartTask
-from .dependencies import SessionReplica, is_mirror, mirrored_entries
+from .dependencies import SessionDeps, SessionReplica, is_mirror, mirrored_entries
 from .event_writer import ReadableLines
 from .file_changes import EDITING_TOOLS, changed_file, file_change
 from .frame_claims import CallClaim, FalseClaim, FrameClaims
 from .launcher import within_turn
 from .live_process import LiveProcess
-from .policy_enforcer import BY, PolicyEnforcer, tool_behind
+from .policy_enforcer import BY, tool_behind
 from .turn import SessionParts, TurnRunner
 
 
@@ -53,6 +53,8 @@ class QuestionSource(Protocol):
     id: str
     cwd: str
     owner: str
+    deps: SessionDeps
+    """Read at each use: a message of another client brings the policy of that client's directory and HOME with it."""
     log: EventLog
     readable_lines: ReadableLines
 
@@ -70,7 +72,6 @@ class SessionQuestions:
         self,
         session: QuestionSource,
         broker: Broker,
-        enforcer: PolicyEnforcer,
         reply: Callable[[str, Raw | None], None],
         use_answered: Callable[[str | None, str, Mapping[str, Any] | None], None],
     ) -> None:
@@ -78,7 +79,6 @@ class SessionQuestions:
         before that the tool use, the tool and the input that it may run with, None if it may not."""
         self._session = session
         self._broker = broker
-        self._enforcer = enforcer
         self._reply = reply
         self._use_answered = use_answered
         self.on_settled: Callable[[], None] = lambda: None
@@ -98,7 +98,8 @@ class SessionQuestions:
         tool_use_id = request.get("tool_use_id")
         tool = str(request.get("tool_name"))
         offered = request.get("permission_suggestions")
-        admission = self._enforcer.admission(session.owner)
+        enforcer = session.deps.enforcer
+        admission = enforcer.admission(session.owner)
         is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
         tool_input = self._tool_input(request, tool_use_id)
         modes, mode_after = admission.modes_after_plan() if is_plan else ((), None)
@@ -118,7 +119,7 @@ class SessionQuestions:
         )
         self._question_ids[frame.id] = question.id
         session.log.append(QuestionOpened(question))
-        answer = self._enforcer.answer(session.owner, session.cwd, question.tool_name, question.tool_input)
+        answer = enforcer.answer(session.owner, session.cwd, question.tool_name, question.tool_input)
         if answer is not None:
             self._broker.answer(session.id, question.id, answer, BY)
 
@@ -165,7 +166,7 @@ class SessionQuestions:
 
         question = self._broker.open(session.id, tool, arguments, settle, cwd=session.cwd, check=check)
         session.log.append(QuestionOpened(question))
-        answer = self._enforcer.answer(session.owner, session.cwd, tool, arguments)
+        answer = session.deps.enforcer.answer(session.owner, session.cwd, tool, arguments)
         if answer is not None:
             self._broker.answer(session.id, question.id, answer, BY)
         return allowed
@@ -248,6 +249,7 @@ class FrameSession(Protocol):
     id: str
     cwd: str
     owner: str
+    deps: SessionDeps
     options: SessionOptions
     grants: tuple[Mapping[str, Any], ...]
     log: EventLog
@@ -262,7 +264,6 @@ class FrameRouter:
         turns: TurnRunner,
         questions: SessionQuestions,
         parts: SessionParts,
-        enforcer: PolicyEnforcer,
         move_to: Callable[[str], None],
         start_task: StartTask,
         threads: DiskThreads,
@@ -277,7 +278,6 @@ class FrameRouter:
         self._stall_timer = parts.stall_timer
         self._questions = questions
         self._process = parts.process
-        self._enforcer = enforcer
         self._move_to = move_to
         self._start_task = start_task
         self._threads = threads
@@ -369,7 +369,9 @@ class FrameRouter:
         assert live is not None
         assert process is not None
         if frame.subtype == "hook_callback":
-            process.answer(frame.id, self._enforcer.vet(self._session.owner, self._session.cwd, frame.request))
+            process.answer(
+                frame.id, self._session.deps.enforcer.vet(self._session.owner, self._session.cwd, frame.request)
+            )
         elif frame.subtype == "mcp_message" and live.bridge is not None:
             self._mcp_message_received(frame, claims)
         elif frame.subtype != "can_use_tool":
@@ -386,7 +388,7 @@ class FrameRouter:
     async def _compare_and_ask(self, live: LiveProcess, frame: ControlRequest, path: str) -> None:
         """Asks with the change to the file. For the session it is as if the request had come when the file was read."""
         session = self._session
-        readable = partial(self._enforcer.admission(session.owner).readable, "file_path", cwd=session.cwd)
+        readable = partial(self._session.deps.enforcer.admission(session.owner).readable, "file_path", cwd=session.cwd)
         directories = (session.cwd, *session.options.additional_directories)
         tool, tool_input = str(frame.request.get("tool_name")), frame.request["input"]
         reading = self._threads.run(file_change, tool, tool_input, path, directories, readable)
@@ -446,14 +448,17 @@ class FrameRouter:
         """Raises PermissionDenied where the policy denies what the message would read."""
         behind = tool_behind(server, method, params)
         session = self._session
-        if behind is not None and self._enforcer.judge(session.owner, session.cwd, *behind).decision is Decision.DENY:
+        if (
+            behind is not None
+            and self._session.deps.enforcer.judge(session.owner, session.cwd, *behind).decision is Decision.DENY
+        ):
             await self._ask(*behind)  # which the policy answers, for everybody to see
 
     async def _permit_call(self, tool: str, params: Raw, claim: CallClaim) -> None:
         """Returns when a call may run; PermissionDenied if it may not. One that nobody was asked about, and that
         neither the policy nor the session allows beforehand, is asked about now."""
         session, arguments = self._session, _mapping(params.get("arguments"))
-        decision = self._enforcer.judge(session.owner, session.cwd, tool, arguments).decision
+        decision = self._session.deps.enforcer.judge(session.owner, session.cwd, tool, arguments).decision
         if decision is Decision.DENY or (decision is Decision.ASK and not self._was_allowed(tool, claim)):
             await self._ask(tool, arguments)
 
@@ -470,7 +475,9 @@ class FrameRouter:
         as_user = live is not None and live.runs_as_user
         if claim is CallClaim.ANNOUNCED and (as_user or session.options.permission_mode == "auto"):
             return True
-        return self._enforcer.allowed_beforehand(session.owner, session.cwd, session.options, session.grants, tool)
+        return self._session.deps.enforcer.allowed_beforehand(
+            session.owner, session.cwd, session.options, session.grants, tool
+        )
 
     async def _ask(self, tool: str, arguments: Mapping[str, Any]) -> None:
         """Asks whether a call may run, the policy first; PermissionDenied if it may not."""

@@ -239,9 +239,7 @@ class Session(SessionView):
         self.process = CurrentProcess(self.log, self.activity, self._new_process, self._move_to)
         self.closed = self.process.closed
         """Waits until no process is left that this session has let go of."""
-        self._questions = SessionQuestions(
-            self, deps.broker, deps.enforcer, self.process.reply, self.process.use_answered
-        )
+        self._questions = SessionQuestions(self, deps.broker, self.process.reply, self.process.use_answered)
         parts = SessionParts(
             self._state, self._stall_timer, self.activity, self.costs, self._messages, self._questions, self.process
         )
@@ -255,7 +253,6 @@ class Session(SessionView):
             self._turns,
             self._questions,
             parts,
-            deps.enforcer,
             self._move_to,
             deps.start_task,
             deps.stores.threads,
@@ -450,7 +447,8 @@ class Session(SessionView):
 
     async def reconfigure(self, change: Mapping[str, Any]) -> None:
         """Goes on with another model or mode, which the policy must admit: at once in the process that runs, and in all
-        to come. ProcessFailed if Claude Code does not take it; then nothing is changed."""
+        to come. ProcessFailed if Claude Code does not take it, and nothing is changed then; or if it cannot be
+        recorded: then it holds until the server ends."""
         self._check_accepting(WhenBusy.JOIN)
         async with self.process.starting:
             # A process that is still starting takes no such request yet.

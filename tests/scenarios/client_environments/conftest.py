@@ -17,6 +17,7 @@ from mcp.shared.memory import create_client_server_memory_streams
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.hub_factory import Hubs
 from claude_code_mcp.model.options import ClientEnvironment
+from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
@@ -197,12 +198,14 @@ async def start_server(sandbox: Sandbox, environment: dict[str, str]) -> AsyncIt
     own = {**environment, "ANTHROPIC_API_KEY": "sk-key-of-the-server", "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
     async with AsyncExitStack() as stack:
 
-        async def start(on_disconnect: str = "keep", linger: float | None = None, **settings: Any) -> Server:
+        async def start(
+            on_disconnect: str = "keep", linger: float | None = None, policy: Policy | None = None, **settings: Any
+        ) -> Server:
             given = load_settings({}, **{"state_dir": sandbox.root / "state", **settings})
             hubs = Hubs(given, linger=linger) if linger is not None else None
             if hubs is not None:
                 stack.push_async_callback(hubs.close)
-            service = Service(given, own, host_of=hubs.use if hubs is not None else None)
+            service = Service(given, own, policy=policy, host_of=hubs.use if hubs is not None else None)
             await stack.enter_async_context(service)
             return Server(service, McpServer(service, on_disconnect), stack)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.claude.executable import find_executable
+from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.processes.environment import significant
 from claude_code_mcp.sessions.dependencies import environment_key
 from claude_code_mcp.testing import ScriptedModelThread
@@ -187,6 +188,25 @@ async def test_a_session_stays_with_its_home_whoever_sends_to_it(
         assert (await sender.send(made, script("go", "second"), waitSeconds=40)).data["result"] == "second"
     assert set(keys_of(model, made)) == {"sk-key-of-ann"}
     assert not list(bob.sandbox.home.glob(f".claude/projects/*/{made}.jsonl"))
+
+
+async def test_a_turn_is_judged_by_the_home_of_the_client_that_began_it(
+    start_server: StartServer, make_place: MakePlace
+) -> None:
+    """Both use one configuration directory, so that the session goes on in the environment of whoever sends to it."""
+    ann, bob = make_place("ann"), make_place("bob")
+    config = str(ann.sandbox.home / ".claude")
+    server = await start_server(policy=Policy(Profile(allow=("Write(~/notes/**)",))))
+    first = await server.connect(ann.client("ann", CLAUDE_CONFIG_DIR=config))
+    second = await server.connect(bob.client("bob", CLAUDE_CONFIG_DIR=config))
+    session = (await first.done(script("go", "first"))).session
+    own = bob.sandbox.home / "notes" / "own.txt"
+    message = script("write", tool("Write", file_path=str(own), content="x"), "written")
+    assert (await second.send(session, message, waitSeconds=40)).data["result"] == "written"
+    assert own.read_text() == "x"
+    others = ann.sandbox.home / "notes" / "of-another.txt"
+    message = script("write", tool("Write", file_path=str(others), content="x"), "written")
+    assert (await second.send(session, message, waitSeconds=40)).status == "waiting_for_input"
 
 
 def test_what_describes_one_window_does_not_make_environments_differ() -> None:
