@@ -208,10 +208,11 @@ class Service:
         start_task(asyncio.to_thread(check_quietly, self.state))
         start_task(prepare())
         start_task(_sweep_later(start_task), endless=True)
-        start_task(self.neighbours.serve_requests(self._sessions.give_way), endless=True)
-        start_task(self.neighbours.follow_shares(self._shares.changes_file, self.access.refresh), endless=True)
-        start_task(self._sessions.clean_up_regularly(), endless=True)
-        start_task(self._slots.watch_memory(), endless=True)
+        watch = self._tasks.watch
+        watch(partial(self.neighbours.serve_requests, self._sessions.give_way))
+        watch(partial(self.neighbours.follow_shares, self._shares.changes_file, self.access.refresh))
+        watch(self._sessions.clean_up_regularly)
+        watch(self._slots.watch_memory)
         start_task(bookkeeper.announce_left_over(), endless=True)
         return self
 

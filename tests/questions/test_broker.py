@@ -173,7 +173,8 @@ async def test_a_channel_that_fails_harms_nobody(caplog: pytest.LogCaptureFixtur
     broker.answer("s-1", question.id, YES, "sound")
     assert asker.heard[question.id][0].by == "sound"
     assert sound.shown == []
-    assert [record.message for record in caplog.records] == ["a channel failed"] * 2
+    failed = [f"channel BrokenScreen.{method} failed for session s-1" for method in ("offer", "withdraw")]
+    assert [record.message for record in caplog.records] == failed
 
 
 async def test_channels_are_told_even_if_the_asker_fails() -> None:
@@ -395,3 +396,29 @@ async def test_questions_of_sessions_may_have_no_deadline_and_those_of_clients_k
     assert client.heard[of_client.id][0].closure is Closure.EXPIRED
     broker.answer("s-1", question.id, YES, "queue")
     assert asker.heard[question.id][0].closure is Closure.ANSWERED
+
+
+async def test_an_answer_that_comes_when_the_time_is_over_and_before_audiences_are_asked_counts() -> None:
+    asked = asyncio.Event()
+
+    async def expects(_: Question) -> bool:
+        asked.set()
+        return False
+
+    broker = Broker(0.0)
+    broker.add_audience(expects)
+    asker = QuestionSource(broker)
+    question = asker.ask()
+    # The broker's timer comes first and starts the task, which runs only after the second one has answered.
+    asking: asyncio.Future[set[asyncio.Task[None]]] = asyncio.get_running_loop().create_future()
+
+    def answer() -> None:
+        broker.answer("s-1", question.id, YES, "queue")
+        asking.set_result(set(broker._waiting_for_audiences))
+
+    asyncio.get_running_loop().call_later(0.0, answer)
+    (task,) = await asyncio.wait_for(asking, HANG_SECONDS)
+    await asyncio.wait([task])
+    assert asker.heard[question.id][0].closure is Closure.ANSWERED
+    assert task.exception() is None
+    assert not asked.is_set()

@@ -381,13 +381,13 @@ class Broker:
 
     def _offer_to(self, channel: Channel, question: Question) -> None:
         if question.id in self._open:  # a channel before this one may have answered it
-            _notify(channel.offer, question)
+            _notify(question.session_id, channel.offer, question)
 
     def moved(self, old: str, new: str) -> None:
         """A session goes on under another id: channels that follow the old one follow the new one."""
         for channel in self._channels:
             if isinstance(channel, Follower):
-                _notify(channel.session_moved, old, new)
+                _notify(new, channel.session_moved, old, new)
 
     def pending(self, session_id: str | None = None) -> list[Question]:
         """The open questions, oldest first; of one session or of all."""
@@ -429,7 +429,11 @@ class Broker:
 
     async def _ask_audiences(self, question_id: str) -> None:
         """Denies an unseen question that nobody is expected to see; else looks again after as long as before."""
-        question = self._open[question_id].question
+        # The task begins after `_expire` has returned: an answer may have come in between.
+        unseen = self._open.get(question_id)
+        if unseen is None:
+            return
+        question = unseen.question
         expected = [await _expects(audience, question) for audience in self._audiences]
         # It may have been answered or seen meanwhile.
         pending = self._open.get(question_id)
@@ -442,7 +446,9 @@ class Broker:
 
     def _deny(self, question_id: str) -> None:
         question = self._open[question_id].question
-        number, unit = (self._timeout / 60, "minute") if self._timeout >= 60 else (self._timeout, "second")
+        # Not the limit: a question that somebody was expected to see has stayed open for several times that.
+        seconds = round(question.deadline - question.opened_at, 2) if question.deadline else self._timeout
+        number, unit = (round(seconds / 60, 1), "minute") if seconds >= 60 else (seconds, "second")
         waited = count_of(number, unit, "g")
         denial = Answer(allow=False, message=f"Nobody answered within {waited}, so this was denied.")
         resolution = Resolution(Closure.EXPIRED, "deadline", denial, denial.message or "", time.time())
@@ -462,7 +468,7 @@ class Broker:
         finally:
             # Also if `settle` fails: a dialog that stayed open would ask for an answer that nobody can give any more.
             for channel in self._channels if pending.offered else ():
-                _notify(channel.withdraw, pending.question, resolution)
+                _notify(pending.question.session_id, channel.withdraw, pending.question, resolution)
 
     def why_closed(self, session_id: str, question_id: str) -> QuestionClosed:
         """What became of a question that is not open."""
@@ -481,13 +487,13 @@ async def _expects(audience: Audience, question: Question) -> bool:
     try:
         return await audience(question)
     except Exception:
-        log.exception("an audience failed")
+        log.exception("%r failed on question %s of session %s", audience, question.id, question.session_id)
         return False
 
 
-def _notify(callback: Callable[..., None], *arguments: object) -> None:
+def _notify(session_id: str, callback: Callable[..., None], *arguments: object) -> None:
     """Calls a channel; what it raises is logged and concerns nobody else."""
     try:
         callback(*arguments)
     except Exception:
-        log.exception("a channel failed")
+        log.exception("channel %s failed for session %s", getattr(callback, "__qualname__", callback), session_id)

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 _GRACE = 1.0
 """Seconds that tasks have to end by themselves when the service closes."""
+_WATCH_PAUSE = 30.0
+"""Seconds after which a watch that has failed begins anew."""
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
@@ -68,6 +70,20 @@ class BackgroundTasks:
         task.add_done_callback(self._done)
         return task
 
+    def watch(self, work: Callable[[], Coroutine[Any, Any, None]], pause: float = _WATCH_PAUSE) -> None:
+        """Runs work that goes on until the service closes. If it fails, that is logged, and it begins anew after
+        `pause` seconds: what parks processes or measures memory must not be missing for the days that a server runs."""
+
+        async def run_again_and_again() -> None:
+            while True:
+                try:
+                    return await work()
+                except Exception:
+                    log.exception("%s failed; it begins anew in %g s", _name_of(work), pause)
+                await asyncio.sleep(pause)
+
+        self.start(run_again_and_again(), endless=True)
+
     def cancel_endless(self) -> None:
         for task in self._endless:
             task.cancel()
@@ -76,7 +92,7 @@ class BackgroundTasks:
         self._tasks.discard(task)
         self._endless.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("a task of the service failed", exc_info=task.exception())
+            log.error("%s failed", _name_of(task.get_coro()), exc_info=task.exception())
 
     async def close(self, timeout: float) -> None:
         """Lets tasks that are about to end do so, such as a note about a cost; cancels those that wait for something
@@ -90,6 +106,15 @@ class BackgroundTasks:
             task.cancel()
         if waiting:
             await asyncio.wait(waiting, timeout=timeout)
+
+
+def _name_of(work: object) -> str:
+    """For the log: the function that a task runs."""
+    return getattr(work, "__qualname__", type(work).__name__)
+
+
+def _type(value: object) -> str:
+    return type(value).__name__
 
 
 class DiskThreads:
@@ -255,7 +280,7 @@ class RecordWriter:
         if session.id in self._failures:
             reason = self._failures.pop(session.id)
             raise ProcessFailed(
-                f"What session {session.id} may do cannot be written down, so it is not run: {reason}",
+                f"The record of session {session.id} cannot be written, so a restart would not know of this: {reason}",
                 session_id=session.id,
             )
 
@@ -347,7 +372,7 @@ class ObserverList:
                 try:
                     observer.event(session_id, owner, event)
                 except Exception:
-                    log.exception("an observer failed")
+                    log.exception("%s failed on %s of session %s", _type(observer), _type(event), session_id)
 
     def act(self, act: AuditEvent) -> None:
         for observer, _, acts in self._observers:
@@ -355,7 +380,7 @@ class ObserverList:
                 try:
                     observer.act(act)
                 except Exception:
-                    log.exception("an observer failed")
+                    log.exception("%s failed on %s by %s", _type(observer), act.kind, act.who)
 
     @contextmanager
     def auditing_refusals(self, principal: str, what: str, session_id: str | None = None) -> Iterator[None]:

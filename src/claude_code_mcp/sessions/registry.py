@@ -185,7 +185,7 @@ class Sessions:
 
     async def _is_outdated(self, session: Session) -> bool:
         """Whether another server has gone on with a session that this one has parked; then it is forgotten here, to be
-        read anew. OSError is no reason to forget anything."""
+        read anew. A record that cannot be read is no reason to forget anything."""
         if not self._is_unused(session):
             return False
         # Our own writes first: until they are on disk, the record is older than what is in memory.
