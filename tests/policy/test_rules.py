@@ -156,6 +156,16 @@ def test_where_rules_name_commands_a_move_to_another_directory_is_doubted(
     assert judge(call, [parse_rule("Bash")], []).doubt == "", "every command may run anywhere"
 
 
+@pytest.mark.parametrize("tool", ["Bash", "Monitor"])
+def test_a_command_of_a_subagent_elsewhere_is_doubted_unless_subagents_are_allowed(tool: str) -> None:
+    call = ToolCall(tool, {"command": "make check"}, "/work", str, elsewhere="/work/.claude/worktrees/a")
+    named, denied = [parse_rule("Bash(make check)")], [parse_rule("Bash(rm *)")]
+    verdicts = [judge(call, named, []), judge(call, [parse_rule("Bash")], denied)]
+    assert all(verdict.decision is Decision.ASK and "/work/.claude/worktrees/a" in verdict.doubt for verdict in verdicts)
+    assert judge(call, [*named, parse_rule("Agent")], denied).decision is Decision.ALLOW
+    assert judge(call, [parse_rule("Bash")], []).doubt == "", "every command may run anywhere"
+
+
 def test_that_a_command_is_too_long_is_said() -> None:
     call = ToolCall("Bash", {"command": "ls " + "a" * LONGEST_COMMAND}, "/code", resolve, POSIX)
     verdict = judge(call, [parse_rule("Bash")], [parse_rule("Bash(rm *)")])
