@@ -84,6 +84,9 @@ _TIGHTER_SANDBOX: Mapping[str, Any] = {
 }
 """What a caller may say of Claude Code's own sandbox, and the only value where there is one: everything else would undo
 what the operator's settings say, or have commands run that nobody was asked about."""
+_SERVER_PROGRAMS = ("command", "headersHelper")
+"""Where the definition of an MCP server names a program, of whatever type it is."""
+_SANDBOX_PROGRAMS = ("ripgrep", "bwrapPath", "socatPath")
 _MOST_MENTIONED = 2000
 """Readings of what stands behind an `@` in one prompt; each is looked up on the disk."""
 
@@ -227,8 +230,9 @@ class Admission:
     def _check_servers(self, field: str, servers: Mapping[str, Any]) -> None:
         for name, server in servers.items():
             kind = str(server.get("type", "stdio")) if isinstance(server, Mapping) else "unreadable"
-            # One that names a command is started, whatever it calls itself.
-            kinds = {kind, "stdio"} if isinstance(server, Mapping) and "command" in server else {kind}
+            # One that names a program has it started, whatever it calls itself.
+            starts = isinstance(server, Mapping) and not set(_SERVER_PROGRAMS).isdisjoint(server)
+            kinds = {kind, "stdio"} if starts else {kind}
             if not kinds <= set(self.profile.mcp_servers):
                 raise _denied(field, f"you may not add {name!r}, an MCP server of type {kind!r}")
             self._check_tools(field, (f"mcp__{name}__tool",))
@@ -260,6 +264,9 @@ class Admission:
 
     def _sandbox(self, options: SessionOptions) -> dict[str, Any]:
         """Claude Code's own sandbox around its commands, which comes on top of the isolation of the profile."""
+        for name in _SANDBOX_PROGRAMS if not self.profile.executable else ():
+            if name in (options.sandbox or {}):
+                raise _denied(f"sandbox.{name}", "you may not name programs to run")
         if options.sandbox is None or self.profile.mode_ceiling == _BYPASS:
             return {}
         _check_only_tightens("sandbox", options.sandbox, _TIGHTER_SANDBOX)
