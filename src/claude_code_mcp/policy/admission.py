@@ -8,6 +8,7 @@ Refusals name the field: PermissionDenied where the policy says no, InvalidArgum
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -425,6 +426,61 @@ def _offered_rule(rule: object, tool: str, tool_input: Mapping[str, Any]) -> dic
         case {"toolName": str(name), **more} if "ruleContent" not in more and name == tool:
             return {"toolName": name}
     return None
+
+
+# -- records of other machines ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NamedProgram:
+    """A part of a session's options that decides which program runs."""
+
+    field: str
+    option: str
+    """The option that it is a part of."""
+    line: str | None = None
+    """The program as a line of the shell; None where it is not one that a rule could speak of."""
+
+
+def programs_named(options: SessionOptions) -> Iterator[NamedProgram]:
+    """Everything in the options of a session that decides which program runs, or into which file one writes what a
+    session says. Where options get a new part that does, it belongs here."""
+    if options.executable is not None:
+        yield NamedProgram("executable", "executable", shlex.quote(options.executable))
+    if options.debug_file is not None:
+        yield NamedProgram("debug_file", "debug_file")
+    yield from _decisive_variables("env", "env", options.env)
+    for name in options.sandbox or ():
+        if name in _SANDBOX_PROGRAMS:
+            yield NamedProgram(f"sandbox.{name}", "sandbox")
+    for name, server in (options.mcp_servers or {}).items():
+        yield from _programs_of_server(f"mcp_servers.{name}", "mcp_servers", server)
+    for name, definition in (options.agents or {}).items():
+        agent = definition if isinstance(definition, Mapping) else {"hooks": definition}
+        if agent.get("hooks"):
+            yield NamedProgram(f"agents.{name}.hooks", "agents")
+        for servers in _as_sequence(agent.get("mcpServers")):
+            for server in servers.values() if isinstance(servers, Mapping) else ():
+                yield from _programs_of_server(f"agents.{name}.mcpServers", "agents", server)
+
+
+def _programs_of_server(field: str, option: str, server: object) -> Iterator[NamedProgram]:
+    if not isinstance(server, Mapping):
+        yield NamedProgram(field, option)
+        return
+    variables = server.get("env")
+    yield from _decisive_variables(f"{field}.env", option, variables if isinstance(variables, Mapping) else {})
+    if "headersHelper" in server:
+        yield NamedProgram(f"{field}.headersHelper", option, str(server["headersHelper"]))
+    if "command" in server or server.get("type", "stdio") == "stdio":
+        words = (server.get("command"), *_as_sequence(server.get("args")))
+        yield NamedProgram(field, option, shlex.join(map(str, words)))
+
+
+def _decisive_variables(field: str, option: str, variables: Mapping[str, Any]) -> Iterator[NamedProgram]:
+    for name in variables:
+        if any(fnmatchcase(name.upper(), never) for never in NEVER_SET):
+            yield NamedProgram(f"{field}.{name[:100]}", option)
 
 
 def within(field: str, requested: Number | None, ceiling: Number | None) -> Number | None:

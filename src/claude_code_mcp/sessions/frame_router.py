@@ -47,7 +47,6 @@ from .live_process import LiveProcess
 from .policy_enforcer import BY, PolicyEnforcer, tool_behind
 from .turn import SessionParts, TurnRunner
 
-
 _USES_KEPT = 2000
 
 

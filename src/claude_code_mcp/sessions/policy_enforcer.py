@@ -24,7 +24,7 @@ from ..model.options import SessionOptions
 from ..model.outcome import Usage
 from ..model.question import Answer, QuestionKind, kind_of
 from ..model.tool_names import plain_name
-from ..policy.admission import Admission, within
+from ..policy.admission import Admission, programs_named, within
 from ..policy.harmless import git_variables
 from ..policy.policy import MODE_LADDER, GroupBudget, Policy
 from ..policy.rules import ASKED_BY_DIRECTORY, Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
@@ -259,6 +259,26 @@ class PolicyEnforcer:
         """The options that a session in this directory runs with, tightened by the policy, or PermissionDenied."""
         return self.admission(principal).admit(options.model_copy(update={"cwd": cwd}))
 
+    def check_record_of_machine(
+        self, principal: str, cwd: str, recorded: SessionOptions, known: SessionOptions | None
+    ) -> None:
+        """PermissionDenied if a record that another machine has written names a program that this one would start.
+
+        The caller who once named it may have been allowed to; that this was so is the other machine's claim. What this
+        machine has recorded of the session itself (`known`) is believed, and a program for which the policy has a rule
+        that lets the principal's sessions run this very line.
+        """
+        for program in programs_named(recorded):
+            if known is not None and getattr(known, program.option) == getattr(recorded, program.option):
+                continue
+            line = {"command": program.line}
+            if program.line is None or self.judge(principal, cwd, "Bash", line).decision is not Decision.ALLOW:
+                raise PermissionDenied(
+                    f"{program.field}: the session's record comes from another machine, and no record decides which "
+                    "program runs here. Begin a new session, or add a rule to this machine's policy.",
+                    field=program.field,
+                )
+
     def modes(self, principal: str) -> tuple[str, ...]:
         """The permission modes that a principal may choose, the most careful first."""
         ceiling = MODE_LADDER.index(self._policy.profile(principal).mode_ceiling)
@@ -358,9 +378,7 @@ class PolicyEnforcer:
         directory = str(call.get("cwd"))
         return None if self._resolve(directory) == self._resolve(cwd) else directory
 
-    def vet(
-        self, principal: str, cwd: str, request: Mapping[str, Any], elsewhere: str | None = None
-    ) -> dict[str, Any]:
+    def vet(self, principal: str, cwd: str, request: Mapping[str, Any], elsewhere: str | None = None) -> dict[str, Any]:
         """The reply to the hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions. `elsewhere`
         as in `judge`.
 

@@ -17,7 +17,6 @@ from tests.scenarios.hub_and_sessions.conftest import rules
 from tests.sessions.support import end_of, question, until
 
 
-
 async def question_after(session: Session, answered: str) -> str:
     """The id of the question that a session asks after one that was answered."""
     await until(session, lambda: any(each.id != answered for each in session.questions))
