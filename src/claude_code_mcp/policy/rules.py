@@ -100,8 +100,11 @@ _NAMES_PROGRAMS = frozenset(
     }
 )
 """Settings of Claude Code and of git, and what shells run when they start."""
-_HARMLESS = frozenset({"worktrees", "plans", "projects", "tasks", "todos", "claude.md"})
+_HARMLESS = frozenset({"worktrees", "plans", "tasks", "todos", "claude.md"})
 """What lies in Claude Code's directories without naming programs: checkouts, plans, notes."""
+_NOTES = ("projects", "memory")
+"""Notes on a project, in `projects/NAME/memory`. Beside them lie transcripts, which say of a session what it has done
+and which files it can be taken back to: no tool writes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +347,8 @@ def _has_programs(names: Sequence[str]) -> bool:
 
 
 def _is_harmless(below: Sequence[str]) -> bool:
-    return bool(below) and below[0].casefold() in _HARMLESS
+    names = [name.casefold() for name in below[:3]]
+    return names[:1] != [] and (names[0] in _HARMLESS or (names[0], *names[2:]) == _NOTES)
 
 
 def _granting(call: ToolCall, rules: Sequence[Rule]) -> str | None:
