@@ -473,8 +473,8 @@ def _programs_of_server(field: str, option: str, server: object) -> Iterator[Nam
     if "headersHelper" in server:
         yield NamedProgram(f"{field}.headersHelper", option, str(server["headersHelper"]))
     if "command" in server or server.get("type", "stdio") == "stdio":
-        words = (server.get("command"), *_as_sequence(server.get("args")))
-        yield NamedProgram(field, option, shlex.join(map(str, words)))
+        arguments = (server.get("command"), *_as_sequence(server.get("args")))
+        yield NamedProgram(field, option, shlex.join(map(str, arguments)))
 
 
 def _decisive_variables(field: str, option: str, variables: Mapping[str, Any]) -> Iterator[NamedProgram]:
