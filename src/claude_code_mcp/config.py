@@ -270,6 +270,9 @@ class Settings(BaseModel):
     up` runs one itself. Plain text is refused beyond loopback."""
     fleet_creds: UserPath | None = Field(None, validation_alias=f"{_OWN}NATS_CREDS")
     """The file with this machine's credentials for those servers."""
+    fleet_reports: Literal["machine", "gateway"] = Field("machine", validation_alias=f"{_OWN}FLEET_REPORTS")
+    """Who writes what this machine reports of itself to those servers: the `machine`, so that it works on while no
+    gateway runs, or a `gateway`, so that its user needs no permission for any store; see fleet.md."""
     fleet_directory: UserPath = Field(
         default_factory=lambda: Path.home() / "claude-code-mcp-sessions", validation_alias=f"{_OWN}FLEET_DIR"
     )

@@ -130,6 +130,8 @@ class Service:
         self._enforcer = PolicyEnforcer(policy, default, Spending(self.state, groups_of=policy.counted_groups), guarded)
         self.answer_by_rule = self._enforcer.answer
         """What the rules say of a call; None if a person must be asked."""
+        self.check_record_of_machine = self._enforcer.check_record_of_machine
+        """PermissionDenied if a record that another machine has written names a program."""
         owners = partial(owners_below, self.state)
         self._homes = Homes(
             self.settings, self._environment, policy, principals, self.audit, others=others, owners=owners

@@ -16,23 +16,28 @@ from tests.support.ports import free_port
 from .deployment import ROOT, workloads
 from .processes import environment, output_of, running
 
+REPORT = "$KV.fleet_machines.ID"
 
-def permissions_on_the_page() -> dict[str, Any]:
+
+def permissions_on_the_page(without: str | None = None) -> dict[str, Any]:
     page = (ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
     listed = dict(re.findall(r"^(publish|subscribe) +(.*)$", page, re.MULTILINE))
     assert re.search(r"^allow_responses +1, within a minute$", page, re.MULTILINE)
     return {
-        "pub": {"allow": listed["publish"].split()},
+        "pub": {"allow": [subject for subject in listed["publish"].split() if subject != without]},
         "sub": {"allow": listed["subscribe"].split()},
         "resp": {"max": 1, "ttl": 60 * 10**9},
     }
 
 
-def test_gateway_and_machine_find_each_other_with_credentials(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reports", ["machine", "gateway"])
+def test_gateway_and_machine_find_each_other_with_credentials(tmp_path: Path, reports: str) -> None:
     server = OwnServer(tmp_path)
+    permissions = permissions_on_the_page(REPORT if reports == "gateway" else None)
+    assert (REPORT in permissions["pub"]["allow"]) is (reports == "machine")
     users = {
         "claude-code-mcp-gateway": server.credentials("gateway", 0),
-        "claude-code-mcp-runner": server.credentials("runner", 1, permissions_on_the_page()),
+        "claude-code-mcp-runner": server.credentials("runner", 1, permissions),
     }
     lines = {str(each).removeprefix("fleet-nats/"): each.main["args"] for each in workloads() if "nats/" in str(each)}
     url, http = f"nats://127.0.0.1:{server.port}", f"127.0.0.1:{free_port()}"
@@ -44,7 +49,7 @@ def test_gateway_and_machine_find_each_other_with_credentials(tmp_path: Path) ->
 
     def variables(name: str) -> dict[str, str]:
         (tmp_path / name).mkdir(exist_ok=True)
-        return environment(tmp_path / name, tmp_path / name / "state")
+        return environment(tmp_path / name, tmp_path / name / "state") | {"CLAUDE_CODE_MCP_FLEET_REPORTS": reports}
 
     with (
         running(

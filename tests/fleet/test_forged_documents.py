@@ -1,16 +1,28 @@
 """What another machine of the fleet has stored is a claim: with a stolen key it may say anything of a session."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from claude_code_mcp.errors import PermissionDenied, SessionNotFound
+from claude_code_mcp.fleet.connection import FleetConnection
 from claude_code_mcp.fleet.records import SessionDocument, put_beside
 from claude_code_mcp.fleet.trees import TreeRef, TreeRefused
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import LOCAL, SessionOptions
+from claude_code_mcp.policy.policy import LOCAL_PROFILE, Policy, Profile
+from claude_code_mcp.policy.rules import parse_rule
+from claude_code_mcp.sessions.policy_enforcer import PolicyEnforcer
 from claude_code_mcp.state.session_records import SessionRecord
+from claude_code_mcp.state.spending import Spending
 from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.testing import ScriptedModelThread
+from claude_code_mcp.testing.script import script
+from tests.sessions.support import run, say
+
+from .machines import Ledger, machine
 
 ROWS = json.loads(Path(__file__).parents[1].joinpath("scenarios", "attacks", "documents.json").read_text())
 ID = "11111111-1111-4111-8111-111111111111"
@@ -46,3 +58,70 @@ def test_only_keys_of_the_session_are_taken(tmp_path: Path, row: dict[str, Any])
     put_beside(database, SessionDocument(epoch=1, record=RECORD, keys=tuple(map(tuple, row["keys"]))))
     found = database.read(lambda db: db.execute("SELECT key FROM message_keys").fetchall())
     assert len(found) == row["kept"]
+
+
+@named("options")
+def test_no_record_of_another_machine_decides_which_program_runs(tmp_path: Path, row: dict[str, Any]) -> None:
+    # Whatever a caller may ask for: the profile has no limit.
+    profile = Profile(allow=(parse_rule("Bash(known --stdio)"),))
+    enforcer = PolicyEnforcer(Policy(profile), str(tmp_path), Spending(database_in(tmp_path)))
+    recorded = SessionOptions.model_validate(row["options"])
+    check = partial(enforcer.check_record_of_machine, "alice", str(tmp_path), recorded)
+    if row["refused"] is None:
+        check(None)
+        return
+    with pytest.raises(PermissionDenied) as refused:
+        check(None)
+    assert refused.value.data["field"] == row["refused"]
+    with pytest.raises(PermissionDenied):
+        check(SessionOptions())
+    check(recorded)  # what this machine has recorded itself
+
+
+NAME_NO_PROGRAM = frozenset(
+    {
+        *("cwd", "worktree", "model", "fallback_model", "effort", "thinking", "betas", "agent", "system_prompt"),
+        *("append_system_prompt", "output_schema", "permission_mode", "dangerously_skip_permissions", "ask"),
+        *("allowed_tools", "disallowed_tools", "tools", "additional_directories", "hub_servers", "strict_mcp_config"),
+        *("setting_sources", "max_turns", "max_budget_usd", "turn_timeout", "file_checkpointing", "persist", "debug"),
+        "include_partial_messages",
+    }
+)
+
+
+def test_every_option_names_programs_that_are_looked_for_or_none() -> None:
+    """A new option belongs into `programs_named`, with a row of the table, or here."""
+    attacked = {name for row in ROWS if row.get("refused") for name in row["options"]}
+    assert attacked == SessionOptions.model_fields.keys() - NAME_NO_PROGRAM
+
+
+async def test_a_session_whose_record_was_changed_to_name_a_program_is_not_taken(
+    fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    ledger, cwd, ran = Ledger(), tmp_path / "work", tmp_path / "ran"
+    cwd.mkdir()
+    program = tmp_path / "evil"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o700)
+    policy = Policy(LOCAL_PROFILE)
+    async with (
+        machine("one", fleet, ledger, tmp_path, model.url, policy=policy) as one,
+        machine("two", fleet, ledger, tmp_path, model.url, policy=policy) as two,
+    ):
+        session, _ = await run(one.service, script("hello", "hello"), SessionOptions(cwd=str(cwd)))
+        await one.replica.complete(session.id)
+        honest, holding = (await one.records.read(session.id)).record, ledger.held[session.id]
+        forged = honest.options.model_copy(update={"executable": str(program)})
+        await one.records.put(honest.model_copy(update={"options": forged, "revision": honest.revision + 1}), holding)
+        ledger.release(session.id)
+        with pytest.raises(PermissionDenied, match="executable: the session's record comes from another machine"):
+            await two.mover.take(session.id, LOCAL, str(cwd))
+        with pytest.raises(SessionNotFound):
+            await two.service.find(session.id)
+        assert not ran.exists()
+        assert session.id not in ledger.held, "it is free for others"
+        again = ledger.claim(session.id, "one")
+        await one.records.put(honest.model_copy(update={"revision": honest.revision + 2}), again)
+        ledger.release(session.id)
+        await two.mover.take(session.id, LOCAL, str(cwd))
+        assert (await say(two.service, session.id, script("go on", "here"))).result == "here"

@@ -188,6 +188,8 @@ def test_programs_and_servers_of_the_callers_choice() -> None:
     assert refused(strict, mcp_servers={"a": {"command": "evil"}}) == "mcp_servers"
     assert refused(strict, mcp_servers={"a": {"type": "http", "url": "x", "command": "evil"}}) == "mcp_servers"
     assert refused(strict, mcp_servers={"a": {"type": "sse", "url": "x"}}) == "mcp_servers"
+    assert refused(strict, mcp_servers={"a": {"type": "http", "url": "x", "headersHelper": "evil"}}) == "mcp_servers"
+    assert refused(strict, sandbox={"ripgrep": {"command": "evil"}}) == "sandbox.ripgrep"
     assert admit(strict, mcp_servers={"a": {"type": "http", "url": "x"}}).mcp_servers
     assert refused(strict, agents={"a": {"hooks": {"Stop": []}}}) == "agents.a.hooks"
     assert refused(strict, agents={"a": {"mcpServers": [{"b": {"command": "evil"}}]}}) == "agents.a.mcpServers"

@@ -156,6 +156,18 @@ def test_where_rules_name_commands_a_move_to_another_directory_is_doubted(
     assert judge(call, [parse_rule("Bash")], []).doubt == "", "every command may run anywhere"
 
 
+@pytest.mark.parametrize("tool", ["Bash", "Monitor"])
+def test_a_command_of_a_subagent_elsewhere_is_doubted_unless_subagents_are_allowed(tool: str) -> None:
+    call = ToolCall(tool, {"command": "make check"}, "/work", str, elsewhere="/work/.claude/worktrees/a")
+    named, denied = [parse_rule("Bash(make check)")], [parse_rule("Bash(rm *)")]
+    verdicts = [judge(call, named, []), judge(call, [parse_rule("Bash")], denied)]
+    assert all(
+        verdict.decision is Decision.ASK and "/work/.claude/worktrees/a" in verdict.doubt for verdict in verdicts
+    )
+    assert judge(call, [*named, parse_rule("Agent")], denied).decision is Decision.ALLOW
+    assert judge(call, [parse_rule("Bash")], []).doubt == "", "every command may run anywhere"
+
+
 def test_that_a_command_is_too_long_is_said() -> None:
     call = ToolCall("Bash", {"command": "ls " + "a" * LONGEST_COMMAND}, "/code", resolve, POSIX)
     verdict = judge(call, [parse_rule("Bash")], [parse_rule("Bash(rm *)")])
@@ -332,6 +344,12 @@ def test_nothing_but_the_command_itself_is_ever_allowed(text: str) -> None:
         (".claude/worktrees/one/src/a.py", False),
         (".claude/worktrees/one/.claude/settings.json", True),
         ("/home/user/config/plans/plan.md", False),
+        ("/home/user/config/projects/-code/memory/MEMORY.md", False),
+        ("/home/user/config/projects/-code/11111111-1111-4111-8111-111111111111.jsonl", True),
+        ("/home/user/config/projects/memory/11111111-1111-4111-8111-111111111111.jsonl", True),
+        ("/home/user/config/projects/-code/1111/subagents/agent-a.jsonl", True),
+        ("/home/user/config/projects/-code", True),
+        ("/home/user/config/file-history/1111/a@v1", True),
         ("src/settings.json", False),
         (".github/workflows/x.yml", False),
     ],

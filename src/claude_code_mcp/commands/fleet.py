@@ -287,7 +287,8 @@ async def _connected_runner(arguments: argparse.Namespace, settings: Settings) -
     if settings.fleet_nats is not None and settings.fleet_creds is not None:
         connection, machine_id = await connect_credentials(settings.fleet_nats, settings.fleet_creds)
         # The server is not that of a keeper, which may be away while it goes on.
-        return through_keeper(connection, machine_id, reports_itself=True), machine_id
+        reports_itself = settings.fleet_reports == "machine"
+        return through_keeper(connection, machine_id, reports_itself=reports_itself), machine_id
     file = machine_file(_directory(settings))
     if arguments.join:
         text = await asyncio.to_thread(standard_input) if arguments.join == "-" else arguments.join

@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -66,6 +66,10 @@ class Adopted:
     """Where an older transcript of this machine was put that has entries which the fleet does not know."""
 
 
+CheckRecord = Callable[[SessionRecord, SessionRecord | None], None]
+"""Refuses a record that another machine has written; it is also shown what this machine has of the session."""
+
+
 class Adoption:
     """Takes sessions over for one machine."""
 
@@ -74,14 +78,18 @@ class Adoption:
         self._records = records
         self._database = database
 
-    async def adopt(self, session_id: str, holding: SessionHolding, stores: Stores, cwd: str) -> Adopted:
+    async def adopt(
+        self, session_id: str, holding: SessionHolding, stores: Stores, cwd: str, check: CheckRecord
+    ) -> Adopted:
         """Makes a session that this machine holds one that its server can resume in the directory `cwd`.
 
         `stores` are those of the session's owner on this machine. Raises SessionNotFound if the fleet has no record of
-        it, as `RecordStore.whole_record` if its secrets cannot be had, LostSession if another machine has a later
-        epoch, FleetUnavailable if NATS does not answer; each of them before anything is written here.
+        it, as `RecordStore.whole_record` if its secrets cannot be had, PermissionDenied if `check` does not believe the
+        record, LostSession if another machine has a later epoch, FleetUnavailable if NATS does not answer; each of them
+        before anything is written here.
         """
-        await self._records.whole_record(await self._records.read(session_id))
+        known = await asyncio.to_thread(stores.recorder.records.read, session_id)
+        check(await self._records.whole_record(await self._records.read(session_id)), known)
         # Both stores first: from here on nothing of an earlier holder can come in behind what is read.
         await self._transcripts.fence(session_id, holding)
         document = await self._records.take_over(session_id, holding)
@@ -89,6 +97,8 @@ class Adoption:
         if "" not in files and document.record.model_turns:
             raise SessionNotFound(f"The conversation of session {session_id} is not in the fleet.")
         record = await self._records.whole_record(document)
+        # Again: until the stores were closed to earlier holders, one of them could write another.
+        check(record, known)
         adopted = await asyncio.to_thread(self._write, document, record, stores, cwd, files)
         await self._records.put(adopted.record, holding)
         return adopted
@@ -368,7 +378,12 @@ class SessionMover:
                 setup_failed = await set_up(self._service, Caller(principal), os.path.realpath(directory))  # noqa: ASYNC240 - made by us
                 # The next save builds on it, and stores only what is new.
                 self._records.trees[session_id] = ref.model_dump()
-            adopted = await self._adoption.adopt(session_id, holding, deps.stores, cwd)
+
+            def check(record: SessionRecord, known: SessionRecord | None) -> None:
+                own = None if known is None else known.options
+                self._service.check_record_of_machine(principal, directory, record.options, own)
+
+            adopted = await self._adoption.adopt(session_id, holding, deps.stores, cwd, check)
             # Last: whatever this machine dies of before, nobody takes what is half there for the session.
             await self._holdings.arrived(holding)
             return replace(adopted, setup_failed=setup_failed)

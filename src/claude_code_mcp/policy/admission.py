@@ -8,6 +8,7 @@ Refusals name the field: PermissionDenied where the policy says no, InvalidArgum
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -84,6 +85,9 @@ _TIGHTER_SANDBOX: Mapping[str, Any] = {
 }
 """What a caller may say of Claude Code's own sandbox, and the only value where there is one: everything else would undo
 what the operator's settings say, or have commands run that nobody was asked about."""
+_SERVER_PROGRAMS = ("command", "headersHelper")
+"""Where the definition of an MCP server names a program, of whatever type it is."""
+_SANDBOX_PROGRAMS = ("ripgrep", "bwrapPath", "socatPath")
 _MOST_MENTIONED = 2000
 """Readings of what stands behind an `@` in one prompt; each is looked up on the disk."""
 
@@ -227,8 +231,9 @@ class Admission:
     def _check_servers(self, field: str, servers: Mapping[str, Any]) -> None:
         for name, server in servers.items():
             kind = str(server.get("type", "stdio")) if isinstance(server, Mapping) else "unreadable"
-            # One that names a command is started, whatever it calls itself.
-            kinds = {kind, "stdio"} if isinstance(server, Mapping) and "command" in server else {kind}
+            # One that names a program has it started, whatever it calls itself.
+            starts = isinstance(server, Mapping) and not set(_SERVER_PROGRAMS).isdisjoint(server)
+            kinds = {kind, "stdio"} if starts else {kind}
             if not kinds <= set(self.profile.mcp_servers):
                 raise _denied(field, f"you may not add {name!r}, an MCP server of type {kind!r}")
             self._check_tools(field, (f"mcp__{name}__tool",))
@@ -260,6 +265,9 @@ class Admission:
 
     def _sandbox(self, options: SessionOptions) -> dict[str, Any]:
         """Claude Code's own sandbox around its commands, which comes on top of the isolation of the profile."""
+        for name in _SANDBOX_PROGRAMS if not self.profile.executable else ():
+            if name in (options.sandbox or {}):
+                raise _denied(f"sandbox.{name}", "you may not name programs to run")
         if options.sandbox is None or self.profile.mode_ceiling == _BYPASS:
             return {}
         _check_only_tightens("sandbox", options.sandbox, _TIGHTER_SANDBOX)
@@ -418,6 +426,61 @@ def _offered_rule(rule: object, tool: str, tool_input: Mapping[str, Any]) -> dic
         case {"toolName": str(name), **more} if "ruleContent" not in more and name == tool:
             return {"toolName": name}
     return None
+
+
+# -- records of other machines ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NamedProgram:
+    """A part of a session's options that decides which program runs."""
+
+    field: str
+    option: str
+    """The option that it is a part of."""
+    line: str | None = None
+    """The program as a line of the shell; None where it is not one that a rule could speak of."""
+
+
+def programs_named(options: SessionOptions) -> Iterator[NamedProgram]:
+    """Everything in the options of a session that decides which program runs, or into which file one writes what a
+    session says. Where options get a new part that does, it belongs here."""
+    if options.executable is not None:
+        yield NamedProgram("executable", "executable", shlex.quote(options.executable))
+    if options.debug_file is not None:
+        yield NamedProgram("debug_file", "debug_file")
+    yield from _decisive_variables("env", "env", options.env)
+    for name in options.sandbox or ():
+        if name in _SANDBOX_PROGRAMS:
+            yield NamedProgram(f"sandbox.{name}", "sandbox")
+    for name, server in (options.mcp_servers or {}).items():
+        yield from _programs_of_server(f"mcp_servers.{name}", "mcp_servers", server)
+    for name, definition in (options.agents or {}).items():
+        agent = definition if isinstance(definition, Mapping) else {"hooks": definition}
+        if agent.get("hooks"):
+            yield NamedProgram(f"agents.{name}.hooks", "agents")
+        for servers in _as_sequence(agent.get("mcpServers")):
+            for server in servers.values() if isinstance(servers, Mapping) else ():
+                yield from _programs_of_server(f"agents.{name}.mcpServers", "agents", server)
+
+
+def _programs_of_server(field: str, option: str, server: object) -> Iterator[NamedProgram]:
+    if not isinstance(server, Mapping):
+        yield NamedProgram(field, option)
+        return
+    variables = server.get("env")
+    yield from _decisive_variables(f"{field}.env", option, variables if isinstance(variables, Mapping) else {})
+    if "headersHelper" in server:
+        yield NamedProgram(f"{field}.headersHelper", option, str(server["headersHelper"]))
+    if "command" in server or server.get("type", "stdio") == "stdio":
+        arguments = (server.get("command"), *_as_sequence(server.get("args")))
+        yield NamedProgram(field, option, shlex.join(map(str, arguments)))
+
+
+def _decisive_variables(field: str, option: str, variables: Mapping[str, Any]) -> Iterator[NamedProgram]:
+    for name in variables:
+        if any(fnmatchcase(name.upper(), never) for never in NEVER_SET):
+            yield NamedProgram(f"{field}.{name[:100]}", option)
 
 
 def within(field: str, requested: Number | None, ceiling: Number | None) -> Number | None:

@@ -87,8 +87,10 @@ _RESOURCE_TOOLS = frozenset({"ListMcpResourcesTool", "ReadMcpResourceTool", "Rea
 """Tools that read what MCP servers offer, named by their `server`; without one, of all servers."""
 SHELL_TOOLS = ("Bash", "Monitor", "PowerShell")
 """The tools that run a command of the model's choice."""
-MAY_MOVE = ("EnterWorktree", "Agent", "Task")
-"""The tools with which a session, or a subagent of it, goes on in another directory. Claude Code asks nobody."""
+_BEGINS_SUBAGENT = ("Agent", "Task")
+ASKED_BY_DIRECTORY = ("EnterWorktree", *_BEGINS_SUBAGENT, *SHELL_TOOLS)
+"""The tools with which a session, or a subagent of it, goes on in another directory, of which Claude Code asks nobody;
+and those whose calls mean something else there."""
 _PLACES = ("isolation", "cwd")
 """The arguments with which a subagent does."""
 _NAMES_PROGRAMS = frozenset(
@@ -98,8 +100,11 @@ _NAMES_PROGRAMS = frozenset(
     }
 )
 """Settings of Claude Code and of git, and what shells run when they start."""
-_HARMLESS = frozenset({"worktrees", "plans", "projects", "tasks", "todos", "claude.md"})
+_HARMLESS = frozenset({"worktrees", "plans", "tasks", "todos", "claude.md"})
 """What lies in Claude Code's directories without naming programs: checkouts, plans, notes."""
+_NOTES = ("projects", "memory")
+"""Notes on a project, in `projects/NAME/memory`. Beside them lie transcripts, which say of a session what it has done
+and which files it can be taken back to: no tool writes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,8 @@ class ToolCall:
     """Directories with settings of Claude Code and of this server, which name programs."""
     roots: Sequence[str] | None = None
     """Where sessions may work; None means anywhere."""
+    elsewhere: str | None = None
+    """The directory of the subagent that makes the call, if that is not the session's and nobody has agreed to it."""
 
 
 def parse_rule(text: str) -> Rule:
@@ -220,7 +227,7 @@ def judge(
     Where the `shell` is not free, a file that names programs to run cannot be written as others can: with no shell it
     is refused, as is everything outside of the roots; with a limited one a person is asked whatever is allowed. Where
     commands are denied, one that is not known to be harmless is asked about too; where rules name commands, so is a
-    move to another directory, unless a rule allows that.
+    move to another directory, and a command in one that a subagent has come to by itself, unless a rule allows that.
     """
     if tools is not None and not any(names_tool(name, call.tool) for name in (*tools, *_NEVER_BY_WILDCARD)):
         return Verdict(Decision.DENY, "tools")
@@ -234,15 +241,25 @@ def judge(
         return Verdict(Decision.DENY, "no shell")
     allowing = [rule for rule in allow if concerns(rule, call.tool)]
     doubt = "the file may name programs to run" if names_programs else _doubt(call, allowing, deny)
-    if _moves(call) and not allowing and any(rule.tool == "Bash" and rule.specifier for rule in (*allow, *deny)):
-        doubt = "what they run depends on the directory that this leads to"
+    if any(rule.tool == "Bash" and rule.specifier for rule in (*allow, *deny)):
+        doubt = _doubt_about_directory(call, allow) or doubt
     # Not even looked for: where a denial cannot be ruled out, an allowance must not decide.
     granting = None if doubt else _granting(call, allowing)
     return Verdict(Decision.ALLOW, granting) if granting else Verdict(Decision.ASK, doubt=doubt)
 
 
-def _moves(call: ToolCall) -> bool:
-    return call.tool == MAY_MOVE[0] or (call.tool in MAY_MOVE and any(map(call.arguments.get, _PLACES)))
+def _doubt_about_directory(call: ToolCall, allow: Sequence[Rule]) -> str:
+    """Why a call has to do with another directory than the session's, for which rules on commands are written; empty if
+    it has not, or if a rule allows to go there. A subagent goes there by an argument of the call that begins it, which
+    is asked about, or by its definition, which nobody sees: then what it runs is."""
+    if call.tool in SHELL_TOOLS and call.elsewhere:
+        if any(concerns(rule, tool) for rule in allow for tool in _BEGINS_SUBAGENT):
+            return ""
+        return f"what this runs depends on the directory of its subagent, {call.elsewhere}"
+    moves = call.tool == "EnterWorktree" or (call.tool in _BEGINS_SUBAGENT and any(map(call.arguments.get, _PLACES)))
+    if not moves or any(concerns(rule, call.tool) for rule in allow):
+        return ""
+    return "what they run depends on the directory that this leads to"
 
 
 def _denies(rule: Rule, call: ToolCall) -> bool:
@@ -330,7 +347,8 @@ def _has_programs(names: Sequence[str]) -> bool:
 
 
 def _is_harmless(below: Sequence[str]) -> bool:
-    return bool(below) and below[0].casefold() in _HARMLESS
+    names = [name.casefold() for name in below[:3]]
+    return names[:1] != [] and (names[0] in _HARMLESS or (names[0], *names[2:]) == _NOTES)
 
 
 def _granting(call: ToolCall, rules: Sequence[Rule]) -> str | None:

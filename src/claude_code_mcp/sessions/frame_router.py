@@ -9,6 +9,7 @@ Answers of the policy's rules take the same path as those of people.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -31,7 +32,7 @@ from ..model.events import Output, QuestionOpened, QuestionSettled
 from ..model.options import SessionOptions
 from ..model.question import Answer, Closure, FileChange, Question, QuestionKind, Resolution, kind_of
 from ..model.tool_names import PREFIX, plain_name
-from ..policy.rules import Decision
+from ..policy.rules import SHELL_TOOLS, Decision
 from ..questions import presentation
 from ..questions.broker import Broker, chosen_mode, labels_by_text
 from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, heading_of, questions_of
@@ -45,6 +46,8 @@ from .launcher import within_turn
 from .live_process import LiveProcess
 from .policy_enforcer import BY, tool_behind
 from .turn import SessionParts, TurnRunner
+
+_USES_KEPT = 2000
 
 
 class QuestionSource(Protocol):
@@ -85,11 +88,29 @@ class SessionQuestions:
         """Called after a question was settled and the CLI has its reply."""
         self._question_ids: dict[str, str] = {}
         """By the id of the CLI's request."""
+        self._elsewhere: OrderedDict[str, str] = OrderedDict()
+        """Tool uses of subagents that work in another directory than the session, with that directory. Only added to:
+        no later frame takes it back."""
+        self._agreed_directories: set[str] = set()
+        """Of those, the ones in which somebody has let a command run."""
 
     @property
     def pending(self) -> list[Question]:
         """The open questions of the session, oldest first."""
         return self._broker.pending(self._session.id)
+
+    def vet(self, request: Raw) -> Raw:
+        """The policy's reply to a hook, which is shown a call before it is asked about. The request that may follow
+        does not say where the call runs, so that is remembered under the tool use."""
+        session, tool_use_id = self._session, request.get("tool_use_id")
+        directory = self._session.deps.enforcer.directory_of_subagent(session.cwd, request)
+        if directory in self._agreed_directories:
+            directory = None
+        if directory is not None and isinstance(tool_use_id, str):
+            self._elsewhere[tool_use_id] = directory
+            if len(self._elsewhere) > _USES_KEPT:
+                self._elsewhere.popitem(last=False)
+        return self._session.deps.enforcer.vet(session.owner, session.cwd, request, directory)
 
     def open(self, frame: ControlRequest, change: FileChange | None = None) -> None:
         """Offers a `can_use_tool` request to every channel, unless a rule answers it. `change` is what the call would
@@ -119,7 +140,8 @@ class SessionQuestions:
         )
         self._question_ids[frame.id] = question.id
         session.log.append(QuestionOpened(question))
-        answer = enforcer.answer(session.owner, session.cwd, question.tool_name, question.tool_input)
+        elsewhere = self._elsewhere.get(str(tool_use_id))
+        answer = enforcer.answer(session.owner, session.cwd, tool, question.tool_input, elsewhere)
         if answer is not None:
             self._broker.answer(session.id, question.id, answer, BY)
 
@@ -199,6 +221,10 @@ class SessionQuestions:
         if answer is not None and answer.updated_input is not None and answer.updated_input != question.tool_input:
             changed = presentation.describe(question.tool_name, answer.updated_input, session.cwd)
             session.readable_lines.input_changed(question.tool_use_id, changed)
+        elsewhere = self._elsewhere.get(question.tool_use_id or "")
+        # Of other tools the directory is not asked about, and says nothing to whoever allows them.
+        if elsewhere and answer is not None and answer.allow and question.tool_name in SHELL_TOOLS:
+            self._agreed_directories.add(elsewhere)
         denied = body is not None and body.get("behavior") == "deny"
         if denied:  # a permission, a plan or an answer: the CLI calls each an error, and none of them has failed
             session.readable_lines.mark_denied(question.tool_use_id)
@@ -369,9 +395,7 @@ class FrameRouter:
         assert live is not None
         assert process is not None
         if frame.subtype == "hook_callback":
-            process.answer(
-                frame.id, self._session.deps.enforcer.vet(self._session.owner, self._session.cwd, frame.request)
-            )
+            process.answer(frame.id, self._questions.vet(frame.request))
         elif frame.subtype == "mcp_message" and live.bridge is not None:
             self._mcp_message_received(frame, claims)
         elif frame.subtype != "can_use_tool":

@@ -24,10 +24,10 @@ from ..model.options import SessionOptions
 from ..model.outcome import Usage
 from ..model.question import Answer, QuestionKind, kind_of
 from ..model.tool_names import plain_name
-from ..policy.admission import Admission, within
+from ..policy.admission import Admission, programs_named, within
 from ..policy.harmless import git_variables
 from ..policy.policy import MODE_LADDER, GroupBudget, Policy
-from ..policy.rules import MAY_MOVE, Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
+from ..policy.rules import ASKED_BY_DIRECTORY, Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home
 from ..state.spending import Budget, BudgetWarning, Spending
 
@@ -259,6 +259,26 @@ class PolicyEnforcer:
         """The options that a session in this directory runs with, tightened by the policy, or PermissionDenied."""
         return self.admission(principal).admit(options.model_copy(update={"cwd": cwd}))
 
+    def check_record_of_machine(
+        self, principal: str, cwd: str, recorded: SessionOptions, known: SessionOptions | None
+    ) -> None:
+        """PermissionDenied if a record that another machine has written names a program that this one would start.
+
+        The caller who once named it may have been allowed to; that this was so is the other machine's claim. What this
+        machine has recorded of the session itself (`known`) is believed, and a program for which the policy has a rule
+        that lets the principal's sessions run this very line.
+        """
+        for program in programs_named(recorded):
+            if known is not None and getattr(known, program.option) == getattr(recorded, program.option):
+                continue
+            line = {"command": program.line}
+            if program.line is None or self.judge(principal, cwd, "Bash", line).decision is not Decision.ALLOW:
+                raise PermissionDenied(
+                    f"{program.field}: the session's record comes from another machine, and no record decides which "
+                    "program runs here. Begin a new session, or add a rule to this machine's policy.",
+                    field=program.field,
+                )
+
     def modes(self, principal: str) -> tuple[str, ...]:
         """The permission modes that a principal may choose, the most careful first."""
         ceiling = MODE_LADDER.index(self._policy.profile(principal).mode_ceiling)
@@ -304,19 +324,23 @@ class PolicyEnforcer:
 
     # -- tools ------------------------------------------------------------------------------------------------
 
-    def judge(self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> Verdict:
-        """What the rules decide about a call."""
+    def judge(
+        self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], elsewhere: str | None = None
+    ) -> Verdict:
+        """What the rules decide about a call, of a subagent that works `elsewhere` than in `cwd`."""
         profile = self._policy.profile(principal)
         roots = None if profile.roots is None else [self._root(root) for root in profile.roots]
-        call = ToolCall(tool, tool_input, cwd, self._resolve, guarded=self._guarded, roots=roots)
+        call = ToolCall(tool, tool_input, cwd, self._resolve, guarded=self._guarded, roots=roots, elsewhere=elsewhere)
         return judge(call, profile.allow_rules, profile.deny_rules, profile.tools, profile.shell)
 
     def _root(self, root: str) -> str:
         return self._default_directory if root == "." else root
 
-    def answer(self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> Answer | None:
-        """The answer that the rules give to a question; None if a person must be asked."""
-        verdict = self.judge(principal, cwd, tool, tool_input)
+    def answer(
+        self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], elsewhere: str | None = None
+    ) -> Answer | None:
+        """The answer that the rules give to a question; None if a person must be asked. `elsewhere` as in `judge`."""
+        verdict = self.judge(principal, cwd, tool, tool_input, elsewhere)
         if verdict.decision is Decision.ASK:
             return None
         if verdict.decision is Decision.DENY:
@@ -336,15 +360,27 @@ class PolicyEnforcer:
 
     def hooks(self, principal: str) -> dict[str, Any] | None:
         """The hooks for `initialize`: where the policy denies anything, Claude Code must show us every call, also those
-        that it would not ask about; and where there are rules on commands, a move to another directory."""
+        that it would not ask about; and where there are rules on commands, a move to another directory and each
+        command, with the directory that it runs in."""
         profile = self._policy.profile(principal)
         denies = bool(profile.deny) or profile.tools is not None
         if not denies and not profile.judges_commands:
             return None
-        return {"PreToolUse": [{"matcher": None if denies else "|".join(MAY_MOVE), "hookCallbackIds": [_HOOK_ID]}]}
+        matcher = None if denies else "|".join(ASKED_BY_DIRECTORY)
+        return {"PreToolUse": [{"matcher": matcher, "hookCallbackIds": [_HOOK_ID]}]}
 
-    def vet(self, principal: str, cwd: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply to the hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions.
+    def directory_of_subagent(self, cwd: str, request: Mapping[str, Any]) -> str | None:
+        """Where the subagent works whose call a hook shows; None for the session's own calls, and for one that works
+        where the session does. The session itself moves by a tool alone, which is asked about."""
+        call = request.get("input")
+        if not isinstance(call, Mapping) or not call.get("agent_id"):
+            return None
+        directory = str(call.get("cwd"))
+        return None if self._resolve(directory) == self._resolve(cwd) else directory
+
+    def vet(self, principal: str, cwd: str, request: Mapping[str, Any], elsewhere: str | None = None) -> dict[str, Any]:
+        """The reply to the hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions. `elsewhere`
+        as in `judge`.
 
         Those know what the caller and answers "for this session" have allowed. A doubt is asked about all the same, and
         Claude Code then offers no allowance for the session.
@@ -352,9 +388,8 @@ class PolicyEnforcer:
         hook_input = request.get("input")
         call = hook_input if isinstance(hook_input, Mapping) else {}
         tool_input = call.get("tool_input")
-        verdict = self.judge(
-            principal, cwd, str(call.get("tool_name")), tool_input if isinstance(tool_input, Mapping) else {}
-        )
+        tool_input = tool_input if isinstance(tool_input, Mapping) else {}
+        verdict = self.judge(principal, cwd, str(call.get("tool_name")), tool_input, elsewhere)
         if verdict.decision is Decision.DENY:
             return _hook_reply("deny", _refusal(verdict))
         if verdict.decision is Decision.ASK and verdict.doubt:

@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import InvalidArgument, PermissionDenied, ProcessFailed
 from ..model.events import AuditEvent, AuditKind
 from ..model.options import LOCAL, LOCAL_CALLER, Caller, Image, Worktree, is_session_id
+from ..policy.rules import Decision
 from ..state.documents import Mark
 from ..state.shares import Access
 from ..store.catalogue import Entry
@@ -427,13 +428,18 @@ class SessionWork:
         caller: Caller = LOCAL_CALLER,
     ) -> ChangedFiles:
         """Takes the files that the session has changed back to what they were before a message; its conversation stays.
-        `agreed` is what that may change, None anything; PermissionDenied if it is something else."""
+        `agreed` is what that may change, None anything; PermissionDenied if it is something else, or a file that the
+        session may not write: which ones it has changed is written where it can be changed itself."""
         async with self._found(session_id, caller, "rewind") as session, session.asking_claude() as ask:
             if not session.deps.enforcer.may_change(session.cwd, caller.principal):
                 raise PermissionDenied(f"You may not change files in {session.cwd}.", field="action")
             checkpoint = _with_id(await self._listed(session), message_id)
             # As the files are now, not as they were when somebody agreed.
             changed = await _changed(ask, checkpoint)
+            for path in changed.files:
+                verdict = session.deps.enforcer.judge(session.owner, session.cwd, "Edit", {"file_path": path})
+                if verdict.decision is Decision.DENY:
+                    raise PermissionDenied(f"This would change {path}, which the session may not; nothing was changed.")
             if agreed is not None and changed != agreed:
                 raise PermissionDenied(f"This would change {changed}, which nobody has agreed to; nothing was changed.")
             _checked(await ask("rewind_files", user_message_id=checkpoint.message_id))

@@ -29,6 +29,8 @@ def sides() -> dict[str, int]:
         "files": len(directory) - len(renames),
         "environment": len(attacks_in("environment.json")),
         "shell lines": len(lines),
+        "projects": len(attacks_in("project_files.json")),
+        "notebooks": len(attacks_in("notebooks.json")),
         "hub": len(attacks_in("hub_files.json")),
         "fleet": len(attacks_in("documents.json")),
         "HTTP": len(attacks_in("http.json")),

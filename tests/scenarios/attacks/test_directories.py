@@ -9,11 +9,19 @@ import pytest
 
 from claude_code_mcp.model.options import Caller, SessionOptions
 from claude_code_mcp.model.question import Answer
+from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import StepObject, script, tool
 from tests.conftest import StartService
 from tests.scenarios.hub_and_sessions.conftest import rules
-from tests.sessions.support import end_of, question
+from tests.sessions.support import end_of, question, until
+
+
+async def question_after(session: Session, answered: str) -> str:
+    """The id of the question that a session asks after one that was answered."""
+    await until(session, lambda: any(each.id != answered for each in session.questions))
+    return session.questions[0].id
+
 
 KEPT = "CLAUDE_BASH_MAINTAIN_PROJECT_WORKING_DIR"
 
@@ -88,3 +96,43 @@ async def test_a_worktree_is_entered_only_where_somebody_agrees(
     service.respond(turn.session.id, asked, Answer(allow=False))
     assert (await end_of(turn)).result == "done"
     assert not (sandbox.project / ".claude" / "worktrees").exists()
+
+
+MOVING = {"description": "x", "prompt": "x", "isolation": "worktree"}
+DEFINITION = "---\nname: mover\ndescription: x\nisolation: worktree\n---\nx\n"
+
+
+@pytest.mark.parametrize(
+    "place", ["options", pytest.param("project", marks=pytest.mark.soak), pytest.param("user", marks=pytest.mark.soak)]
+)
+async def test_a_subagent_that_its_definition_moves_runs_nothing_unasked(
+    start_service: StartService, sandbox: Sandbox, place: str
+) -> None:
+    if place != "options":
+        agents = (sandbox.project if place == "project" else sandbox.home) / ".claude" / "agents"
+        agents.mkdir(parents=True)
+        (agents / "mover.md").write_text(DEFINITION)
+    (sandbox.project / "Makefile").write_text(f"check:\n\t@pwd >> {sandbox.root}/ran\n")
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
+        await asyncio.to_thread(subprocess.run, [*git, *words], cwd=sandbox.project, check=True)
+    service = await start_service(policy=rules('allow = ["Bash(make check)"]\n'))
+    commands = [tool("Bash", command="make check") for _ in range(3)]
+    task = {"description": "x", "prompt": script("go", *commands, "done"), "run_in_background": False}
+    begin = tool("Agent", subagent_type="mover", **task)
+    turn = await service.create(
+        script("go", commands[0], begin, "done"),
+        SessionOptions(cwd=str(sandbox.project), agents={"mover": MOVING} if place == "options" else None),
+        caller=Caller("local"),
+    )
+    asked = await question(turn.session)
+    assert turn.session.questions[0].tool_input == {"command": "make check"}
+    assert "worktrees" in (turn.session.questions[0].reason or "")
+    assert (sandbox.root / "ran").read_text().splitlines() == [str(sandbox.project)]
+    service.respond(turn.session.id, asked, Answer(allow=False))
+    again = await question_after(turn.session, asked)
+    service.respond(turn.session.id, again, Answer(allow=True))
+    assert (await end_of(turn)).result == "done"
+    ran = (sandbox.root / "ran").read_text().splitlines()
+    assert len(ran) == 3, "the third is in a directory that somebody has agreed to"
+    assert ".claude/worktrees/" in ran[-1]

