@@ -274,14 +274,19 @@ def test_the_token_of_the_settings_does_not_depend_on_the_file(tmp_path: Path, m
 class FileOnWatch:
     """A watched file, of which there is a newer version at any moment as long as it is not at rest."""
 
-    def __init__(self, *, at_rest: bool) -> None:
+    def __init__(self, *, at_rest: bool, while_empty: Callable[[], object] = lambda: None) -> None:
         self.is_noted = not at_rest
+        self._while_empty = while_empty
 
     def clear(self) -> None:
         """What was noted is noted again at once, if anything was."""
 
     async def watch_again(self) -> None:
         """It is watched."""
+
+    async def wait(self, longest: float) -> None:
+        """What happens while the file is empty."""
+        self._while_empty()
 
 
 @dataclass
@@ -292,8 +297,9 @@ class Reading:
     callers: Callers
     service: Service
 
-    async def look(self, *, at_rest: bool = True) -> None:
-        await self.callers._read_again(cast("WatchedFile", FileOnWatch(at_rest=at_rest)), self.service)
+    async def look(self, **watched: Any) -> None:
+        file = FileOnWatch(**{"at_rest": True, **watched})
+        await self.callers._read_again(cast("WatchedFile", file), self.service)
 
     def known(self) -> list[str]:
         return [name for name in ("ann", "bob") if self.callers.knows(name)]
@@ -320,6 +326,14 @@ async def test_what_is_there_between_two_writes_is_not_taken_for_the_list(readin
     await reading.look()
     assert reading.known() == ["ann"]
     assert await reading.callers.by_token(ANN) is not None
+
+
+async def test_a_writer_who_is_held_up_after_truncating_the_file_cuts_nobody_off(reading: Reading) -> None:
+    await reading.look(while_empty=lambda: reading.file.write_text(f"ann {ANN}\nbob {BOB}\n"))
+    assert reading.known() == ["ann", "bob"]
+    reading.file.write_text("")
+    await reading.look()
+    assert reading.known() == [], "it has stayed empty"
 
 
 async def test_a_list_that_changes_while_it_is_read_is_read_again(

@@ -215,6 +215,11 @@ def facts_of(file: "os.PathLike[str] | None") -> object:
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode, found.st_uid
 
 
+def is_empty(facts: object) -> bool:
+    """Whether these are the facts of a file that is there and has nothing in it."""
+    return isinstance(facts, tuple) and facts[2] == 0
+
+
 class Following:
     """One follower of one file."""
 
@@ -333,10 +338,10 @@ class WatchedFile:
         """Changes from now on count; to be called before the file is read."""
         self._changed.clear()
 
-    async def wait(self) -> None:
-        """Returns when a change is noted, or when it is time to look again without one."""
+    async def wait(self, longest: float = _LOOK_AGAIN) -> None:
+        """Returns when a change is noted, or when it is time to look again without one: after `longest` seconds."""
         try:
-            async with asyncio.timeout(_BLIND_SECONDS if self._blind else _LOOK_AGAIN):
+            async with asyncio.timeout(min(longest, _BLIND_SECONDS) if self._blind else longest):
                 await self._changed.wait()
         except TimeoutError:
             return

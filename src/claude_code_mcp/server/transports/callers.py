@@ -37,7 +37,7 @@ from ...model.events import AuditEvent, AuditKind
 from ...model.options import is_reserved
 from ...private_files import read_secret
 from ...state.known_people import Identity, ListedCallers, PersonGroups, PersonNames
-from ...store.watched_files import WatchedFile, facts_of
+from ...store.watched_files import WatchedFile, facts_of, is_empty
 from .access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
 from .people import Admit, Assign, People, Returning, check_proxy_settings, is_person
 from .running_calls import AccessUntil, FailureLimit, RunningCalls, caller_address
@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 SCOPE = "claude-code"
 _SETTLED = 0.05
 """Seconds without a change after which a file is taken for written."""
+_EMPTIED = 2.0
+"""Seconds that a file must be empty to be taken for emptied: who truncates it to write it anew may be held up."""
 _MOST_READS = 20
 _GRACE = 10.0
 """Seconds for which what runs goes on while the file cannot be used."""
@@ -166,7 +168,10 @@ class CallersWithTokens:
             if facts == self._facts:
                 break
             # An editor may truncate the file before it writes: what counts is what stays for a moment.
-            await asyncio.sleep(_SETTLED)
+            if is_empty(facts):
+                await watched.wait(_EMPTIED)
+            else:
+                await asyncio.sleep(_SETTLED)
             if not watched.is_noted and facts == await asyncio.to_thread(facts_of, self._file):
                 await self._load(facts, service)
                 break
