@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 
-from claude_code_mcp.policy.harmless import git_variables
+from claude_code_mcp.policy.harmless_commands import git_variables
 from claude_code_mcp.policy.rules import Decision, Rule, ToolCall, judge, parse_rule
 from claude_code_mcp.policy.shell import read_strictly
 

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from claude_code_mcp.policy.harmless import GIT, PROGRAMS, Program
+from claude_code_mcp.policy.harmless_commands import GIT, PROGRAMS, Program
 from claude_code_mcp.policy.shell import option_list
 
 from .shell_commands import changed, hidden_commands

@@ -34,7 +34,7 @@ ROWS: list[set[str]] = [
     {"service"},
     {"observers", "channel_relay"},
     {"hub_factory"},
-    {"hub_hosting"},
+    {"hub_provider"},
     {"client"},
     {"server", "tui"},
     {"web"},
@@ -121,7 +121,7 @@ PUBLIC: dict[str, set[str]] = {
 MAY_START_TASKS = {
     "sessions.background",
     "hub_factory",  # some for each hub: they follow the files of the hub, and end before the hub is left
-    "hub_hosting",  # one: it waits for the first servers, and ends with the service
+    "hub_provider",  # one: it waits for the first servers, and ends with the service
     "hub.server_pool",  # one: all owners of connections belong to it, and leaving the hub awaits it
     "processes.child",  # the two tasks of a child end with it, and `stop` awaits them
     "store.watched_files",  # one: it is kept, and ends when its last file is no longer followed

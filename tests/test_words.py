@@ -27,8 +27,8 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("policy/rules.py", "words"): "the words of a shell command",
     ("policy/shell.py", "Words"): "the words of a shell command",
     ("policy/rules.py", "Words"): "the words of a shell command",
-    ("policy/harmless.py", "words"): "the words of a shell command",
-    ("policy/harmless.py", "Words"): "the words of a shell command",
+    ("policy/harmless_commands.py", "words"): "the words of a shell command",
+    ("policy/harmless_commands.py", "Words"): "the words of a shell command",
 }
 """An identifier in a module, and why it is the right one there."""
 

@@ -19,7 +19,7 @@ from . import __version__
 from .config import Settings, load_settings, secrets_of, unknown_variables
 from .errors import ClaudeCodeError, InvalidArgument
 from .greeting.first_answers import GreetedInput
-from .hub_hosting import HubProvider
+from .hub_provider import HubProvider
 from .installation import extra_command
 from .model.events import AuditEvent, AuditKind
 from .model.options import LOCAL

@@ -50,9 +50,10 @@ from .sessions.mcp_bridge import McpServerHost
 from .sessions.messages import UserMessage, WhenBusy
 from .sessions.neighbours import Neighbours
 from .sessions.policy_enforcer import PolicyEnforcer
-from .sessions.registry import SessionListing, SessionRelocation, Sessions
+from .sessions.registry import SessionRelocation, Sessions
 from .sessions.session import Session
 from .sessions.session_access import CallerPolicy, SessionAccess
+from .sessions.session_listing import SessionListing
 from .sessions.slots import Slots
 from .sessions.stored_sessions import SessionWork, StoredSessions
 from .state.session_records import MessageKeys, owners_below

@@ -7,7 +7,7 @@ import pytest
 
 from claude_code_mcp.client.live_sessions import OpenQuestion
 from claude_code_mcp.client.styled_lines import NoAnswer, Style, changed_lines, question_lines
-from claude_code_mcp.commands.verbs import Asking, session_table
+from claude_code_mcp.commands.running_sessions import Asking, session_table
 from claude_code_mcp.model.question import FileChange, Question, kind_of
 from claude_code_mcp.model.text import age
 

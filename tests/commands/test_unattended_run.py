@@ -14,7 +14,7 @@ from tests.shared.support import SharedPlace
 from tests.support.ports import free_port
 
 from .conftest import is_posix
-from .test_verbs import Running, place, started
+from .test_running_sessions import Running, place, started
 
 __all__ = ["place"]  # a fixture for the tests here too
 

@@ -46,7 +46,7 @@ async def test_a_cancelled_session_is_over_at_once_and_for_good(
         assert session.state is State.CANCELLED
 
 
-@pytest.mark.soak  # tests/commands/test_verbs.py
+@pytest.mark.soak  # tests/commands/test_running_sessions.py
 async def test_a_session_at_rest_can_be_cancelled(service: Service, sandbox: Sandbox) -> None:
     session, outcome = await run(service, script("one", "first"), options(sandbox))
     await service.cancel(session.id)

@@ -55,7 +55,7 @@ async def test_the_user_has_the_same_sessions_on_stdio_and_over_http(shared: Sha
     assert len(shared.status()) == 1
 
 
-@pytest.mark.soak  # tests/commands/test_verbs.py
+@pytest.mark.soak  # tests/commands/test_running_sessions.py
 def test_commands_ask_the_server_that_runs(shared: SharedPlace, sandbox: Sandbox) -> None:
     hub = shared.runtime.parent / "mcp.json"
     entry = {"command": sys.executable, "args": ["-c", SERVER]}

@@ -40,7 +40,7 @@ from .conventions import (
     standard_input,
     tool_rule,
 )
-from .verbs import Asking, add_own, add_session, add_verb, at_server, error_text, print_question, target_of
+from .running_sessions import Asking, add_own, add_session, add_verb, at_server, error_text, print_question, target_of
 
 _SIGNALLED = 128
 """The exit code of a command that a signal ended is this and the signal's number."""

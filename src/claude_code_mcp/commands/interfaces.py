@@ -19,8 +19,8 @@ from ..errors import InvalidArgument
 from ..installation import extra_command
 from ..processes.environment import OWN_PREFIX
 from .conventions import Unavailable, add_json, print_json, print_outcome
+from .running_sessions import add_own, add_target, target_of
 from .serve import add_settings, running_place
-from .verbs import add_own, add_target, target_of
 
 
 def add_to(commands: Any) -> None:

@@ -41,7 +41,7 @@ from .conventions import (
     print_json,
     print_outcome,
 )
-from .verbs import add_target, at_server, target_of
+from .running_sessions import add_target, at_server, target_of
 
 _FIRST_LINES = 20
 _MOST_SESSIONS = 1_000_000

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from ..model.paths import HERE, PathRules
 from ..model.tool_names import prefix_of
-from .harmless import TOO_LONG, UNREADABLE, doubt_about
+from .harmless_commands import TOO_LONG, UNREADABLE, doubt_about
 from .shell import LONGEST_COMMAND, FileGlob, Words, read_loosely, read_strictly
 
 Resolve = Callable[[str], str]

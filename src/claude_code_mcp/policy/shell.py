@@ -20,8 +20,8 @@ its beginning is cut into fragments. So what a command costs to judge is bounded
 length.
 
 `read_loosely` lists everything in a text that might be run as a command, also behind programs that run others. It is
-for refusals only: a guess too many does no harm, and one too few is asked about, since `harmless.py` knows what runs
-nothing.
+for refusals only: a guess too many does no harm, and one too few is asked about, since `harmless_commands.py` knows
+what runs nothing.
 
 The options that a program may have are a list in a text such as `-abc -kt: -u? -N --all --sort=`: short options; those
 with a value, attached or in the next word; those with a value that can only be attached; a number; long options; long

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import ClaudeCodeError, InvalidArgument
 from ..model.question import FileChange
-from ..model.text import unified_diff
+from ..model.unified_diff import unified_diff
 from ..private_files import is_absence, open_at
 
 LARGEST = 512 << 10

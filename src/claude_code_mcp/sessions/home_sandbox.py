@@ -46,7 +46,7 @@ from ..claude.command_line import ConversationStart
 from ..claude.user_config import CONVERSATIONS, CREDENTIALS_FILE, USER_SETTINGS
 from ..errors import PermissionDenied, ProcessFailed
 from ..model.options import SessionOptions, Worktree
-from ..network.by_list import NetworkByList, command_before, interpreter_files
+from ..network.allowed_hosts import NetworkByList, command_before, interpreter_files
 from ..policy.policy import Policy, Profile
 from ..private_files import directory_at, entries_at, make_directory_at, private_directory
 from ..processes import bubblewrap, container

@@ -33,7 +33,7 @@ from ..model.events import AuditEvent
 from ..model.network import NetworkRules
 from ..model.options import LOCAL
 from ..model.paths import config_directory
-from ..network.by_list import NetworkByList
+from ..network.allowed_hosts import NetworkByList
 from ..policy.policy import Policy, Profile, Resources
 from ..private_files import private_directory, replace_file
 from ..processes import bubblewrap, container

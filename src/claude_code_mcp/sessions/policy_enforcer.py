@@ -25,7 +25,7 @@ from ..model.outcome import Usage
 from ..model.question import Answer, QuestionKind, kind_of
 from ..model.tool_names import plain_name
 from ..policy.admission import Admission, programs_named, within
-from ..policy.harmless import git_variables
+from ..policy.harmless_commands import git_variables
 from ..policy.policy import MODE_LADDER, GroupBudget, Policy
 from ..policy.rules import ASKED_BY_DIRECTORY, Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..model.text import clip_line, unified_diff
+from ..model.text import clip_line
+from ..model.unified_diff import unified_diff
 from ..private_files import entries_at, is_absence, unless_absent
 from .transcript_lines import (
     LONGEST_LINE,

@@ -5,7 +5,8 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from ..model.text import has_mark, one_line, unified_diff, visible
+from ..model.text import has_mark, one_line, visible
+from ..model.unified_diff import unified_diff
 from .conversation import Item
 from .transcript_reader import ConversationPage
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from claude_code_mcp.policy.harmless import GIT, PROGRAMS, Program, git_variables
+from claude_code_mcp.policy.harmless_commands import GIT, PROGRAMS, Program, git_variables
 from claude_code_mcp.policy.rules import Decision, ToolCall, Verdict, judge, parse_rule
 from claude_code_mcp.policy.shell import option_list
 

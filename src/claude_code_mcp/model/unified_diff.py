@@ -1,0 +1,230 @@
+"""The change from one text to another, line by line, as people and programs read it: a unified diff. Pure.
+
+The result is always true: applied to the first text it gives the second one. It is small as well where lines that occur
+once in both texts lead the way, and between them while the work is within a budget; beyond it a stretch is shown as all
+lines that go and all that come. The time is linear in the texts but for the sorting of those lines.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+_NO_BREAK = "\\ No newline at end of file"
+_BUDGET = 60_000
+"""Steps of the search for the shortest way, in all stretches of one comparison."""
+_WHOLE_LINES = 400
+"""A file of up to so many lines is shown whole around its changes; of a longer one, so many lines around each."""
+_CONTEXT = 8
+
+
+class _Stretch(NamedTuple):
+    """Lines of both texts that are the same, or lines of which those of the first go and those of the second come."""
+
+    same: bool
+    old: range
+    new: range
+
+
+def unified_diff(before: str, after: str) -> str:
+    """The change from one text to the other as hunks of a unified diff, without the names of files; empty if there is
+    none."""
+    if before == after:
+        return ""
+    old, new = _lines(before), _lines(after)
+    stretches = list(_joined(_compare(old, new)))
+    context = max(len(old), len(new)) if len(old) <= _WHOLE_LINES else _CONTEXT
+    return "\n".join(_hunk_lines(old, new, stretches, context))
+
+
+def _lines(text: str) -> list[str]:
+    """The lines with their breaks, so that a missing one at the end is a difference."""
+    lines = text.split("\n")
+    ended = [f"{line}\n" for line in lines[:-1]]
+    return [*ended, lines[-1]] if lines[-1] else ended
+
+
+# -- comparing --------------------------------------------------------------------------------------------------------
+
+
+def _compare(old: Sequence[str], new: Sequence[str]) -> Iterator[_Stretch]:
+    budget = [_BUDGET]
+    a = b = 0
+    for anchor_old, anchor_new in [*_anchors(old, new), (len(old), len(new))]:
+        yield from _between(old, new, range(a, anchor_old), range(b, anchor_new), budget)
+        if anchor_old < len(old):
+            yield _Stretch(True, range(anchor_old, anchor_old + 1), range(anchor_new, anchor_new + 1))
+        a, b = anchor_old + 1, anchor_new + 1
+
+
+def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
+    """The longest series of lines that occur once in each text, in the same order in both (patience)."""
+    once_old, once_new = _unique(old), _unique(new)
+    pairs = [(at, once_new[line]) for line, at in once_old.items() if line in once_new]
+    ends: list[int] = []  # by length, the smallest place in the second text at which such a series ends
+    last: list[int] = []  # the pair it ends with
+    previous: list[int] = []
+    for number, (_, place) in enumerate(pairs):
+        length = bisect_left(ends, place)
+        previous.append(last[length - 1] if length else -1)
+        if length == len(ends):
+            ends.append(place)
+            last.append(number)
+        else:
+            ends[length], last[length] = place, number
+    series: list[tuple[int, int]] = []
+    number = last[-1] if last else -1
+    while number >= 0:
+        series.append(pairs[number])
+        number = previous[number]
+    return series[::-1]
+
+
+def _unique(lines: Sequence[str]) -> dict[str, int]:
+    """Where the lines are that occur once, in their order."""
+    places: dict[str, int] = {}
+    repeated: set[str] = set()
+    for at, line in enumerate(lines):
+        if line in places:
+            repeated.add(line)
+        places[line] = at
+    return {line: at for line, at in places.items() if line not in repeated}
+
+
+def _between(
+    old: Sequence[str], new: Sequence[str], left: range, right: range, budget: list[int]
+) -> Iterator[_Stretch]:
+    """The stretches of two parts that have no anchor: the same at both ends, and between them the shortest way."""
+    start = 0
+    while start < min(len(left), len(right)) and old[left[start]] == new[right[start]]:
+        start += 1
+    end = 0
+    while end < min(len(left), len(right)) - start and old[left[-1 - end]] == new[right[-1 - end]]:
+        end += 1
+    yield _Stretch(True, left[:start], right[:start])
+    a, b = left.start + start, right.start + start
+    for step in _steps(old[a : left.stop - end], new[b : right.stop - end], budget):
+        took, came = step <= 0, step >= 0
+        yield _Stretch(step == 0, range(a, a + took), range(b, b + came))
+        a, b = a + took, b + came
+    yield _Stretch(True, range(a, left.stop), range(b, right.stop))
+
+
+def _steps(old: Sequence[str], new: Sequence[str], budget: list[int]) -> list[int]:
+    """The shortest way from one list to another (Myers): -1 a line goes, 1 one comes, 0 one stays. All go and all come
+    where that would cost more than is left of the budget."""
+    everything = [-1] * len(old) + [1] * len(new)
+    if not old or not new:
+        return everything
+    furthest = {1: 0}
+    trace: list[dict[int, int]] = []
+    for distance in range(len(old) + len(new) + 1):
+        budget[0] -= 2 * distance + 1  # of the copy below and of the diagonals
+        if budget[0] < 0:
+            return everything
+        trace.append(dict(furthest))
+        for diagonal in range(-distance, distance + 1, 2):
+            x = _reached(furthest, diagonal, distance)
+            while x < len(old) and x - diagonal < len(new) and old[x] == new[x - diagonal]:
+                x, budget[0] = x + 1, budget[0] - 1
+            furthest[diagonal] = x
+            if x >= len(old) and x - diagonal >= len(new):
+                return _way_back(trace, len(old), len(new))
+    return everything
+
+
+def _reached(furthest: dict[int, int], diagonal: int, distance: int) -> int:
+    if _from_above(furthest, diagonal, distance):
+        return furthest.get(diagonal + 1, 0)
+    return furthest.get(diagonal - 1, 0) + 1
+
+
+def _from_above(furthest: dict[int, int], diagonal: int, distance: int) -> bool:
+    if diagonal in (-distance, distance):
+        return diagonal == -distance
+    return furthest.get(diagonal - 1, -1) < furthest.get(diagonal + 1, -1)
+
+
+def _way_back(trace: Sequence[dict[int, int]], x: int, y: int) -> list[int]:
+    steps: list[int] = []
+    for distance in range(len(trace) - 1, -1, -1):
+        furthest, diagonal = trace[distance], x - y
+        above = _from_above(furthest, diagonal, distance)
+        before = diagonal + 1 if above else diagonal - 1
+        from_x = furthest.get(before, 0) if distance else 0
+        from_y = from_x - before if distance else 0
+        landed = from_x if above or not distance else from_x + 1
+        steps += [0] * (x - landed)
+        if distance:
+            steps.append(1 if above else -1)
+        x, y = from_x, from_y
+    return steps[::-1]
+
+
+def _joined(stretches: Iterator[_Stretch]) -> Iterator[_Stretch]:
+    """With stretches of a kind that follow one another as one."""
+    held: _Stretch | None = None
+    for stretch in stretches:
+        if not stretch.old and not stretch.new:
+            continue
+        if held is not None and held.same == stretch.same:
+            old, new = range(held.old.start, stretch.old.stop), range(held.new.start, stretch.new.stop)
+            held = _Stretch(held.same, old, new)
+            continue
+        if held is not None:
+            yield held
+        held = stretch
+    if held is not None:
+        yield held
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _hunk_lines(old: Sequence[str], new: Sequence[str], stretches: Sequence[_Stretch], context: int) -> Iterator[str]:
+    for hunk in _hunks(stretches, context):
+        first, last = hunk[0], hunk[-1]
+        yield f"@@ -{_place(first.old, last.old)} +{_place(first.new, last.new)} @@"
+        for stretch in hunk:
+            if stretch.same:
+                yield from _marked(" ", old, stretch.old)
+            else:
+                yield from _marked("-", old, stretch.old)
+                yield from _marked("+", new, stretch.new)
+
+
+def _hunks(stretches: Sequence[_Stretch], context: int) -> Iterator[list[_Stretch]]:
+    """Changes with the lines around them; those that are near each other together."""
+    hunk: list[_Stretch] = []
+    for number, stretch in enumerate(stretches):
+        if not stretch.same:
+            hunk.append(stretch)
+            continue
+        size, first, last = len(stretch.old), number == 0, number == len(stretches) - 1
+        if first:
+            hunk.append(_part(stretch, max(0, size - context), size))
+        elif last:
+            hunk.append(_part(stretch, 0, min(size, context)))
+        elif size <= 2 * context:
+            hunk.append(stretch)
+        else:
+            yield [*hunk, _part(stretch, 0, context)]
+            hunk = [_part(stretch, size - context, size)]
+    yield hunk
+
+
+def _part(stretch: _Stretch, start: int, end: int) -> _Stretch:
+    return _Stretch(stretch.same, stretch.old[start:end], stretch.new[start:end])
+
+
+def _place(first: range, last: range) -> str:
+    """Where a hunk is in a text, as a unified diff says it: of no lines, the one before."""
+    count = last.stop - first.start
+    return f"{first.start + 1 if count else first.start},{count}"
+
+
+def _marked(sign: str, lines: Sequence[str], places: range) -> Iterator[str]:
+    for place in places:
+        line = lines[place]
+        yield sign + line.removesuffix("\n")
+        if not line.endswith("\n"):
+            yield _NO_BREAK
