@@ -155,6 +155,7 @@ async def serving_gateway(
         gateway = Gateway(connection, fleet, choose_machine, settings, queue.place)
         gateway.service.start_task(gateway.follow_machines())
         gateway.service.start_task(fleet.note_absences())
+        gateway.service.start_task(ownership.follow(connection))
         shared = at.opened()
 
         consoles = GatewayConsoles(gateway, connection.client, fleet)

@@ -58,6 +58,7 @@ class NamedFleet:
         self._machines = [NamedMachine(id_) for id_ in machine_ids]
         self._gone: list[NamedMachine] = []
         self._changed = asyncio.Event()
+        self.absent_sessions: list[Holding] = []
 
     def machines(self) -> Sequence[MachineIdentity]:
         return self._machines
@@ -79,6 +80,9 @@ class NamedFleet:
             value = json.loads((await self._sessions.get(session_id)).value or b"{}")
             return "" if value.get("arriving") else str(value["machine"])
         return None
+
+    async def absent(self, principal: str) -> Sequence[Holding]:
+        return self.absent_sessions
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
         """The machine writes down itself that it has the session."""

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import uuid
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,11 +18,15 @@ from claude_code_mcp.config import load_settings
 from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import FleetConnection, connect
 from claude_code_mcp.fleet.engine import Running
+from claude_code_mcp.fleet.leases import Holding
 from claude_code_mcp.fleet.machine_server import serve_machine
 from claude_code_mcp.fleet.page_link import answer_page
+from claude_code_mcp.fleet.records import SessionDocument
 from claude_code_mcp.fleet_app import GatewayConsoles
+from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.server.transports.http import Address, HttpServer, plain_app
+from claude_code_mcp.state.session_records import SessionRecord
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from claude_code_mcp.web.guard import Accounts
@@ -129,7 +134,9 @@ async def test_the_page_shows_the_sessions_of_all_machines_and_works_with_them_w
     assert (await in_thread(lambda: bob.get(f"/api/sessions/{second}"))).status == 404
 
 
-async def test_a_machine_that_is_gone_is_shown_and_its_sessions_are_said_to_be_there(console: FleetConsole) -> None:
+async def test_a_machine_that_is_gone_is_shown_and_so_are_its_sessions(
+    console: FleetConsole, fleet: FleetConnection
+) -> None:
     alice = await in_thread(lambda: console.browser("alice"))
     session_id = await console.begin(alice, "b", script("at b", "done"))
     here, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -148,8 +155,27 @@ async def test_a_machine_that_is_gone_is_shown_and_its_sessions_are_said_to_be_t
     assert (refused.status, refused.code, refused.json["machine"]) == (503, "MACHINE_GONE", "b")
     unsent = await in_thread(lambda: alice.post(f"/api/sessions/{session_id}/messages", {"message": "go on"}))
     assert unsent.code == "MACHINE_GONE", "the other machine takes nothing over"
+    # What the fleet knows of it; of one whose copy cannot be read, that there is one.
+    record = SessionRecord(
+        session_id=session_id, owner="alice", created_at=1, used_at=9, cwd="/there", options=SessionOptions(),
+        first_prompt="begin with sk-ant-api03-" + "x" * 80,
+    )  # fmt: skip
+    unreadable = str(uuid.uuid4())
+    bucket = await fleet.jetstream.key_value(names.RECORDS)
+    await bucket.put(session_id, zlib.compress(SessionDocument(epoch=1, record=record).model_dump_json().encode()))
+    await bucket.put(unreadable, b"damaged")
+    console.machines.fleet.absent_sessions = [
+        Holding(each, "b", 1, "alice", at) for at, each in enumerate((session_id, unreadable, str(uuid.uuid4())))
+    ]
     listed = (await in_thread(lambda: alice.get("/api/sessions"))).json
-    assert listed["sessions"] == []
+    known, damaged = listed["sessions"]
+    assert (known["sessionId"], known["machineId"], known["machineGone"]) == (session_id, "b", True)
+    assert (known["title"][:10], known["directory"], known["status"]) == ("begin with", "/there", "completed")
+    assert "x" * 20 not in known["title"], "a secret"
+    assert (damaged["sessionId"], damaged["machineId"], damaged["status"]) == (unreadable, "b", None)
+    assert (await in_thread(lambda: alice.get("/api/sessions?text=there"))).json["sessions"] == [known]
+    for nothing in ("machine=a", "archived=1", "project=/elsewhere"):
+        assert (await in_thread(lambda nothing=nothing: alice.get(f"/api/sessions?{nothing}"))).json["sessions"] == []
     assert listed["unanswered"] == [{"machine": "b.example.org", "reason": "Machine b.example.org is not there."}]
 
     def machines() -> Any:

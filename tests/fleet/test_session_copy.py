@@ -12,10 +12,11 @@ import pytest
 
 from claude_code_mcp.claude.executable import bundled_executable
 from claude_code_mcp.claude.protocol import Other
+from claude_code_mcp.errors import SessionNotFound
 from claude_code_mcp.fleet import session_copy
 from claude_code_mcp.fleet.connection import FleetConnection
 from claude_code_mcp.fleet.engine import Running
-from claude_code_mcp.fleet.transcripts import TranscriptStore
+from claude_code_mcp.fleet.transcripts import FleetUnavailable, TranscriptStore
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.dependencies import is_subagent, mirrored_entries
@@ -69,6 +70,28 @@ async def test_what_the_cli_writes_is_in_the_fleet_when_its_turn_has_ended(
         assert [entry for entry in entries if entry["type"] != "agent_metadata"] == lines(beside)
         document = await one.records.read(session.id)
         assert document.record.usage.cost_usd == session.usage.cost_usd > 0
+
+
+async def test_a_session_that_was_deleted_is_not_in_the_fleet_any_more(
+    engine: Running, fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    async with machine("one", fleet, Ledger(), tmp_path, model.url) as one:
+        session, _ = await run(one.service, script("go", "done"), options(one.sandbox))
+        assert await stored(one, session.id)
+        session.park()
+        await session.closed()
+        os.kill(engine.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(FleetUnavailable):
+                await one.service.stored.delete(session.id)
+        finally:
+            os.kill(engine.pid, signal.SIGCONT)
+        assert one.local_transcript(session.id).exists(), "nothing was deleted"
+        await one.service.stored.delete(session.id)
+        with pytest.raises(SessionNotFound):
+            await one.records.read(session.id)
+        assert await one.transcripts.load(session.id) is None
+        assert not [*(one.sandbox.home / ".claude" / "projects").rglob(f"{session.id}.jsonl")]
 
 
 @pytest.mark.soak  # tests/scenarios/security/test_process_list.py

@@ -210,6 +210,7 @@ async def through_the_gateway(
         }
         before = await call(client, "claude_get_status", sessionId=first["sessionId"])
         await die_in_the_middle(client, first["sessionId"], runner, model, laptop.root)
+        await listed_as_gone(client, server, first["sessionId"])
         found = script(
             "go on", tool("Bash", command="git status --short && cat made.txt && echo $WORD"), "at ${tool_result}"
         )
@@ -223,6 +224,32 @@ async def through_the_gateway(
     assert answer["result"].endswith("new\nheron-in-the-reeds")
     assert "remember the word heron" in str(model.requests[-1].body)
     assert answer["costUsd"] > before["costUsd"] > 0
+
+
+async def listed_as_gone(client: Client, server: Place, session_id: str) -> None:
+    """A session stays in every list when its machine is gone, with what the fleet's copy knows of it."""
+
+    async def row(**wanted: Any) -> dict[str, Any]:
+        listed = await call(client, "claude_list_sessions", **wanted)
+        return next((row for row in listed["sessions"] if row["sessionId"] == session_id), {})
+
+    for _ in range(100):
+        found = await row()
+        if found.get("machineGone"):
+            break
+        await asyncio.sleep(0.5)
+    assert (found["machine"], found["lastStatus"], found["isActive"]) == ("laptop", "interrupted", False)
+    assert "remember the word heron" in found["displayText"]
+    assert found["projectDirectory"].endswith("/source")
+    assert found["costUsd"] > 0
+    assert await row(active=True) == await row(text="HERON") == found
+    assert await row(text="nothing of the kind") == await row(archived=True) == {}
+    (content,) = (await client.read_resource("claude-sessions:///")).contents
+    assert found in json.loads(getattr(content, "text", ""))["sessions"]
+    assert f"{session_id[:8]}  interrupted  laptop (gone)" in await asyncio.to_thread(server.run, "ps")
+    refused = await client.call_tool("claude_get_status", {"sessionId": session_id})
+    assert refused.is_error
+    assert "is on machine laptop, which is not there now. Its next message goes on with it" in str(refused.content)
 
 
 async def costs_count_once(server: Place) -> None:

@@ -125,12 +125,18 @@ export class ListView {
   /** Those at rest by machine, with every machine that is gone, whether or not anything of it is known. */
   private drawFleet(rows: readonly SessionRow[], sought: string): void {
     const chosen = this.filter.value;
+    const machines = new Map(this.live.machines.map((machine) => [machine.id, machine]));
+    // A machine that is gone may be known by its sessions alone.
+    for (const { machineId, machine } of rows) {
+      const id = machineId ?? "";
+      if (!machines.has(id)) machines.set(id, { id, name: machine ?? id, there: false });
+    }
     for (const section of this.byMachine.values()) section.element.hidden = true;
-    for (const machine of this.live.machines) {
+    for (const machine of machines.values()) {
       if (chosen && machine.id !== chosen) continue;
       let section = this.byMachine.get(machine.id);
       if (section === undefined) this.byMachine.set(machine.id, (section = new Section(machine.name)));
-      section.draw(rows.filter((row) => row.machineId === machine.id), this.current, sought, this.next === null ? 0 : 1, true);
+      section.draw(rows.filter((row) => (row.machineId ?? "") === machine.id), this.current, sought, this.next === null ? 0 : 1, true);
       section.setGone(machine);
       this.fleet.append(section.element);
     }
@@ -261,7 +267,7 @@ function rowElement(row: SessionRow, current: string | null, sought: string, old
     row.mention && h("span", { class: "mention" }, row.mention),
     h("span", { class: "row-foot" },
       status && h("span", { class: "badge" }, status),
-      h("span", { class: "place" }, row.sharedBy && `${row.sharedBy}: `, row.machine && `${row.machine}: `, place(row.directory)),
+      h("span", { class: "place" }, row.sharedBy && `${row.sharedBy}: `, row.machine && `${row.machine}${row.machineGone ? " (gone)" : ""}: `, place(row.directory)),
       h("span", { class: "cost" }, dollars(row.costUsd))));
   return element;
 }

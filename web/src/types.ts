@@ -28,6 +28,8 @@ export interface SessionRow {
   /** Where it is, in a fleet. */
   machine?: string | null;
   machineId?: string | null;
+  /** Whether that machine is gone: then this is what the fleet's copy knows. */
+  machineGone?: boolean;
   mention?: string | null;
   queued?: string | null;
   retrying?: string | null;

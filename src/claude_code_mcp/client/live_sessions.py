@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from ..errors import InvalidArgument, SessionNotFound
 from ..model.question import FileChange, Question, kind_of
-from ..model.text import visible
+from ..model.text import clip_line, visible
 from .connections import CallFailed, McpClient, NotRunning
 
 Report = dict[str, Any]
@@ -60,8 +60,15 @@ class ResourceReader:
 _WAIT = 50.0
 """Seconds that one call may wait; the loop around it has no end."""
 _MOST = 500
+_LONGEST_MACHINE = 60
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BUSY = frozenset({"running", "waiting_for_input"})
+
+
+def machine_name(session: Mapping[str, Any]) -> str:
+    """Where a listed session is, in a fleet, and whether that machine is gone; empty without a fleet."""
+    name = visible(clip_line(session.get("machine") or "", _LONGEST_MACHINE))
+    return f"{name} (gone)" if name and session.get("machineGone") else name
 
 
 def is_busy(report: Mapping[str, Any]) -> bool:

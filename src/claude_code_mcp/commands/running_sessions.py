@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TextIO
 
 from ..client.connections import CallFailed, McpClient, NotRunning, Target
-from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report
+from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, machine_name
 from ..client.styled_lines import ACCEPT_EDITS, NoAnswer, Style, decide, question_lines
 from ..errors import InvalidArgument
 from ..model.options import BYPASS
@@ -126,7 +126,7 @@ def session_table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     listed = [*rows]
     lines = [("ID", "STATE", "AGE", "COST", "PROJECT", "QUESTION", "TITLE"), *map(_row, listed)]
     if any(session.get("machine") for session in listed):
-        machines = ("MACHINE", *(visible(clip_line(session.get("machine") or "-", _LONGEST)) for session in listed))
+        machines = ("MACHINE", *(machine_name(session) or "-" for session in listed))
         lines = [(*line[:2], machine, *line[2:]) for line, machine in zip(lines, machines, strict=True)]
     return table(lines)
 
@@ -274,11 +274,12 @@ def _ps(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 
 
 def _listed(sessions: LiveSessions, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Those that are live. One whose machine went away in the middle of a turn counts: somebody waits for it."""
     busy = ("running", "waiting_for_input")
     return [
         session
         for session in sessions.live()
-        if arguments.all or session["isActive"] or session.get("activeStatus") in busy
+        if arguments.all or session["isActive"] or session.get("activeStatus") in busy or session.get("machineGone")
     ]
 
 

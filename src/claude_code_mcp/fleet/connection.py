@@ -11,11 +11,13 @@ from urllib.parse import urlsplit
 
 import anyio
 import nats.errors
+from anyio.abc import TaskStatus
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, KeyValueConfig, ObjectStoreConfig, StorageType, StreamConfig
 from nats.js.errors import BadRequestError
+from nats.js.kv import KeyValue
 
 from ..errors import InvalidArgument, UpstreamUnavailable
 from ..state.session_records import KEY_SECONDS
@@ -199,6 +201,49 @@ async def connect(url: str, **credentials: Any) -> FleetConnection:
 def _without_user(url: str) -> str:
     """The address without a password that may stand in it."""
     return ",".join(re.sub(r"//[^/@]*@", "//", address) for address in url.split(","))
+
+
+async def follow_bucket(
+    connection: FleetConnection,
+    bucket: str,
+    take: Callable[[KeyValue.Entry], None],
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Calls `take` with every entry of a bucket, and with each change (deletions too), until it is cancelled. It has
+    started when all entries are known. After an interruption all are read again."""
+    reconnected, known = anyio.Event(), False
+
+    def note_reconnection() -> None:
+        # What follows a bucket at the server is gone with a server that was restarted.
+        nonlocal reconnected
+        reconnected.set()
+        reconnected = anyio.Event()
+
+    async def read(watcher: KeyValue.KeyWatcher) -> None:
+        nonlocal known
+        async for entry in watcher:
+            if entry is not None:
+                take(entry)
+            elif not known:
+                known = True
+                task_status.started()
+
+    connection.when_reconnected.append(note_reconnection)
+    try:
+        while True:
+            interrupted = reconnected  # before the bucket is asked for: an interruption during that is not missed
+            try:
+                watcher = await (await connection.jetstream.key_value(bucket)).watchall()
+            except (nats.errors.Error, OSError, TimeoutError) as problem:
+                log.warning("the bucket %s cannot be followed now: %s", bucket, problem)
+                await anyio.sleep(_RETRY_SECONDS)
+                continue
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read, watcher)
+                await interrupted.wait()
+                tasks.cancel_scope.cancel()
+    finally:
+        connection.when_reconnected.remove(note_reconnection)
 
 
 async def create_stores(connection: FleetConnection, replicas: int = 1) -> None:

@@ -8,9 +8,10 @@ another one with its next message, before that is sent there.
 import asyncio
 import hashlib
 import itertools
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
 from ..errors import PermissionDenied, SessionBusy, SessionNotFound, UpstreamUnavailable
 from ..model.outcome import OutcomeCode
+from ..redaction import Redactor
 from ..server import sdk
 from ..server.sdk import Context
 from ..server.server import without_person
@@ -30,8 +32,12 @@ from .gateway_client import MOST_FOLLOWED, GatewayClient, Listening
 from .leases import HeldElsewhere
 from .machine_link import MachineLink, MachineUnavailable, Notification
 from .machine_server import Taken, refusal_in, taken_in, taking_request
+from .machines import FleetMember
 from .merged_results import Silent
+from .records import AbsentRecords, AbsentSession
 from .routing import FleetView, Goal, MachineIdentity, PlacementRequest, RequestRoute, find_machine, route, with_machine
+
+log = logging.getLogger(__name__)
 
 Choose = Callable[[Sequence[Any], PlacementRequest], MachineIdentity]
 ReportPosition = Callable[[int, int], Awaitable[None]]
@@ -44,6 +50,9 @@ GiveAway = Callable[[MachineIdentity], Awaitable[str]]
 """Has a machine give a session away; the id under which it goes on. Raises if it does not."""
 _CAPABILITIES = types.CLIENT_CAPABILITIES_META_KEY
 _ENVELOPE = frozenset({types.PROTOCOL_VERSION_META_KEY, types.CLIENT_INFO_META_KEY, _CAPABILITIES})
+GOES_ON = "Its next message goes on with it at another machine, with its history and its files as they were last saved."
+_MOST_ABSENT = 2000
+"""Sessions of one principal on machines that are gone, of which the copies are read for a list."""
 _TAKING_SECONDS = 55.0
 """In which a machine takes a session over, with its tree; NATS lets it answer for a minute."""
 
@@ -59,6 +68,8 @@ class Dispatch:
         self._fleet = fleet
         self._choose = choose
         self._place = place
+        self._absent_records = AbsentRecords(connection)
+        self._redactor = Redactor()
         self._moving: dict[str, MachineIdentity] = {}
         """Session → the machine that it is being moved to."""
         self.leaving = False
@@ -82,6 +93,8 @@ class Dispatch:
         try:
             machine = await self._machine(client, context, target)
         except MachineUnavailable as gone:
+            if target.goal is Goal.SESSION and not target.continues:
+                raise MachineUnavailable(f"{gone.message} {GOES_ON}", **gone.data) from None
             if not target.continues:
                 raise
             machine, taken = await self.taken_over(client.principal, target.key, gone.message)
@@ -147,7 +160,8 @@ class Dispatch:
         holder = await self._fleet.holder(session_id)
         if holder is None:
             return await on_disk(machines)
-        is_gone = f"Session {session_id} is on machine {holder}, which is not there now."
+        name = next((machine.name for machine in self._fleet.gone() if machine.id == holder), holder)
+        is_gone = f"Session {session_id} is on machine {name}, which is not there now."
         return self._present(holder, is_gone if holder else f"No machine holds session {session_id} just now.")
 
     async def taken_over(self, principal: str, session_id: str, gone: str) -> tuple[MachineIdentity, Taken]:
@@ -347,11 +361,19 @@ class Dispatch:
             raise MachineUnavailable("No machine answers. " + " ".join(each.reason for each in silent))
         silent += [Silent(machine, f"Machine {machine.name} is not there.") for machine in self._fleet.gone()]
         if method == "tools/call":
-            arguments = params.get("arguments") or {}
-            await self.leave_to_holders([(machine, answer.get("structuredContent")) for machine, answer in answers])
-            return merged_results.merged_tool(str(params.get("name")), arguments, answers, silent)
+            name, arguments = str(params.get("name")), params.get("arguments") or {}
+            absent: list[tuple[MachineIdentity, dict[str, Any]]] = []
+            page = merged_results.page_of(arguments) if name == "claude_list_sessions" else None
+            if page is not None:
+                absent = merged_results.absent_answers(await self.absent(client.principal, arguments), 0, sum(page))
+            structured = [(machine, answer.get("structuredContent")) for machine, answer in answers]
+            await self.leave_to_holders([*structured, *absent])
+            return merged_results.merged_tool(name, arguments, answers, silent, absent)
         if method == "resources/read":
             contents = [(machine, merged_results.json_of(answer)) for machine, answer in answers]
+            if (wanted := merged_results.list_query(str(params.get("uri")))) is not None:
+                found = await self.absent(client.principal, wanted)
+                contents += merged_results.absent_answers(found, wanted["offset"], merged_results.USUAL_ROWS)
             await self.leave_to_holders(contents)
             return merged_results.merged_contents(str(params.get("uri")), answers[0][1], contents, silent)
         if method == "resources/list":
@@ -360,8 +382,30 @@ class Dispatch:
             return merged_results.merged_completions(answers)
         return answers[0][1]
 
+    async def absent(self, principal: str, wanted: Mapping[str, Any]) -> list[tuple[MachineIdentity, AbsentSession]]:
+        """The sessions of a principal that no machine which is there holds, each with the machine that has it, for a
+        list with these filters. Marks of a person (archived, a title, a tag) are on that machine's disk alone."""
+        if wanted.get("archived"):
+            return []
+        machines = [*self._fleet.machines(), *self._fleet.gone()]
+        names_of = {machine.id: machine for machine in machines}
+        holdings = await self._fleet.absent(principal)
+        if len(holdings) > _MOST_ABSENT:
+            log.warning("%s has %d sessions on machines that are gone; not all are listed", principal, len(holdings))
+        alive = [machine.id for machine in self._fleet.machines()]
+        found = await self._absent_records.read(holdings[:_MOST_ABSENT], alive)
+        listed = [each for each in found if _is_wanted(each, wanted)]
+        return [
+            (
+                names_of.get(each.machine) or FleetMember(each.machine, each.machine or "none"),
+                # The machine that would have taken known secrets out is gone: at least what is shaped like one.
+                replace(each, title=self._redactor.text(each.title)),
+            )
+            for each in listed
+        ]
+
     async def leave_to_holders(self, answers: Sequence[tuple[MachineIdentity, Any]]) -> None:
-        """A session that several machines list is listed by its holder alone, if that has answered."""
+        """A session that several machines list is listed by its holder alone, if that is among them."""
         there = {machine.id for machine, _ in answers}
         for session_id in merged_results.repeated_sessions(answers):
             holder = await self._fleet.holder(session_id)
@@ -392,6 +436,15 @@ class Dispatch:
         both = zip(machines, replies, strict=True)
         answers = [(machine, reply) for machine, reply in both if isinstance(reply, dict)]
         return answers, [reply for reply in replies if isinstance(reply, Silent)]
+
+
+def _is_wanted(session: AbsentSession, wanted: Mapping[str, Any]) -> bool:
+    text, project = wanted.get("text"), wanted.get("projectDirectory")
+    if text and str(text).casefold() not in f"{session.session_id} {session.directory} {session.title}".casefold():
+        return False
+    if project and session.directory.rstrip("/\\") != str(project).rstrip("/\\"):
+        return False
+    return session.was_active or not wanted.get("active")
 
 
 @dataclass(frozen=True, slots=True)

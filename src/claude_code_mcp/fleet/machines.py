@@ -14,14 +14,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 import anyio
-import nats.errors
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
 from ..errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
 from ..processes import limits
 from . import names
-from .connection import MACHINE_SECONDS, FleetConnection
+from .connection import MACHINE_SECONDS, FleetConnection, follow_bucket
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +28,6 @@ _MOST_REPOSITORIES = 500
 _LONGEST_TEXT = 200
 GRACE_SECONDS = 0.5
 """How long after the end of a lease at NATS a machine counts as gone, at the latest."""
-_RETRY_SECONDS = 0.5
 _ATTEMPTS = 8
 
 
@@ -200,7 +198,6 @@ class Membership:
         self._members: dict[str, FleetMember] = {}
         self._removed: set[str] = set()
         """Those that the operator has removed: their leases end by themselves, a moment later."""
-        self._reconnected = anyio.Event()
         self._earliest = anyio.Event()
 
     def machines(self) -> list[Machine]:
@@ -239,50 +236,13 @@ class Membership:
     @asynccontextmanager
     async def followed(self) -> AsyncIterator[Self]:
         """Follows the machines until the end of the block, which begins when all that are there are known."""
-        self._connection.when_reconnected.append(self._after_interruption)
         async with anyio.create_task_group() as tasks:
             try:
-                await tasks.start(self._follow, names.MEMBERS, self._member_changed)
-                await tasks.start(self._follow, names.MACHINES, self._machine_changed)
+                await tasks.start(follow_bucket, self._connection, names.MEMBERS, self._member_changed)
+                await tasks.start(follow_bucket, self._connection, names.MACHINES, self._machine_changed)
                 tasks.start_soon(self._expire)
                 yield self
             finally:
-                self._connection.when_reconnected.remove(self._after_interruption)
-                tasks.cancel_scope.cancel()
-
-    def _after_interruption(self) -> None:
-        # What follows a bucket at the server is gone with a server that was restarted.
-        self._reconnected.set()
-        self._reconnected = anyio.Event()
-
-    async def _follow(
-        self,
-        bucket: str,
-        take: Callable[[KeyValue.Entry], None],
-        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
-        known = False
-        while True:
-            interrupted = self._reconnected
-            try:
-                watcher = await (await self._connection.jetstream.key_value(bucket)).watchall()
-            except (nats.errors.Error, OSError, TimeoutError) as problem:
-                log.warning("the bucket %s cannot be followed now: %s", bucket, problem)
-                await anyio.sleep(_RETRY_SECONDS)
-                continue
-            async with anyio.create_task_group() as tasks:
-
-                async def read(watcher: KeyValue.KeyWatcher = watcher) -> None:
-                    nonlocal known
-                    async for entry in watcher:
-                        if entry is not None:
-                            take(entry)
-                        elif not known:
-                            known = True
-                            task_status.started()
-
-                tasks.start_soon(read)
-                await interrupted.wait()
                 tasks.cancel_scope.cancel()
 
     def _machine_changed(self, entry: KeyValue.Entry) -> None:

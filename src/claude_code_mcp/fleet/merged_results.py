@@ -9,16 +9,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
+from ..model.outcome import SESSION_TOOL_STATUS
+from ..model.text import iso
+from .records import AbsentSession
 from .routing import MachineIdentity
 
 JsonObject = Mapping[str, Any]
+Absent = Sequence[tuple[MachineIdentity, AbsentSession]]
+"""Sessions of machines that are gone, each with its machine."""
 Answers = Sequence[tuple[MachineIdentity, dict[str, Any]]]
 Structured = Sequence[tuple[MachineIdentity, Any]]
 """What machines have answered as data; anything at all, since a machine may have answered it."""
 MOST_OF_ONE: Final = 500
 """Rows that a machine lists at once."""
-_USUAL_ROWS = 50
+USUAL_ROWS = 50
 _MOST_COMPLETIONS = 100
 _UNANSWERED = "unanswered"
 
@@ -43,9 +49,11 @@ def repeated_sessions(answers: Structured) -> set[str]:
 
 
 def leave_to(holder: str, session_id: str, answers: Structured) -> None:
-    """Takes the rows of a session out of the answers of all machines but its holder."""
+    """Takes the rows of a session out of the answers of all machines but its holder; of one that no machine holds,
+    those of the fleet's copy, which knows less than a disk."""
     for machine, answer in answers:
-        if machine.id != holder and (rows := _session_rows(answer)):
+        is_other = machine.id != holder if holder else not machine.id
+        if is_other and (rows := _session_rows(answer)):
             answer["sessions"] = [row for row in rows if row.get("sessionId") != session_id]
 
 
@@ -54,13 +62,47 @@ def _session_rows(answer: Any) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-def merged_tool(name: str, arguments: JsonObject, answers: Answers, silent: Sequence[Silent]) -> dict[str, Any]:
-    """The result of a call about all sessions. Refused where every machine refused."""
+def absent_answers(absent: Absent, offset: int, limit: int) -> list[tuple[MachineIdentity, dict[str, Any]]]:
+    """What machines that are gone would list of these sessions, as far as the fleet's copy tells: everything from the
+    offset on, up to the limit, of the newest of all of them."""
+    newest = sorted(((session, machine) for machine, session in absent), key=lambda pair: -pair[0].last_used)
+    answers = [(machine, {"sessions": [_absent_row(session)]}) for session, machine in newest[offset : offset + limit]]
+    if answers and len(newest) > offset + limit:
+        answers[-1][1]["nextOffset"] = offset + limit
+    return answers
+
+
+def _absent_row(session: AbsentSession) -> dict[str, Any]:
+    row = {
+        "sessionId": session.session_id,
+        "projectDirectory": session.directory or None,
+        "displayText": session.title,
+        "timestamp": iso(session.last_used),
+        "created": iso(session.created),
+        "isActive": False,
+        "lastStatus": SESSION_TOOL_STATUS[session.state] if session.state is not None else None,
+        "model": session.model,
+        "costUsd": round(session.cost_usd, 6),
+        "machineGone": True,
+    }
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def merged_tool(
+    name: str,
+    arguments: JsonObject,
+    answers: Answers,
+    silent: Sequence[Silent],
+    absent: Sequence[tuple[MachineIdentity, dict[str, Any]]] = (),
+) -> dict[str, Any]:
+    """The result of a call about all sessions. Refused where every machine refused. `absent` is what is listed of
+    machines that are gone."""
     accepted = [(machine, answer) for machine, answer in answers if not answer.get("isError")]
     if not accepted and answers:
         return answers[0][1]
     refused = [Silent(machine, _text_of(answer)) for machine, answer in answers if answer.get("isError")]
     structured_answers = [(machine, answer.get("structuredContent") or {}) for machine, answer in accepted]
+    structured_answers += absent
     if name == "claude_session_costs":
         structured = merged_costs(structured_answers)
         lines = [
@@ -71,7 +113,7 @@ def merged_tool(name: str, arguments: JsonObject, answers: Answers, silent: Sequ
     else:
         offset, limit = 0, len(_rows(structured_answers))
         if name == "claude_list_sessions":
-            offset, limit = page_of(arguments) or (0, _USUAL_ROWS)
+            offset, limit = page_of(arguments) or (0, USUAL_ROWS)
         structured = merged_sessions(structured_answers, offset, limit)
         lines = [_session_line(row) for row in structured["sessions"]] or ["No sessions."]
         if "nextOffset" in structured:
@@ -86,17 +128,28 @@ def merged_tool(name: str, arguments: JsonObject, answers: Answers, silent: Sequ
 
 def page_of(arguments: JsonObject) -> tuple[int, int] | None:
     """Offset and limit of a list; None if a machine would refuse them."""
-    offset, limit = (arguments.get(name, usual) for name, usual in (("offset", 0), ("limit", _USUAL_ROWS)))
-    offset, limit = 0 if offset is None else offset, _USUAL_ROWS if limit is None else limit
+    offset, limit = (arguments.get(name, usual) for name, usual in (("offset", 0), ("limit", USUAL_ROWS)))
+    offset, limit = 0 if offset is None else offset, USUAL_ROWS if limit is None else limit
     if type(offset) is not int or type(limit) is not int or offset < 0 or not 0 < limit <= MOST_OF_ONE:
         return None
     return offset, limit
 
 
+def list_query(uri: str) -> dict[str, Any] | None:
+    """What the resource with the list of sessions is asked for; None for another resource, or what machines refuse."""
+    address, _, query = uri.partition("?")
+    if address != "claude-sessions:///":
+        return None
+    asked = dict(parse_qsl(query))
+    offset = asked.get("offset", "0")
+    return {**asked, "offset": int(offset)} if offset.isascii() and offset.isdigit() and len(offset) < 10 else None
+
+
 def _session_line(row: JsonObject) -> str:
     status = row.get("activeStatus") or row.get("lastStatus") or row.get("status") or "-"
     where = row.get("projectDirectory") or row.get("cwd") or ""
-    fields = (row.get("sessionId"), str(row.get("timestamp") or "")[:16], status, row["machine"], where)
+    machine = f"{row['machine']} (gone)" if row.get("machineGone") else row["machine"]
+    fields = (row.get("sessionId"), str(row.get("timestamp") or "")[:16], status, machine, where)
     mention = f"\n    {row['mention']}" if row.get("mention") else ""
     return "  ".join(str(field) for field in (*fields, row.get("displayText") or "")) + mention
 

@@ -29,7 +29,7 @@ from nats.js.kv import KeyValue
 from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from . import names
-from .connection import FleetConnection
+from .connection import FleetConnection, follow_bucket
 from .leases import HeldElsewhere, Holding, LeaseLapsed, StillArriving
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,9 @@ class OwnershipBucket:
         self._reconnected = -RETURN_SECONDS
         self._seen: frozenset[str] = frozenset()
         """The machines that were there when somebody last looked."""
+        self._followed: dict[str, dict[str, Holding]] = {}
+        """Principal → session → holder, as `follow` has last read it."""
+        self._all_known = anyio.Event()
 
     @classmethod
     async def opened(cls, connection: FleetConnection) -> Self:
@@ -80,6 +83,36 @@ class OwnershipBucket:
         for machine_id in self._seen.difference(alive):
             self._missing.setdefault(machine_id, time.monotonic() - late)
         self._seen = frozenset(alive)
+
+    async def follow(self, connection: FleetConnection) -> None:
+        """Keeps all holders in memory until it is cancelled, for `not_held_by`. Who holds a session is decided from the
+        bucket itself, never from these."""
+
+        def take(entry: KeyValue.Entry) -> None:
+            found = None
+            if entry.operation is None:
+                try:
+                    found = _stored_holding(entry.key, entry)
+                except (ValueError, KeyError, TypeError) as problem:
+                    log.warning("who holds session %s cannot be read: %r", entry.key, problem)
+            if found is not None:
+                self._followed.setdefault(found.principal, {})[entry.key] = found  # the principal of a session stays
+                return
+            for holdings in self._followed.values():
+                holdings.pop(entry.key, None)
+
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(follow_bucket, connection, names.SESSIONS, take)
+            self._all_known.set()
+
+    async def not_held_by(self, alive: Collection[str], principal: str) -> list[Holding]:
+        """The sessions of a principal that none of these machines has, those first whose holder has changed last; needs
+        `follow`. Raises TimeoutError while they are not known yet."""
+        with anyio.fail_after(_REQUEST_SECONDS):
+            await self._all_known.wait()
+        holdings = self._followed.get(principal, {}).values()
+        absent = [each for each in holdings if each.arriving or each.machine not in alive]
+        return sorted(absent, key=lambda holding: holding.revision, reverse=True)
 
     async def read(self, session_id: str) -> Holding | None:
         """The holder; None if no machine has the session."""
@@ -196,9 +229,7 @@ class OwnershipBucket:
             entry = await self._sessions.get(names.token(session_id))
         except KeyNotFoundError:
             return None
-        value = json.loads(entry.value or b"{}")
-        arriving = value.get("arriving") is True
-        return Holding(session_id, value["machine"], value["epoch"], value["principal"], entry.revision or 0, arriving)
+        return _stored_holding(session_id, entry)
 
     async def _write(self, holding: Holding, before: Holding | None) -> Holding:
         """Stores a holding unless somebody has written since `before`."""
@@ -209,6 +240,12 @@ class OwnershipBucket:
         last = before.revision if before else 0
         revision = await self._sessions.update(holding.session_id, json.dumps(value).encode(), last=last)
         return replace(holding, revision=revision)
+
+
+def _stored_holding(session_id: str, entry: KeyValue.Entry) -> Holding:
+    value = json.loads(entry.value or b"{}")
+    arriving = value.get("arriving") is True
+    return Holding(session_id, value["machine"], value["epoch"], value["principal"], entry.revision or 0, arriving)
 
 
 Verb = Callable[[str, dict[str, Any]], Awaitable[Any]]

@@ -22,12 +22,14 @@ from starlette.responses import Response
 
 from ..errors import InvalidArgument, LimitReached, UpstreamUnavailable
 from ..model.options import is_session_id
-from ..model.text import csv_of
+from ..model.outcome import SESSION_TOOL_STATUS
+from ..model.text import csv_of, iso
 from ..web.answers import (
     ANSWER_HEADERS,
     RequestRefused,
     answer,
     body_of,
+    flag_of,
     number_of,
     session_id_of,
     text_of,
@@ -42,6 +44,7 @@ from .machine_server import Taken
 from .machines import Machine
 from .merged_results import Silent, merged_costs
 from .page_link import FACTS, PageAnswer, PageRequest, ask_page
+from .records import AbsentSession
 from .routing import FleetView, MachineIdentity, PlacementRequest
 
 _ROWS_OF_ONE = 200
@@ -266,6 +269,12 @@ class FleetRoutes:
             return await self._listed(machine, user, query, offset + limit)
 
         answers, silent = await self._of_all(user, PageRequest("GET", "/api/sessions"), read)
+        total = sum(page.get("total") or len(page.get("sessions") or ()) for _, page in answers)
+        wanted = {**query, "projectDirectory": query.get("project"), "archived": flag_of(request, "archived")}
+        absent = await self._dispatch.absent(user.principal, wanted)
+        absent = [(machine, session) for machine, session in absent if only in (None, machine.id)]
+        total += len(absent)
+        answers += [(machine, {"sessions": [_absent_row(session)]}) for machine, session in absent]
         attention = [(machine, {"sessions": page.get("attention") or []}) for machine, page in answers]
         await self._dispatch.leave_to_holders(answers)
         await self._dispatch.leave_to_holders(attention)
@@ -273,7 +282,6 @@ class FleetRoutes:
         rows.sort(key=lambda row: str(row.get("lastUsed") or ""), reverse=True)
         rows.sort(key=lambda row: not row.get("pinned"))  # stable: the newest stay first
         more = len(rows) > offset + limit or any(page.get("nextOffset") is not None for _, page in answers)
-        total = sum(page.get("total") or len(page.get("sessions") or ()) for _, page in answers)
         return answer(
             {
                 "attention": most_urgent_first(_rows(attention, "sessions")),
@@ -527,11 +535,31 @@ def _by_name(row: Mapping[str, Any]) -> tuple[str, str]:
 def _rows(answers: Sequence[tuple[MachineIdentity, Any]], name: str) -> list[dict[str, Any]]:
     """The rows of all machines, each with its machine. What is no row is left out: a machine may have said anything."""
     return [
-        {**row, "machine": machine.name, "machineId": machine.id}
+        {"machineGone": False, **row, "machine": machine.name, "machineId": machine.id}
         for machine, page in answers
         for row in page.get(name) or ()
         if isinstance(row, dict)
     ]
+
+
+def _absent_row(session: AbsentSession) -> dict[str, Any]:
+    """A session of a machine that is gone, as that would list it; what the page knew of its work is over."""
+    return {
+        "sessionId": session.session_id,
+        "title": session.title,
+        "directory": session.directory,
+        "lastUsed": iso(session.last_used),
+        "created": iso(session.created),
+        "status": SESSION_TOOL_STATUS[session.state] if session.state is not None else None,
+        "inMemory": False,
+        "live": False,
+        "model": session.model,
+        "costUsd": round(session.cost_usd, 6),
+        "needs": None,
+        "asks": None,
+        "unanswered": None,
+        "machineGone": True,
+    }
 
 
 def _with_machine(data: bytes, machine: MachineIdentity, *, everything: bool) -> tuple[bytes, set[str]]:
@@ -549,7 +577,8 @@ def _with_machine(data: bytes, machine: MachineIdentity, *, everything: bool) ->
                 continue
             sessions.add(str(row.get("sessionId")))
             name = head.removeprefix(b"event: ").decode()
-            shown.append(frame(name, {**row, "machine": machine.name, "machineId": machine.id}))
+            place = {"machine": machine.name, "machineId": machine.id, "machineGone": False}
+            shown.append(frame(name, {**row, **place}))
         elif everything and event:
             shown.append(event + b"\n\n")
     return b"".join(shown), sessions

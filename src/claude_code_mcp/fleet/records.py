@@ -18,7 +18,7 @@ import dataclasses
 import json
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
@@ -28,10 +28,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from .. import __version__
 from ..errors import InvalidArgument, SessionNotFound, UpstreamUnavailable
 from ..model.options import SessionOptions
+from ..model.outcome import Outcome, OutcomeCode, State
+from ..model.text import clip_line
 from ..state.database import Database
 from ..state.session_records import SessionRecord
 from . import names
 from .connection import FleetConnection
+from .leases import Holding
 from .transcripts import FleetUnavailable, LostSession, SessionHolding, answering
 
 if TYPE_CHECKING:
@@ -44,6 +47,9 @@ _MOST_TRIES = 10
 _SECRET_OPTIONS = ("env", "mcp_servers")
 _LONGEST_VERSION = 50
 _MOST_NAMED = 200
+_MOST_KNOWN = 20_000
+_READ_AT_ONCE = 16
+_LONGEST_TITLE = 300
 
 
 class UnansweredQuestion(BaseModel):
@@ -145,6 +151,11 @@ class RecordStore:
             raise SessionNotFound(f"The fleet has no record of session {session_id}.", session_id=session_id)
         return found
 
+    async def remove(self, session_id: str) -> None:
+        """Removes the document of a session that this machine holds. FleetUnavailable if NATS does not answer."""
+        with answering():
+            await (await self._kv()).delete(names.token(session_id))
+
     async def whole_record(self, document: SessionDocument) -> SessionRecord:
         """The record with the options that were left out, for the machine that holds the session. Raises
         InvalidArgument if they are not what was sealed for it, and as `SecretSeal.unseal`."""
@@ -207,6 +218,88 @@ class RecordStore:
         if self._bucket is None:
             self._bucket = await self._connection.jetstream.key_value(names.RECORDS)
         return self._bucket
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AbsentSession:
+    """A session that no machine which is there holds, with what lists show of the fleet's copy."""
+
+    session_id: str
+    machine: str
+    """The id of the one that has it; empty if the last one gave it up, or the next one has yet to take it."""
+    title: str = ""
+    directory: str = ""
+    created: float = 0.0
+    last_used: float = 0.0
+    state: State | None = None
+    """In which it goes on: a turn that was running counts as interrupted. None if the copy cannot be read."""
+    cost_usd: float = 0.0
+    model: str | None = None
+    was_active: bool = False
+    """Whether a turn was running, or a question was open."""
+
+
+class AbsentRecords:
+    """The documents of sessions whose machines are gone, for gateways, which may read all of them."""
+
+    def __init__(self, connection: FleetConnection) -> None:
+        self._connection = connection
+        self._known: dict[str, tuple[int, AbsentSession]] = {}
+        """Session → the revision of its holder, and what its document said: nobody writes that while its machine is
+        gone and no other one has claimed it."""
+        self._alive: frozenset[str] = frozenset()
+        """The machines that were there while `_known` was read."""
+
+    async def read(self, holdings: Sequence[Holding], alive: Collection[str]) -> list[AbsentSession]:
+        """What the fleet knows of these sessions, which none of the machines `alive` has; nothing of one that was
+        deleted. Raises what NATS raises."""
+        if self._alive != frozenset(alive) or len(self._known) > _MOST_KNOWN:
+            # A machine that came back has perhaps written since.
+            self._known, self._alive = {}, frozenset(alive)
+        cache = self._known  # of this set of machines: a read that ends late must not fill the next one
+        bucket = await self._connection.jetstream.key_value(names.RECORDS)
+        room = asyncio.Semaphore(_READ_AT_ONCE)
+
+        async def read(holding: Holding) -> AbsentSession | None:
+            revision, known = cache.get(holding.session_id, (-1, None))
+            if revision == holding.revision:
+                return known
+            async with room:
+                try:
+                    entry = await bucket.get(names.token(holding.session_id))
+                except KeyNotFoundError:
+                    return None
+            # In a thread: a record may have megabytes when it is unpacked.
+            found = await asyncio.to_thread(_absent_session, holding, entry.value or b"")
+            cache[holding.session_id] = holding.revision, found
+            return found
+
+        return [found for found in await asyncio.gather(*map(read, holdings)) if found is not None]
+
+
+def _absent_session(holding: Holding, value: bytes) -> AbsentSession:
+    machine = "" if holding.arriving else holding.machine
+    try:
+        document = _decode(holding.session_id, value)
+    except InvalidArgument as problem:
+        # Not the same as that there is none: it is listed, with what the bucket of holders has.
+        return AbsentSession(holding.session_id, machine, title=problem.message)
+    record, outcome = document.record, document.record.outcome
+    state = State.CANCELLED if record.cancelled else outcome.state if outcome is not None else State.IDLE
+    if record.running_since is not None and not record.cancelled:
+        state = Outcome(OutcomeCode.MACHINE_LOST).state
+    return AbsentSession(
+        holding.session_id,
+        machine,
+        title=clip_line(record.first_prompt or "", _LONGEST_TITLE),
+        directory=record.cwd,
+        created=record.created_at,
+        last_used=record.used_at,
+        state=state,
+        cost_usd=record.usage.cost_usd,
+        model=record.options.model,
+        was_active=record.running_since is not None or bool(document.questions),
+    )
 
 
 def _decode(session_id: str, value: bytes) -> SessionDocument:

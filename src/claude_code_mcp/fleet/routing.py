@@ -72,7 +72,7 @@ class FleetView(Protocol):
         """Those that are there now."""
 
     def gone(self) -> Sequence[MachineIdentity]:
-        """Those that belong to the fleet and are not there: what they have is missing in every list."""
+        """Those that belong to the fleet and are not there: of what they have, lists show the fleet's copy."""
 
     async def changed(self) -> None:
         """Returns when a machine has come or gone."""
@@ -80,6 +80,10 @@ class FleetView(Protocol):
     async def holder(self, session_id: str) -> str | None:
         """The id of the machine that holds a session; empty if the last one gave it up, or the next one has yet to take
         it; None if there never was one."""
+
+    async def absent(self, principal: str) -> Sequence[Holding]:
+        """The sessions of a principal that no machine which is there holds, those first whose holder changed last.
+        Raises TimeoutError while they are not known."""
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
         """Gives a session that no living machine holds to one; None if it is that machine's already. Raises
@@ -460,6 +464,9 @@ class LiveFleet:
         if holding is not None and holding.arriving:
             return ""
         return holding.machine if holding is not None else None
+
+    async def absent(self, principal: str) -> Sequence[Holding]:
+        return await self._ownership.not_held_by({machine.id for machine in self.machines()}, principal)
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
         return await self._ownership.give(session_id, principal, machine_id)

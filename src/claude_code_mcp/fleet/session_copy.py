@@ -206,6 +206,19 @@ class FleetReplica:
         except TimeoutError:
             log.warning("the copy of session %s is behind; its files keep what is missing", session_id)
 
+    async def remove(self, session_id: str, owner: str) -> None:
+        if self._claim is not None:
+            await self._claim(session_id, owner)  # its holder alone may, which this machine is only after a message
+        try:
+            async with asyncio.timeout(_LONGEST_HOLD):
+                await self.complete(session_id)  # what is still being written would bring it back
+        except TimeoutError:
+            raise FleetUnavailable("The fleet does not answer; nothing was deleted.") from None
+        # The record first: without it nobody can take the session over, whatever becomes of the rest.
+        await self._records.remove(session_id)
+        await self._transcripts.delete(session_id)
+        self.forget(session_id)
+
     # -- for those who move sessions ----------------------------------------------------------------------------------
 
     def catch_up(self, session_id: str, files: LocalFiles | None = None) -> None:

@@ -63,7 +63,8 @@ Blocks."""
 
 
 class SessionReplica(Protocol):
-    """Takes everything that another machine needs to go on with a session. Only `admit` and `caught_up` wait."""
+    """Takes everything that another machine needs to go on with a session. Only `admit`, `caught_up` and `remove`
+    wait."""
 
     async def admit(self, session_id: str, owner: str) -> None:
         """Before a session is given a message: raises ClaudeCodeError unless this machine may write the session."""
@@ -89,6 +90,10 @@ class SessionReplica(Protocol):
 
     def elsewhere(self) -> Collection[str]:
         """Sessions with files on this machine that another one goes on with: what they cost is counted there."""
+
+    async def remove(self, session_id: str, owner: str) -> None:
+        """Before a session is deleted on this machine's disk: nobody can go on with the copy any more. Raises
+        ClaudeCodeError if that cannot be done now; then the session is not deleted."""
 
     async def caught_up(self, session_id: str) -> None:
         """Waits until it does not, or until it is certain that it will get the rest later: a turn ends after this.

@@ -175,6 +175,12 @@ class StoredSessions:
             await self._sessions.release(own_id)
             # Before the removal: a write that is under way would bring the record back.
             await stores.recorder.saved(own_id)
+            replica = self._environments.of(caller).replica
+            if replica is not None:
+                # Before the files: were it the other way round and this machine died in between, the copy would bring
+                # the session back at another one.
+                record = await stores.threads.run(stores.recorder.records.read, own_id)
+                await replica.remove(own_id, record.owner if record is not None else caller.principal)
             await stores.library.remove(own_id)
             await self._access.take_back(own_id, caller.principal)
 

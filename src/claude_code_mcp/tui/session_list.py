@@ -14,6 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
+from ..client.live_sessions import machine_name
 from ..model.text import age, clip_line, sharing_line, visible
 from .blocks import ShownConversation
 from .drawn_blocks import Palette
@@ -95,7 +96,7 @@ def row_of(listed: Mapping[str, Any], now: float) -> SessionRow:
         timestamp=listed["timestamp"],
         owner=visible(clip_line(listed.get("owner") or "", 60)),
         shared_with=visible(clip_line(sharing_line(listed.get("sharedWith") or ()), 200)),
-        machine=visible(clip_line(listed.get("machine") or "", 60)),
+        machine=machine_name(listed),
     )
 
 

@@ -82,6 +82,11 @@ def go_on_elsewhere(person: Person) -> None:
     page = person.page
     expect(page.locator(".fleet section", has_text="laptop: gone")).to_be_visible(timeout=PATIENCE)
     page.reload()
+    # After the page was read anew too, with what the fleet's copy knows.
+    row = page.locator(".fleet section", has_text="laptop: gone").locator(".row")
+    expect(row).to_have_count(1, timeout=PATIENCE)
+    expect(row).to_contain_text("laptop (gone):")
+    expect(row).to_contain_text("make it")
     notice = page.locator(".gone")
     expect(notice).to_contain_text("laptop is gone", timeout=PATIENCE)
     notice.get_by_role("button", name="Go on at server").click()
