@@ -33,11 +33,12 @@ from .server.transports.http import Address, HttpServer, check_exposure, http_ap
 from .server.transports.unix_socket import STOPPING, SharedSocket
 from .shared import place
 from .shared.hello import Hello
-from .web.console import Console, ConsolePort
+from .web.console import Console, ConsolePort, authorization_routes
 from .web.guard import Accounts
 from .web.page_routes import PageRoutes, StillSignedIn
 
 if TYPE_CHECKING:
+    from .service import Service
     from .sessions.dependencies import SessionReplica
 
 
@@ -52,12 +53,17 @@ _ASKS = {"sessions": _nothing, "metrics": _nothing, "hub": _nothing}
 @asynccontextmanager
 async def machine_server(settings: Settings, name: str, replica: "SessionReplica") -> AsyncIterator[MachineParts]:
     """The ordinary server, for callers of gateways, with an audit trail of its own that names it. Whoever has a token
-    of their own there must be known here too: by the same file of tokens, or the same issuer."""
-    several = settings.http_tokens_file is not None or settings.oauth_issuer is not None
-    callers = await asyncio.to_thread(shared_callers, settings, "the gateway" if several else None)
+    of their own there must be known here too: by the same file of tokens, or the same issuer. Whoever signs in at a
+    gateway's own authorization server is believed where the settings have that too."""
+    # Nobody signs in here: what the authorization server needs need not be installed.
+    known = settings.model_copy(update={"oauth": False, "oauth_identity_provider": None})
+    listed = settings.http_tokens_file is not None or settings.oauth_issuer is not None
+    several = listed or settings.oauth
+    callers = await asyncio.to_thread(shared_callers, known, "the gateway" if listed else None)
     policy = shared_policy(settings, "the gateway" if several else None)
-    principals = {LOCAL, *callers.names} if callers is not None else ()
-    others = callers is not None and callers.open
+    names = callers.names if callers is not None else ()
+    principals = {LOCAL, *names} if several else ()
+    others = settings.oauth or (callers is not None and callers.open)
     audit_file = settings.state_dir / "audit.jsonl"
     async with running_service(
         settings, policy, audit_file, principals=principals, others=others, replica=replica, machine=name
@@ -114,17 +120,19 @@ class GatewayConsoles:
         return self._made[0] if self._made else None
 
     def routes(self, address: Address, accounts: Accounts) -> Sequence[BaseRoute]:
-        """The routes of one for a server that listens there; none where the settings want none. Blocks on the disk."""
+        """The routes of one for a server that listens there, none where the settings want none; and those of the
+        embedded authorization server where they want that. Blocks on the disk."""
         service = self._gateway.service
-        if not service.settings.web:
-            return ()
 
         def over_machines(still_signed_in: StillSignedIn) -> PageRoutes:
             dispatch = self._gateway.dispatch
             return FleetRoutes(self._nats, dispatch, self._fleet, service.groups_of, still_signed_in)
 
-        self._made.append(Console(service, accounts, address, over_machines))
-        return self._made[-1].routes()
+        console = Console(service, accounts, address, over_machines) if service.settings.web else None
+        if console is not None:
+            self._made.append(console)
+        _, own = authorization_routes(service, address, accounts, console)  # whose task ends with the gateway's
+        return [*own, *(console.routes() if console is not None else ())]
 
     def close(self) -> None:
         """Ends every open stream."""
@@ -144,15 +152,17 @@ class ServedGateway:
 
 @asynccontextmanager
 async def serving_gateway(
-    connection: FleetConnection, settings: Settings, at: GatewayPlace, http: str | None
+    connection: FleetConnection, settings: Settings, at: GatewayPlace, http: str | None, machine: "Service"
 ) -> AsyncIterator[ServedGateway]:
-    """Serves clients of the fleet until the end of the block. `connection` has a key that may do everything."""
+    """Serves clients of the fleet until the end of the block. `connection` has a key that may do everything. What
+    happens at the gateway itself, such as a sign-in, is in the audit trail of the `machine` in this process."""
     callers = await asyncio.to_thread(shared_callers, settings, http)
     async with Membership(connection).followed() as membership:
         ownership = await OwnershipBucket.opened(connection)
         fleet = LiveFleet(membership, ownership)
         queue = PlacementQueue(fleet.machines, fleet.changed, settings.fleet_wait_ms / 1000)
         gateway = Gateway(connection, fleet, choose_machine, settings, queue.place)
+        gateway.service.audited, gateway.service.learned = machine.audit, machine.add_secrets
         gateway.service.start_task(gateway.follow_machines())
         gateway.service.start_task(fleet.note_absences())
         gateway.service.start_task(ownership.follow(connection))

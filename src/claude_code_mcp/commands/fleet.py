@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..fleet.leases import Ownership
     from ..fleet.machines import FleetMember, Machine
     from ..fleet_app import GatewayPlace
+    from ..service import Service
 
 T = TypeVar("T")
 
@@ -66,6 +67,11 @@ def _add_fleet(commands: Any) -> None:
         "--address", metavar="HOST[:PORT]", help="how other machines reach it; unset, the address of this machine"
     )
     up.add_argument("--http", metavar="HOST:PORT", help="serve clients over HTTP too, who need a token; path /mcp")
+    up.add_argument(
+        "--oauth",
+        action="store_true",
+        help=f"with --http: people who are invited sign in here with passkeys ({variable_of('oauth')})",
+    )
     _add_machine(up)
     _add_nats(up)
     add_config_file(up)
@@ -141,7 +147,13 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         import nats  # noqa: F401, PLC0415 - an extra, and slow to import
     except ImportError:
         raise InvalidArgument(f"The fleet is not installed: {extra_command('fleet')}") from None
-    flags = {"fleet_nats": getattr(arguments, "nats", None), "fleet_creds": getattr(arguments, "creds", None)}
+    flags = {
+        "fleet_nats": getattr(arguments, "nats", None),
+        "fleet_creds": getattr(arguments, "creds", None),
+        "oauth": getattr(arguments, "oauth", None),
+    }
+    if flags["oauth"] and not arguments.http:
+        raise InvalidArgument("--oauth needs --http HOST:PORT: people and their clients sign in over HTTP.")
     settings = load_settings(file=arguments.config, **{field: value for field, value in flags.items() if value})
     if (settings.fleet_nats is None) != (settings.fleet_creds is None):
         raise InvalidArgument("--nats and --creds belong together.")
@@ -218,8 +230,8 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
             machine = _machine(arguments, settings, home.machine.machine_id, await version)
             ownership = KeptOwnership(connection, machine.id)
             async with (
-                _machine_at_work(settings, connection, machine, ownership),
-                serving_gateway(home.connection, settings, place, arguments.http) as gateway,
+                _machine_at_work(settings, connection, machine, ownership) as service,
+                serving_gateway(home.connection, settings, place, arguments.http, service) as gateway,
             ):
                 print(f"The fleet is up at {home.address}; this machine is {machine.name} ({machine.id}).")
                 _print_clients(gateway.url)
@@ -249,8 +261,8 @@ async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, 
             machine = _machine(arguments, settings, machine_id, await asyncio.to_thread(_cli_version, settings))
             async with (
                 # By way of the keeper, as every machine: it may take what was given to it, and nothing else.
-                _machine_at_work(settings, connection, machine, KeptOwnership(connection, machine_id)),
-                serving_gateway(connection, settings, place, arguments.http) as gateway,
+                _machine_at_work(settings, connection, machine, KeptOwnership(connection, machine_id)) as service,
+                serving_gateway(connection, settings, place, arguments.http, service) as gateway,
             ):
                 print(f"The fleet is up; this machine is {machine.name} ({machine.id}).")
                 _print_clients(gateway.url)
@@ -304,7 +316,7 @@ async def _connected_runner(arguments: argparse.Namespace, settings: Settings) -
 @asynccontextmanager
 async def _machine_at_work(
     settings: Settings, connection: "FleetConnection", machine: "Machine", ownership: "Ownership"
-) -> AsyncIterator[None]:
+) -> AsyncIterator["Service"]:
     from ..fleet.host import only_process  # noqa: PLC0415
     from ..fleet.runner import running_machine  # noqa: PLC0415
     from ..fleet_app import machine_server  # noqa: PLC0415
@@ -313,8 +325,8 @@ async def _machine_at_work(
     with only_process(_directory(settings) / "runner.lock", "A runner of this machine runs already."):
         async with running_machine(
             connection, machine, ownership, settings, partial(machine_server, settings, machine.name)
-        ):
-            yield
+        ) as service:
+            yield service
 
 
 def _machine(arguments: argparse.Namespace, settings: Settings, machine_id: str, cli_version: str) -> "Machine":

@@ -141,7 +141,7 @@ def _address(settings: Settings, people: InvitedPeople) -> str:
     if address is None:
         raise InvalidArgument(
             "It is not known where people reach the server: start it with `claude-code-mcp serve --http HOST:PORT "
-            "--oauth` first, or set CLAUDE_CODE_MCP_WEB_URL."
+            "--oauth` (or `fleet up`) first, or set CLAUDE_CODE_MCP_WEB_URL."
         )
     return address.rstrip("/")
 

@@ -184,15 +184,15 @@ _LAST_COPIES = 10.0
 @asynccontextmanager
 async def running_machine(
     connection: FleetConnection, machine: Machine, ownership: Ownership, settings: Settings, server_with: ServerWith
-) -> AsyncIterator[None]:
-    """Is a machine of the fleet until the end of the block; when it begins, gateways can reach it. Raises as `joined`,
-    also later."""
+) -> AsyncIterator[Service]:
+    """Is a machine of the fleet until the end of the block; when it begins, gateways can reach it. Yields its service.
+    Raises as `joined`, also later."""
     turns = MachineTurns()
     async with (
         joined(connection, machine, ownership, turns, lambda: turns.busy) as holdings,
-        _serving(connection, machine.id, settings, server_with, turns, holdings),
+        _serving(connection, machine.id, settings, server_with, turns, holdings) as service,
     ):
-        yield
+        yield service
 
 
 @asynccontextmanager
@@ -203,7 +203,7 @@ async def _serving(
     server_with: ServerWith,
     turns: MachineTurns,
     holdings: Holdings,
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Service]:
     database = database_in(settings.state_dir)
     transcripts = TranscriptStore(connection)
     records = RecordStore(connection, database, KeptSecrets(connection, machine_id))
@@ -237,7 +237,7 @@ async def _serving(
                     )
                 )
                 try:
-                    yield
+                    yield service
                 finally:
                     left = turns.at_work()
                     tasks.cancel_scope.cancel()

@@ -38,6 +38,7 @@ from .sign_in_routes import ProviderSignIn, SignInRoutes
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
+    from .authorization.authorization_server import AuthorizationHost
 
 
 class ConsoleHost(Protocol):
@@ -172,6 +173,22 @@ _LOOPBACK = Address("127.0.0.1", 0)
 _LONGEST_PORT = 16
 
 
+def authorization_routes(
+    host: "AuthorizationHost", address: Address, accounts: Accounts, console: Console | None
+) -> "tuple[asyncio.Task[None] | None, Sequence[BaseRoute]]":
+    """The routes of the embedded authorization server of a host that listens there, and what ends everything of people
+    who are removed; nothing where the settings want none. Its people sign in at the console too. Blocks on the disk."""
+    if not host.settings.oauth or accounts.issuer is None:
+        return None, ()
+    from .authorization.authorization_server import AuthorizationServer  # noqa: PLC0415 - its libraries are an extra
+
+    link = console.link_for if console is not None else None
+    authorization = AuthorizationServer(host, accounts.issuer, own_origin(host.settings, address), link)
+    if console is not None:
+        console.offer_sign_in()
+    return host.start_task(authorization.follow()), authorization.routes()
+
+
 class Consoles:
     """The consoles of one service; all push leads to the first that is made."""
 
@@ -201,18 +218,8 @@ class Consoles:
         server where they want that. Blocks on the disk."""
         console = self.console(address, accounts) if self._service.settings.web else None
         routes = console.routes() if console is not None else ()
-        if not self._service.settings.oauth or accounts.issuer is None:
-            return routes
-        from .authorization.authorization_server import AuthorizationServer  # noqa: PLC0415 - its libraries are an extra
-
-        link = console.link_for if console is not None else None
-        authorization = AuthorizationServer(
-            self._service, accounts.issuer, own_origin(self._service.settings, address), link
-        )
-        if console is not None:
-            console.offer_sign_in()
-        self._following = self._service.start_task(authorization.follow())
-        return [*authorization.routes(), *routes]
+        self._following, own = authorization_routes(self._service, address, accounts, console)
+        return [*own, *routes]
 
     async def in_use(self, idle: float) -> bool:
         """Whether the server must stay for people with a browser: one is signed in, the page was used within so many

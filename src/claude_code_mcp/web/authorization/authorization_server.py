@@ -11,9 +11,9 @@ this very browser was given. Every decision is signed with a passkey for this on
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from mcp.server.auth.handlers.authorize import AuthorizationHandler
@@ -33,12 +33,12 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, request_response
 from starlette.types import ASGIApp
 
+from ...config import Settings
 from ...errors import ClaudeCodeError, RateLimited, UpstreamUnavailable
 from ...model.events import AuditEvent, AuditKind
 from ...server.transports.callers import SCOPE, Callers
 from ...server.transports.http import PATH
 from ...server.transports.running_calls import FailureLimit
-from ...service import Service
 from ...state.known_people import Identity, InvitedPeople, Person, announce_change, change_mark, hash_of
 from ...state.oauth_grants import Consent, OAuthGrants
 from ...state.state_directory import database_in
@@ -171,12 +171,29 @@ class _Invitations:
         return found
 
 
+class AuthorizationHost(Protocol):
+    """What the server in which this one is embedded does for it: a service, or a gateway of a fleet."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    def audit(self, event: AuditEvent) -> None: ...
+
+    def add_secrets(self, secrets: Iterable[str]) -> None: ...
+
+    async def admit(self, principal: str, groups: Collection[str], /) -> str | None: ...
+
+    def assign(self, principal: str, groups: Collection[str], /) -> None: ...
+
+    def start_task(self, work: Coroutine[Any, Any, Any], /, *, endless: bool = False) -> "asyncio.Task[Any]": ...
+
+
 class AuthorizationServer:
     """The authorization server of one origin."""
 
     def __init__(
         self,
-        service: Service,
+        service: AuthorizationHost,
         callers: Callers,
         origin: str,
         link: Link | None,
