@@ -36,8 +36,10 @@ from .shared.hello import Hello
 from .web.console import Console, ConsolePort, authorization_routes
 from .web.guard import Accounts
 from .web.page_routes import PageRoutes, StillSignedIn
+from .web.push.push_routes import PushRoutes
 
 if TYPE_CHECKING:
+    from .fleet.push_receivers import FleetReceivers
     from .service import Service
     from .sessions.dependencies import SessionReplica
 
@@ -109,7 +111,11 @@ class GatewayPlace:
 class GatewayConsoles:
     """The consoles of a gateway: `OpenConsoles` of `web/console.py`."""
 
-    def __init__(self, gateway: Gateway, nats: Client, fleet: FleetView) -> None:
+    def __init__(
+        self, gateway: Gateway, nats: Client, fleet: FleetView, receivers: "FleetReceivers | None" = None
+    ) -> None:
+        """Without `receivers` nobody can be told elsewhere than on the page."""
+        self._receivers = receivers
         self._gateway = gateway
         self._nats = nats
         self._fleet = fleet
@@ -125,12 +131,16 @@ class GatewayConsoles:
         service = self._gateway.service
 
         def over_machines(still_signed_in: StillSignedIn) -> PageRoutes:
-            dispatch = self._gateway.dispatch
-            return FleetRoutes(self._nats, dispatch, self._fleet, service.groups_of, still_signed_in)
+            dispatch, receivers = self._gateway.dispatch, self._receivers
+            push = PushRoutes(service.audit, receivers) if receivers is not None else None
+            return FleetRoutes(self._nats, dispatch, self._fleet, service.groups_of, still_signed_in, push)
 
         console = Console(service, accounts, address, over_machines) if service.settings.web else None
         if console is not None:
             self._made.append(console)
+        if console is not None and self._receivers is not None:
+            self._receivers.knows = accounts.has
+            self._receivers.base = self._receivers.base or console.url  # the first page that there is
         _, own = authorization_routes(service, address, accounts, console)  # whose task ends with the gateway's
         return [*own, *(console.routes() if console is not None else ())]
 
@@ -152,10 +162,16 @@ class ServedGateway:
 
 @asynccontextmanager
 async def serving_gateway(
-    connection: FleetConnection, settings: Settings, at: GatewayPlace, http: str | None, machine: "Service"
+    connection: FleetConnection,
+    settings: Settings,
+    at: GatewayPlace,
+    http: str | None,
+    machine: "Service",
+    receivers: "FleetReceivers",
 ) -> AsyncIterator[ServedGateway]:
     """Serves clients of the fleet until the end of the block. `connection` has a key that may do everything. What
-    happens at the gateway itself, such as a sign-in, is in the audit trail of the `machine` in this process."""
+    happens at the gateway itself, such as a sign-in, is in the audit trail of the `machine` in this process.
+    `receivers` are the keeper's, which sends to them."""
     callers = await asyncio.to_thread(shared_callers, settings, http)
     async with Membership(connection).followed() as membership:
         ownership = await OwnershipBucket.opened(connection)
@@ -168,7 +184,8 @@ async def serving_gateway(
         gateway.service.start_task(ownership.follow(connection))
         shared = at.opened()
 
-        consoles = GatewayConsoles(gateway, connection.client, fleet)
+        receivers.private = settings.push_private
+        consoles = GatewayConsoles(gateway, connection.client, fleet, receivers)
         port = ConsolePort(consoles, gateway.service, shared.name)
 
         def status() -> dict[str, Any]:

@@ -287,6 +287,7 @@ async def test_a_stolen_key_is_refused_everything_but_its_own(
         names.entry(names.RECORDS, "s1"): False,
         names.entry(names.MEMBERS, own): False,
         names.entry(names.KEYS, "k"): False,
+        names.entry(names.PUSH, "p"): False,
         names.transcript("s1"): False,
         f"$O.{names.TREES}.C.x": False,
         names.opening(own): False,

@@ -231,7 +231,9 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
             ownership = KeptOwnership(connection, machine.id)
             async with (
                 _machine_at_work(settings, connection, machine, ownership) as service,
-                serving_gateway(home.connection, settings, place, arguments.http, service) as gateway,
+                serving_gateway(
+                    home.connection, settings, place, arguments.http, service, home.kept.receivers
+                ) as gateway,
             ):
                 print(f"The fleet is up at {home.address}; this machine is {machine.name} ({machine.id}).")
                 _print_clients(gateway.url)
@@ -257,12 +259,12 @@ async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, 
     try:
         replicas = 3 if len(settings.fleet_nats.split(",")) >= 3 else 1
         seed = await asyncio.to_thread(credentials_seed, settings.fleet_creds)
-        async with keeping(connection, seed, replicas):
+        async with keeping(connection, seed, replicas) as kept:
             machine = _machine(arguments, settings, machine_id, await asyncio.to_thread(_cli_version, settings))
             async with (
                 # By way of the keeper, as every machine: it may take what was given to it, and nothing else.
                 _machine_at_work(settings, connection, machine, KeptOwnership(connection, machine_id)) as service,
-                serving_gateway(connection, settings, place, arguments.http, service) as gateway,
+                serving_gateway(connection, settings, place, arguments.http, service, kept.receivers) as gateway,
             ):
                 print(f"The fleet is up; this machine is {machine.name} ({machine.id}).")
                 _print_clients(gateway.url)

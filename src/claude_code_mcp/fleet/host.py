@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -40,6 +40,9 @@ from .tickets import (
     new_seed,
     public_key,
 )
+
+if TYPE_CHECKING:
+    from .push_receivers import FleetReceivers
 
 log = logging.getLogger(__name__)
 
@@ -237,11 +240,15 @@ class Host:
     connection: FleetConnection
     """With the operator's key."""
     enrolment: Enrolment
-    ownership: OwnershipBucket
+    kept: "Kept"
     machine: MachineKey
     """Of this machine, which is let in."""
     address: str
     """Where other machines reach the server."""
+
+    @property
+    def ownership(self) -> OwnershipBucket:
+        return self.kept.ownership
 
 
 def outward_address() -> str:
@@ -275,10 +282,10 @@ async def hosting(
             await anyio.to_thread.run_sync(_note_address, home, server.url, machine, machine_file(directory))
             connection = await connect_operator(server.url, certificate.authority, keys.operator_seed)
             try:
-                async with _serving(connection, server, keys, reached, certificate.authority) as (enrolment, bucket):
+                async with _serving(connection, server, keys, reached, certificate.authority) as (enrolment, kept):
                     own = await anyio.to_thread.run_sync(MachineKey.load, machine_file(directory))
                     assert own is not None
-                    yield Host(server, connection, enrolment, bucket, own, reached)
+                    yield Host(server, connection, enrolment, kept, own, reached)
             finally:
                 with anyio.CancelScope(shield=True):
                     await connection.close()
@@ -314,8 +321,8 @@ def _reached_at(address: str, port: int) -> str:
 @asynccontextmanager
 async def _serving(
     connection: FleetConnection, server: Running, keys: KeyRing, address: str, authority: str
-) -> AsyncIterator[tuple[Enrolment, OwnershipBucket]]:
-    async with keeping(connection, keys.operator_seed) as bucket:
+) -> AsyncIterator[tuple[Enrolment, "Kept"]]:
+    async with keeping(connection, keys.operator_seed) as kept:
         members = await Members.opened(connection)
         known = {member.id: member for member in await members.all()}
         for machine_id, machine in keys.machines.items():
@@ -326,17 +333,29 @@ async def _serving(
                 await members.add(member)
         enrolment = Enrolment(connection, server, keys, members, address, authority)
         async with enrolment.serving():
-            yield enrolment, bucket
+            yield enrolment, kept
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a keeper has, for the gateway beside it."""
+
+    ownership: OwnershipBucket
+    receivers: "FleetReceivers"
 
 
 @asynccontextmanager
-async def keeping(connection: FleetConnection, seed: str, replicas: int = 1) -> AsyncIterator[OwnershipBucket]:
+async def keeping(connection: FleetConnection, seed: str, replicas: int = 1) -> AsyncIterator[Kept]:
     """Makes the stores if they are missing, and is the keeper until the end of the block: what stands beside every
     gateway, whoever runs the server. `seed` is the secret of the operator's key."""
+    from .push_receivers import FleetReceivers  # noqa: PLC0415 - loads the console, which other commands do not need
+
     await create_stores(connection, replicas)
     bucket = await OwnershipBucket.opened(connection)
-    async with Keeper(connection, bucket, seed).serving(), StoreKeeper(connection, bucket).serving():
-        yield bucket
+    receivers = FleetReceivers(connection, bucket, seed)
+    keeper = Keeper(connection, bucket, seed, receivers.verbs, receivers.verbs_for_all)
+    async with keeper.serving(), StoreKeeper(connection, bucket).serving():
+        yield Kept(bucket, receivers)
 
 
 async def connect_to_host(directory: Path) -> FleetConnection:

@@ -23,6 +23,9 @@ MEMBERS: Final = "fleet_members"
 KEYS: Final = "fleet_keys"
 """Bucket: hash of principal and message key → the machine that was chosen. A repeated call counts once."""
 
+PUSH: Final = "fleet_push"
+"""Bucket: hash of the principal → where and when they want to be told; what makes a receiver usable is sealed."""
+
 
 def token(text: str) -> str:
     """The text itself, if it may stand in a subject; ValueError otherwise. Never build a subject from anything else."""

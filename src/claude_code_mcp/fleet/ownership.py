@@ -252,14 +252,26 @@ Verb = Callable[[str, dict[str, Any]], Awaitable[Any]]
 """Takes the machine that asks, and its arguments; the result is sent as JSON."""
 
 
+class NotAddressed(Exception):
+    """What was asked is for another keeper, which answers it."""
+
+
 class Keeper:
     """Does for machines what their keys do not let them do, after checking that it is theirs to do.
 
     Any number of keepers may run; each request is answered by one of them.
     """
 
-    def __init__(self, connection: FleetConnection, bucket: OwnershipBucket, seed: str) -> None:
-        """`seed` is the secret of the operator's key; from it follows the key that secrets are sealed for."""
+    def __init__(
+        self,
+        connection: FleetConnection,
+        bucket: OwnershipBucket,
+        seed: str,
+        verbs: Mapping[str, Verb] | None = None,
+        verbs_for_all: Mapping[str, Verb] | None = None,
+    ) -> None:
+        """`seed` is the secret of the operator's key; from it follows the key that secrets are sealed for. `verbs` are
+        answered beside its own; `verbs_for_all` every keeper hears, and one that raises NotAddressed is silent."""
         self._connection = connection
         self._bucket = bucket
         self._secret = PrivateKey(hmac.digest(seed.encode(), b"claude-code-mcp: secrets of sessions", "sha256"))
@@ -273,7 +285,10 @@ class Keeper:
             "sealing_key": self._sealing_key,
             "unseal": self._unseal,
             "clock": self._clock,
+            **(verbs or {}),
+            **(verbs_for_all or {}),
         }
+        self._broadcast = frozenset(verbs_for_all or ())
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -281,20 +296,24 @@ class Keeper:
         async with anyio.create_task_group() as tasks:
 
             async def take(message: Msg) -> None:
-                if not message.subject.endswith(_UNSEAL):
+                if not message.subject.endswith(_UNSEAL) and message.subject.split(".")[3] not in self._broadcast:
                     # In a task of its own: a claim waits for seconds, and others must not wait behind it.
                     tasks.start_soon(self._answer, message)
 
             async def take_sealed(message: Msg) -> None:
                 # Every keeper hears of it, and the one answers whose key it was sealed for.
-                if f'"{_key_id(self._secret.public_key)}.'.encode() in message.data:
+                if f'"{key_id(self._secret.public_key)}.'.encode() in message.data:
                     tasks.start_soon(self._answer, message)
+
+            async def take_each(message: Msg) -> None:
+                tasks.start_soon(self._answer, message)
 
             answering = self._connection.answering
             try:
                 async with (
                     answering({"fleet.keeper.*.*": take}, _QUEUE),
                     answering({f"fleet.keeper.*{_UNSEAL}": take_sealed}),
+                    answering({f"fleet.keeper.*.{verb}": take_each for verb in self._broadcast}),
                 ):
                     yield
             finally:
@@ -310,6 +329,8 @@ class Keeper:
                 raise InvalidArgument(f"The keeper has no {name!r}.")
             arguments = json.loads(message.data)
             answer = {"result": await self._verbs[name](machine_id, arguments)}
+        except NotAddressed:
+            return
         except ClaudeCodeError as problem:
             answer = {"error": type(problem).__name__, "message": problem.message}
             if isinstance(problem, HeldElsewhere):
@@ -358,12 +379,12 @@ class Keeper:
     async def _unseal(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         session_id = str(arguments["session_id"])
         key = PublicKey(b64decode(arguments["key"]))
-        secrets = _opened(self._secret, session_id, str(arguments["sealed"]))
+        secrets = open_sealed(self._secret, session_id, str(arguments["sealed"]))
         # Last: whoever is told is the holder at this moment.
         found = await self._bucket.read(session_id)
         if found is None or found.machine != machine_id:
             raise PermissionDenied(f"Machine {machine_id} does not hold session {session_id}.")
-        return _sealed(key, session_id, secrets)
+        return seal_for(key, session_id, secrets)
 
 
 class KeptOwnership:
@@ -396,12 +417,13 @@ class KeptOwnership:
         """As OwnershipBucket.release."""
         await self.ask("release", **_fields(holding))
 
-    async def ask(self, verb: str, **arguments: Any) -> Any:
-        """One request to the keeper. Raises what the keeper has refused it with, and LeaseLapsed if none answers."""
+    async def ask(self, verb: str, seconds: float = _CLAIM_SECONDS, /, **arguments: Any) -> Any:
+        """One request to the keeper. Raises what the keeper has refused it with, and LeaseLapsed if none answers in so
+        many seconds."""
         subject = names.keeper(self._machine_id, verb)
         try:
             request = json.dumps(arguments).encode()
-            message = await self._connection.client.request(subject, request, timeout=_CLAIM_SECONDS)
+            message = await self._connection.client.request(subject, request, timeout=seconds)
         except (nats.errors.Error, OSError, TimeoutError) as problem:
             raise LeaseLapsed(f"No keeper of the fleet answers: {problem or type(problem).__name__}.") from None
         answer = json.loads(message.data)
@@ -428,28 +450,31 @@ class KeptSecrets:
         """The secrets as they may stand in a store of the fleet."""
         if self._key is None:
             self._key = PublicKey(b64decode(await self._keeper.ask("sealing_key")))
-        return _sealed(self._key, session_id, secrets)
+        return seal_for(self._key, session_id, secrets)
 
     async def unseal(self, session_id: str, sealed: str) -> dict[str, Any]:
         """The secrets of a session that this machine holds. Raises InvalidArgument for what was sealed for another
         session or by another fleet, PermissionDenied if this machine does not hold it."""
         own = PrivateKey.generate()  # for this answer alone: it passes through NATS as well
         key = b64encode(bytes(own.public_key)).decode()
-        return _opened(own, session_id, await self._keeper.ask("unseal", session_id=session_id, sealed=sealed, key=key))
+        answer = await self._keeper.ask("unseal", session_id=session_id, sealed=sealed, key=key)
+        return open_sealed(own, session_id, answer)
 
 
-def _sealed(key: PublicKey, session_id: str, secrets: Mapping[str, Any]) -> str:
-    """The key that it is for, and an X25519 sealed box (libsodium). That names its session, so that it cannot pass for
-    the one of another session."""
+def seal_for(key: PublicKey, session_id: str, secrets: Mapping[str, Any]) -> str:
+    """Secrets of a session, or of whatever else has this name: the id of the key that they are for, and an X25519
+    sealed box (libsodium). That names its session, so that it cannot pass for the one of another session."""
     content = json.dumps({"session": session_id, "secrets": secrets}).encode()
-    return f"{_key_id(key)}.{b64encode(SealedBox(key).encrypt(content)).decode()}"
+    return f"{key_id(key)}.{b64encode(SealedBox(key).encrypt(content)).decode()}"
 
 
-def _key_id(key: PublicKey) -> str:
+def key_id(key: PublicKey) -> str:
+    """What the text of a sealed secret begins with, before a point."""
     return hashlib.sha256(bytes(key)).hexdigest()[:16]
 
 
-def _opened(key: PrivateKey, session_id: str, sealed: str) -> dict[str, Any]:
+def open_sealed(key: PrivateKey, session_id: str, sealed: str) -> dict[str, Any]:
+    """The secrets that were sealed for this key and name. Raises InvalidArgument."""
     try:
         content = json.loads(SealedBox(key).decrypt(b64decode(sealed.partition(".")[2], validate=True)))
         if content["session"] != session_id:

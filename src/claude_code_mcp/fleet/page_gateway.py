@@ -38,6 +38,7 @@ from ..web.event_frames import frame, most_urgent_first
 from ..web.feeds import HEARTBEAT, StreamResponse
 from ..web.guard import WebUser
 from ..web.page_routes import Handler, Handlers, StillSignedIn
+from ..web.push.push_routes import PushRoutes
 from .dispatch import Dispatch
 from .machine_link import MachineUnavailable
 from .machine_server import Taken
@@ -70,8 +71,10 @@ class FleetRoutes:
         fleet: FleetView,
         groups_of: Callable[[str], Collection[str]],
         still_signed_in: StillSignedIn,
+        push: PushRoutes | None = None,
     ) -> None:
         self._nats = nats
+        self._push = push
         self._dispatch = dispatch
         self._fleet = fleet
         self._groups_of = groups_of
@@ -93,6 +96,7 @@ class FleetRoutes:
             ("GET", "/budgets", self._budgets),
             ("GET", "/mcp-servers", self._servers),
             ("POST", "/mcp-servers/{server}", self._steer),
+            *(self._push.handlers() if self._push is not None else ()),
         ]
         return [(method, path, _reachable(handler)) for method, path, handler in handlers]
 
@@ -105,8 +109,8 @@ class FleetRoutes:
             "directories": [*directories],
             "bypassPossible": any(fact.get("bypassPossible") for fact in facts),
             "hub": any(fact.get("hub") for fact in facts),
-            "vapidPublicKey": None,
-            "push": False,
+            "vapidPublicKey": None,  # `/api/push` has it
+            "push": self._push is not None,
             "machines": self._machine_rows(),
         }
 

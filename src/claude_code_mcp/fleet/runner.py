@@ -32,6 +32,7 @@ from .machine_server import Taken, serve_machine
 from .machines import Machine, MachineReport
 from .ownership import MOST_ASKED, KeptOwnership, KeptSecrets
 from .page_link import answer_page
+from .push_receivers import MachinePush
 from .records import RecordStore
 from .session_copy import FleetReplica
 from .transcripts import TranscriptStore
@@ -221,6 +222,7 @@ async def _serving(
             service.observe(replica)
             service.observe(mover)
             service.relocation.give_away = mover.give
+            push = _notifying(service, KeptOwnership(connection, machine_id)) if pages is not None else None
             taking = _Taking(mover, holdings, settings.fleet_directory)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(
@@ -240,12 +242,22 @@ async def _serving(
                     yield service
                 finally:
                     left = turns.at_work()
+                    if push is not None:
+                        push.close()
                     tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
             # Their processes have ended by now; the lease still stands, so nobody else has them yet.
             await asyncio.gather(*(hooks.post_session(session_id, "shutdown", cwd) for session_id, cwd in left))
             await replica.close(_LAST_COPIES)
+
+
+def _notifying(service: Service, keeper: KeptOwnership) -> MachinePush:
+    """Has people told of what happens here, at the receivers that they have registered at a gateway."""
+    push = MachinePush(service, keeper, service.settings.state_dir / "web")
+    service.observe(push)
+    push.serve_at("fleet")  # where their pages are, the keeper knows
+    return push
 
 
 async def _find_elsewhere(

@@ -18,7 +18,8 @@ from .answers import BodyRoom, RequestRefused, guarded
 from .change_routes import ChangeRoutes
 from .feeds import Feeds, Streams
 from .guard import WebUser
-from .push.delivery import Push, PushRoutes
+from .push.delivery import Push
+from .push.push_routes import PushRoutes
 from .session_routes import OverviewRoutes, QuestionRoutes, SessionRoutes, SharingRoutes
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class ServiceRoutes:
             ("GET", "/mcp-servers", overview.servers),
             ("POST", "/mcp-servers/{server}", overview.steer),
         ]
-        return [*handlers, *(PushRoutes(service, self._push).handlers() if self._push is not None else ())]
+        return [*handlers, *(PushRoutes(service.audit, self._push).handlers() if self._push is not None else ())]
 
     async def facts(self, user: WebUser) -> dict[str, Any]:
         policy, push = self._service.policy_for(user.caller), self._push

@@ -1,4 +1,4 @@
-"""News on their way: queued for each receiver, sent again, kept over a restart; and the routes on push.
+"""News on their way: queued for each receiver, sent again, kept over a restart.
 
 Nothing here is ever waited for by a session. A receiver that is dead delays its own news and nothing else. What waits
 is on disk before the first try and until it was delivered or given up (`Deliveries`): a server that stops waits for
@@ -8,7 +8,6 @@ nothing, and the next one goes on, with the same id for the same notice.
 import asyncio
 import contextlib
 import logging
-import os
 import random
 import time
 from collections import deque
@@ -18,43 +17,28 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from typing import NamedTuple, TypeVar
 
-from pydantic import Field
-from starlette.requests import Request
-from starlette.responses import Response
-
-from ...errors import ClaudeCodeError, InvalidArgument
+from ...errors import ClaudeCodeError
 from ...model.events import AuditEvent, AuditKind, BudgetWarned, Event, QuestionOpened, Stalled, TurnEnded
 from ...model.options import LOCAL, Caller
-from ...model.text import iso, one_line, visible
-from ...server.tools.base import Arguments
 from ...service import Service
 from ...state.documents import Deliveries, PendingDelivery
 from ...state.state_directory import database_in
-from ..answers import Nothing, answer, arguments_of
-from ..guard import WebUser
 from .preferences import (
-    Kind,
-    News,
     Notice,
     Preferences,
     PreferenceStore,
-    QuietHours,
     Receiver,
     new_id,
     notice_of,
     trial_notice,
+    without_receiver,
 )
 from .receivers import (
     PushReply,
     SendFailed,
     ServerKey,
-    check_keys,
-    check_topic,
-    check_url,
-    new_secret,
     post,
     request_for,
 )
@@ -162,6 +146,18 @@ class Push:
         reading = any(not task.done() for task in self._reading.values())
         return reading or any(outbox.waiting for outbox in self._outboxes.values())
 
+    async def read(self, principal: str) -> Preferences:
+        """What a principal has chosen. OSError or UpstreamUnavailable."""
+        return await asyncio.to_thread(self.preferences.read, principal)
+
+    async def update(self, principal: str, change: Callable[[Preferences], Preferences]) -> Preferences:
+        """Changes that; raises as `read`, and what `change` raises."""
+        return await asyncio.to_thread(self.preferences.update, principal, change)
+
+    async def chosen_for(self, principal: str, _session_id: str) -> Preferences:
+        """What a principal wants to be told of a session; raises as `read`."""
+        return await self.read(principal)
+
     def has_receiver(self, principal: str) -> bool:
         """Whether a principal has notifications sent somewhere. Blocks on the disk; OSError or UpstreamUnavailable."""
         return bool(self.preferences.read(principal).receivers)
@@ -199,7 +195,8 @@ class Push:
         """Tells whose budget it is; of a group's, everybody in it of whom this server knows that they are."""
         principals = {who}
         if group is not None:
-            known = await self._once_readable(self.preferences.principals, warned.at + _LONGEST_KEPT)
+            read = partial(asyncio.to_thread, self.preferences.principals)
+            known = await self._once_readable(read, warned.at + _LONGEST_KEPT)
             principals.update(
                 name for name in known or () if self._service.policy_for(Caller(name)).shares_budget(group)
             )
@@ -213,7 +210,7 @@ class Push:
             notice = notice_of(session_id, event, lambda title=title: title, self._service.redaction)  # type: ignore[misc]
             if notice is None:
                 continue
-            chosen = await self._once_readable(partial(self.preferences.read, principal), notice.expires_at)
+            chosen = await self._once_readable(partial(self.chosen_for, principal, session_id), notice.expires_at)
             if chosen is not None and chosen.wants(notice.kind, datetime.now(UTC)):
                 made = [Waiting(f"msg_{new_id()}", principal, known.id, notice) for known in chosen.receivers]
                 # On disk before the first try: a server that is killed in between has not lost them.
@@ -224,14 +221,14 @@ class Push:
                         log.warning("a notice will be lost if the server stops: %s", error)
                 self._put_all(made, chosen)
 
-    async def _once_readable(self, read: Callable[[], T], until: float) -> T | None:
-        """What `read` returns, called in a thread again and again until it does not fail; None if it still fails at a
-        moment (Unix seconds), or if the server has stopped."""
+    async def _once_readable(self, read: Callable[[], Awaitable[T]], until: float) -> T | None:
+        """What `read` returns, called again and again until it does not fail; None if it still fails at a moment (Unix
+        seconds), or if the server has stopped."""
         for attempt in count():
             if self._stopped.is_set():
                 return None
             try:
-                return await asyncio.to_thread(read)
+                return await read()
             except (ClaudeCodeError, OSError) as error:
                 log.warning("what push needs cannot be read now: %s", error)
             if time.time() >= until:
@@ -242,18 +239,19 @@ class Push:
 
     async def _take_over(self) -> None:
         """Goes on with what servers before this one have not delivered."""
-        stored = await self._once_readable(self._deliveries.take_over, time.time() + _LONGEST_KEPT)
-        left: dict[str, list[Waiting]] = {}
+        read = partial(asyncio.to_thread, self._deliveries.take_over)
+        stored = await self._once_readable(read, time.time() + _LONGEST_KEPT)
+        left: dict[tuple[str, str], list[Waiting]] = {}
         for waiting in map(Waiting.of, stored or ()):
             if waiting is not None:
-                left.setdefault(waiting.principal, []).append(waiting)
-        for principal, own in left.items():
+                left.setdefault((waiting.principal, waiting.notice.session_id), []).append(waiting)
+        for (principal, session_id), own in left.items():
             # Each on its own: nobody waits for what another principal has chosen to become readable.
-            self._service.start_task(self._go_on(principal, own))
+            self._service.start_task(self._go_on(principal, session_id, own))
 
-    async def _go_on(self, principal: str, left: list[Waiting]) -> None:
+    async def _go_on(self, principal: str, session_id: str, left: list[Waiting]) -> None:
         until = max(waiting.notice.expires_at for waiting in left)
-        chosen = await self._once_readable(partial(self.preferences.read, principal), until)
+        chosen = await self._once_readable(partial(self.chosen_for, principal, session_id), until)
         # What the principal wants is not known: nothing is dropped, and the next server looks again.
         if chosen is None:
             return
@@ -301,9 +299,7 @@ class Push:
     async def send(self, principal: str, receiver: Receiver, notice: Notice, delivery_id: str) -> PushReply:
         """One try. SendFailed if there is no answer."""
         try:
-            key = await asyncio.to_thread(lambda: self.key)
-            request = request_for(receiver, notice, self.base, key, delivery_id)
-            reply = await post(request.url, request.headers, request.body, private=self.may_reach_private(principal))
+            reply = await self.post_notice(principal, receiver, notice, delivery_id)
         except (SendFailed, ClaudeCodeError, OSError, ValueError) as error:
             self._status[receiver.id] = Status(self.status(receiver.id).sent_at, str(error))
             raise SendFailed(str(error)) from None
@@ -311,15 +307,29 @@ class Push:
         self._status[receiver.id] = Status(time.time() if reply.ok else self.status(receiver.id).sent_at, failed)
         return reply
 
+    async def post_notice(self, principal: str, receiver: Receiver, notice: Notice, delivery_id: str) -> PushReply:
+        """Sends it to the receiver from here. Raises SendFailed, ClaudeCodeError, OSError or ValueError."""
+        key = await asyncio.to_thread(lambda: self.key)
+        request = request_for(receiver, notice, self.base, key, delivery_id)
+        return await post(request.url, request.headers, request.body, private=self.may_reach_private(principal))
+
     async def give_up(self, principal: str, receiver: Receiver, reply: PushReply) -> None:
         """A receiver has refused for good. A subscription that has ended is removed."""
         log.warning("a %s receiver of %s refuses: it answered %d", receiver.kind, principal, reply.status)
-        if receiver.kind == "webpush" and reply.status in _GONE:
+        if has_ended(receiver, reply):
             self.forget(principal, receiver.id)
             try:
-                await asyncio.to_thread(self.preferences.remove, principal, receiver.id)
+                await self.remove_ended(principal, receiver.id)
             except (ClaudeCodeError, OSError) as error:
                 log.info("a subscription that has ended was not removed: %s", error)
+
+    async def remove_ended(self, principal: str, receiver_id: str) -> None:
+        """Nobody is told there any more. Raises as `update`, and InvalidArgument if that was so already."""
+        await self.update(principal, partial(without_receiver, receiver_id=receiver_id))
+
+    async def vapid_key(self) -> str | None:
+        """As `public_key`, without blocking."""
+        return await asyncio.to_thread(lambda: self.public_key)
 
     async def try_out(self, principal: str, receiver: Receiver) -> str | None:
         """Sends a notice now; returns what went wrong, None if nothing did."""
@@ -353,6 +363,11 @@ class Push:
         if attempt >= len(self._pauses):
             return None
         return self._pauses[attempt] * random.uniform(0.8, 1.2)  # noqa: S311 - only spreads the load
+
+
+def has_ended(receiver: Receiver, reply: PushReply) -> bool:
+    """Whether a receiver has answered that it is none any more."""
+    return receiver.kind == "webpush" and reply.status in _GONE
 
 
 class _Outbox:
@@ -417,148 +432,3 @@ class _Outbox:
                 return
             await asyncio.sleep(min(_LONGEST_PAUSE, max(pause, wait or 0.0)))
             attempt += 1
-
-
-# -- push routes ------------------------------------------------------------------------------------------------------
-
-
-_SECRET_BYTES = 32
-_LONGEST_DEVICE = 60
-_LONGEST_TOKEN = 500
-
-
-class PreferenceArguments(Arguments):
-    events: list[News] | None = None
-    quiet_hours: QuietHours | None = None
-
-
-class SubscriptionKeys(Arguments):
-    p256dh: str = Field(max_length=200, alias="p256dh")
-    auth: str = Field(max_length=100)
-
-
-class BrowserSubscription(Arguments):
-    """What a browser's PushSubscription is as JSON."""
-
-    endpoint: str
-    expiration_time: float | None = None
-    keys: SubscriptionKeys
-
-
-class ReceiverArguments(Arguments):
-    kind: Kind
-    url: str | None = None
-    token: str | None = Field(None, max_length=_LONGEST_TOKEN)
-    subscription: BrowserSubscription | None = None
-    device: str | None = None
-
-
-class PushRoutes:
-    """The handlers."""
-
-    def __init__(self, service: Service, push: Push) -> None:
-        self._service = service
-        self._push = push
-
-    def handlers(self) -> list[tuple[str, str, Callable[[Request, WebUser], Awaitable[Response]]]]:
-        """By method and path below `/api`."""
-        return [
-            ("GET", "/push", self.show),
-            ("PUT", "/push", self.change),
-            ("POST", "/push/receivers", self.add),
-            ("DELETE", "/push/receivers/{receiver}", self.remove),
-            ("POST", "/push/receivers/{receiver}/test", self.test),
-        ]
-
-    async def show(self, _: Request, user: WebUser) -> Response:
-        return await self._answer(await asyncio.to_thread(self._push.preferences.read, user.principal))
-
-    async def change(self, request: Request, user: WebUser) -> Response:
-        arguments = await arguments_of(request, PreferenceArguments)
-
-        def changed(current: Preferences) -> Preferences:
-            events = current.events if arguments.events is None else tuple(dict.fromkeys(arguments.events))
-            return current.model_copy(update={"events": events, "quiet_hours": arguments.quiet_hours})
-
-        chosen = await asyncio.to_thread(self._push.preferences.update, user.principal, changed)
-        self._audit(user, action="change", events=",".join(chosen.events), quiet=chosen.quiet_hours is not None)
-        return await self._answer(chosen)
-
-    async def add(self, request: Request, user: WebUser) -> Response:
-        arguments = await arguments_of(request, ReceiverArguments)
-        receiver = self._receiver(arguments, self._push.may_reach_private(user.principal))
-        await asyncio.to_thread(self._push.preferences.add, user.principal, receiver)
-        self._audit(user, action="add", kind=receiver.kind, target=_target(receiver))
-        secret = {"secret": receiver.secret} if receiver.secret else {}
-        return answer({"receiver": self._row(receiver), **secret}, 201)
-
-    def _receiver(self, arguments: ReceiverArguments, private: bool) -> Receiver:
-        """InvalidArgument where something is missing, or does not belong to this kind."""
-        device = one_line(visible(arguments.device or ""), _LONGEST_DEVICE)
-        made = {"id": new_id(), "kind": arguments.kind, "created_at": time.time(), "device": device}
-        if arguments.kind == "webpush":
-            if arguments.subscription is None:
-                raise InvalidArgument("subscription: required", field="subscription")
-            keys = arguments.subscription.keys
-            check_url(arguments.subscription.endpoint, private=private)
-            check_keys(keys.p256dh, keys.auth)
-            return Receiver(**made, url=arguments.subscription.endpoint, public_key=keys.p256dh, auth=keys.auth)
-        if arguments.url is None:
-            raise InvalidArgument("url: required", field="url")
-        check_url(arguments.url, private=private)
-        if arguments.kind == "webhook":
-            return Receiver(**made, url=arguments.url, secret=new_secret(os.urandom(_SECRET_BYTES)))
-        check_topic(arguments.url)
-        token = arguments.token or ""
-        if not token.isascii() or not token.isprintable():
-            raise InvalidArgument("token: must consist of visible ASCII characters", field="token")
-        return Receiver(**made, url=arguments.url, token=token)
-
-    async def remove(self, request: Request, user: WebUser) -> Response:
-        receiver_id = str(request.path_params["receiver"])
-        await asyncio.to_thread(self._push.preferences.remove, user.principal, receiver_id)
-        self._push.forget(user.principal, receiver_id)
-        self._audit(user, action="remove")
-        return answer({})
-
-    async def test(self, request: Request, user: WebUser) -> Response:
-        await arguments_of(request, Nothing)
-        chosen = await asyncio.to_thread(self._push.preferences.read, user.principal)
-        wanted = str(request.path_params["receiver"])
-        receiver = next((known for known in chosen.receivers if known.id == wanted), None)
-        if receiver is None:
-            raise InvalidArgument("There is no such receiver.", field="id")
-        problem = await self._push.try_out(user.principal, receiver)
-        return answer({"sent": problem is None, "error": problem})
-
-    async def _answer(self, chosen: Preferences) -> Response:
-        quiet = chosen.quiet_hours
-        return answer(
-            {
-                "events": [*chosen.events],
-                "quietHours": quiet.model_dump(by_alias=True) if quiet is not None else None,
-                "receivers": [self._row(receiver) for receiver in chosen.receivers],
-                "vapidPublicKey": await asyncio.to_thread(lambda: self._push.public_key),
-            }
-        )
-
-    def _row(self, receiver: Receiver) -> dict[str, Any]:
-        status = self._push.status(receiver.id)
-        return {
-            "id": receiver.id,
-            "kind": receiver.kind,
-            "target": _target(receiver),
-            "device": receiver.device,
-            "createdAt": iso(receiver.created_at),
-            "lastSentAt": iso(status.sent_at) if status.sent_at is not None else None,
-            "lastError": status.error,
-        }
-
-    def _audit(self, user: WebUser, **details: Any) -> None:
-        details["device"] = user.device
-        self._service.audit(AuditEvent(AuditKind.PUSH_CHANGED, user.principal, details=details))
-
-
-def _target(receiver: Receiver) -> str:
-    """Where it is, without what makes its address a secret: the rest of a subscription's, or a topic."""
-    return urlsplit(receiver.url).netloc

@@ -126,7 +126,7 @@ class PreferenceStore:
             UpstreamUnavailable: what is there is damaged, or of a later version.
         """
         try:
-            return _preferences(principal, self._documents.read(principal))
+            return preferences_in(principal, self._documents.read(principal))
         except ValueError:
             raise _damaged() from None
 
@@ -141,7 +141,7 @@ class PreferenceStore:
 
         def replace(document: JsonObject | None) -> JsonObject:
             try:
-                current = _preferences(principal, document)
+                current = preferences_in(principal, document)
             except ValidationError:
                 # Not the defaults: they would replace all receivers that are there and only cannot be read.
                 raise _damaged() from None
@@ -152,31 +152,28 @@ class PreferenceStore:
         return changed[-1]
 
     def add(self, principal: str, receiver: Receiver) -> Preferences:
-        """Adds a receiver, in place of one with the same address. LimitReached if there are too many."""
-
-        def change(current: Preferences) -> Preferences:
-            others = tuple(
-                other for other in current.receivers if (other.kind, other.url) != (receiver.kind, receiver.url)
-            )
-            if len(others) >= _MOST_RECEIVERS:
-                raise LimitReached(f"There are {_MOST_RECEIVERS} receivers already; remove one first.")
-            return current.model_copy(update={"receivers": (*others, receiver)})
-
-        return self.update(principal, change)
-
-    def remove(self, principal: str, receiver_id: str) -> None:
-        """Removes a receiver. InvalidArgument if there is none with this id."""
-
-        def change(current: Preferences) -> Preferences:
-            others = tuple(other for other in current.receivers if other.id != receiver_id)
-            if len(others) == len(current.receivers):
-                raise InvalidArgument("There is no such receiver.", field="id")
-            return current.model_copy(update={"receivers": others})
-
-        self.update(principal, change)
+        """As `update`, by `with_receiver`."""
+        return self.update(principal, lambda current: with_receiver(current, receiver))
 
 
-def _preferences(principal: str, document: JsonObject | None) -> Preferences:
+def with_receiver(current: Preferences, receiver: Receiver) -> Preferences:
+    """With one receiver more, in place of one with the same address. LimitReached if there are too many."""
+    others = tuple(other for other in current.receivers if (other.kind, other.url) != (receiver.kind, receiver.url))
+    if len(others) >= _MOST_RECEIVERS:
+        raise LimitReached(f"There are {_MOST_RECEIVERS} receivers already; remove one first.")
+    return current.model_copy(update={"receivers": (*others, receiver)})
+
+
+def without_receiver(current: Preferences, receiver_id: str) -> Preferences:
+    """Without one of them. InvalidArgument if there is none with this id."""
+    others = tuple(other for other in current.receivers if other.id != receiver_id)
+    if len(others) == len(current.receivers):
+        raise InvalidArgument("There is no such receiver.", field="id")
+    return current.model_copy(update={"receivers": others})
+
+
+def preferences_in(principal: str, document: JsonObject | None) -> Preferences:
+    """What was kept for a principal; the defaults for nothing. Raises ValidationError."""
     if document is None:
         return Preferences(principal=principal)
     known = document.get("chosen_from", _FIRST_NEWS)

@@ -48,6 +48,8 @@ LONGEST = 3000
 _RECORD_SIZE = 4096
 _TOKEN_SECONDS = 12 * 3600
 _CURVE = ec.SECP256R1()
+_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+"""Of that curve."""
 _POINT_LENGTH = 65
 _AUTH_LENGTH = 16
 
@@ -129,6 +131,14 @@ class ServerKey:
         first, second = decode_dss_signature(self._key.sign(unsigned.encode(), ec.ECDSA(hashes.SHA256())))
         signature = base64url(first.to_bytes(32, "big") + second.to_bytes(32, "big"))
         return f"vapid t={unsigned}.{signature}, k={self.public}"
+
+
+class DerivedKey(ServerKey):
+    """One that follows from a secret: the same wherever that is known, and kept nowhere."""
+
+    def __init__(self, secret: bytes) -> None:
+        digest = hmac.digest(secret, b"claude-code-mcp: web push", "sha384")  # longer than the order: no bias
+        self._key = ec.derive_private_key(int.from_bytes(digest, "big") % (_ORDER - 1) + 1, _CURVE)
 
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey | None:

@@ -1,0 +1,243 @@
+"""People are told of what happens on any machine, at the receivers that they have registered at the gateway."""
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.aio.client import Client
+
+from claude_code_mcp.errors import InvalidArgument, PermissionDenied
+from claude_code_mcp.fleet import names
+from claude_code_mcp.fleet.connection import FleetConnection
+from claude_code_mcp.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
+from claude_code_mcp.fleet.push_receivers import FleetReceivers
+from claude_code_mcp.fleet.tickets import new_seed
+from claude_code_mcp.testing import ScriptedModelThread
+from claude_code_mcp.testing.script import script, tool
+from claude_code_mcp.web.push.preferences import Notice, Receiver, with_receiver, without_receiver
+from tests.support.waiting import until
+from tests.web.console_client import Browser
+from tests.web.receiver import BrowserKeys, PushReceiver, Received, receiving, verified_claims
+
+from .conftest import in_own_task
+from .test_story import Place, processes_of
+
+
+class Fleet:
+    """The console of a gateway, whose user has machines called server and laptop."""
+
+    def __init__(self, server: Place, machines: dict[str, Place]) -> None:
+        link = next(word for word in server.run("web").split() if "#ticket=" in word)
+        self.base, _, ticket = link.partition("/#ticket=")
+        self.browser = Browser(self.base)
+        self._machines = machines
+        assert self.browser.sign_in(ticket=ticket).status == 200
+
+    def register(self, **receiver: Any) -> dict[str, Any]:
+        made = self.browser.post("/api/push/receivers", receiver)
+        assert made.status == 201, made.body
+        return dict(made.json)
+
+    def remove(self, receiver: dict[str, Any]) -> None:
+        assert self.browser.ask("DELETE", f"/api/push/receivers/{receiver['receiver']['id']}").status == 200
+
+    def ask_on(self, machine: str, what: str) -> dict[str, Any]:
+        """The question of a new session there."""
+        work = script(what, tool("Bash", command=f"touch {what}"), "done")
+        there = {"machine": machine, "workingDirectory": str(self._machines[machine].project)}
+        body = {"prompt": work, "permissionMode": "default", **there}
+        made = self.browser.post("/api/sessions", body)
+        assert made.status == 201, made.body
+        session_id = made.json["sessionId"]
+
+        def asked() -> list[dict[str, Any]]:
+            return [
+                row for row in self.browser.get("/api/questions").json["questions"] if row["sessionId"] == session_id
+            ]
+
+        until(lambda: bool(asked()), "it never asked")
+        return asked()[0]
+
+    def answer(self, question: dict[str, Any]) -> None:
+        path = f"/api/sessions/{question['sessionId']}/questions/{question['questionId']}"
+        assert self.browser.post(path, {"decision": "allow"}).status == 200
+
+
+def told(receiver: PushReceiver, kind: str, session_id: str) -> Received:
+    """The next thing that it is told, which is this."""
+    received = receiver.next()
+    said = json.loads(received.body)
+    assert (said["kind"], said["sessionId"]) == (kind, session_id)
+    return received
+
+
+def test_a_question_on_any_machine_is_pushed_once_to_each_receiver_that_there_is(
+    tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    machines = {name: Place(tmp_path / name, model.url) for name in ("server", "laptop")}
+    server, laptop = machines.values()
+    runner = ("runner", "--name", "laptop")
+    with (
+        receiving() as first,
+        receiving() as second,
+        receiving(201) as push_service,
+        server.started("runner --join ", "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server"),
+    ):
+        ticket = server.output.split("--join ")[1].split()[0]
+        with laptop.started("is a machine", *runner, "--join", ticket):
+            fleet = Fleet(server, machines)
+            hook = fleet.register(kind="webhook", url=f"{first.url}/secret-path")
+            keys = BrowserKeys()
+            fleet.register(
+                kind="webpush", subscription=keys.subscription(f"{push_service.url}/send/abc"), device="Phone"
+            )
+            fleet.browser.ask("PUT", "/api/push", {"events": ["question"], "quietHours": None})
+            for machine in machines:
+                question = fleet.ask_on(machine, f"one-{machine}")
+                check_signature(told(first, "question", question["sessionId"]), hook["secret"])
+                pushed = push_service.next()
+                shown = keys.decrypt(pushed.body)
+                assert (
+                    shown["url"]
+                    == f"{fleet.base}/#/sessions/{question['sessionId']}/questions/{question['questionId']}"
+                )
+                key = fleet.browser.get("/api/push").json["vapidPublicKey"]
+                assert verified_claims(pushed.headers["authorization"], key)["aud"] == push_service.url
+                fleet.answer(question)
+            rows = fleet.browser.get("/api/push").json["receivers"]
+            assert all(row["lastSentAt"] and row["lastError"] is None for row in rows)
+            assert hook["secret"] not in fleet.browser.get("/api/push").body.decode()
+        # While a machine is away one receiver goes and another one comes.
+        fleet.remove(hook)
+        fleet.register(kind="webhook", url=second.url)
+        with laptop.started("is a machine", *runner):
+            question = fleet.ask_on("laptop", "two")
+            told(second, "question", question["sessionId"])
+            push_service.next()
+            fleet.answer(question)
+            last = fleet.ask_on("server", "three")
+            told(second, "question", last["sessionId"])
+            push_service.next()
+    for receiver in (first, second, push_service):
+        assert receiver.received.empty(), "somebody was told twice, or after they were removed"
+    stored = b"".join(path.read_bytes() for path in (server.root / "state" / "fleet").rglob("*") if path.is_file())
+    assert b"fleet_push" in stored
+    for secret in (hook["secret"], "secret-path", "/send/abc", keys.subscription("")["keys"]["auth"]):
+        assert secret.encode() not in stored, "in the clear in NATS's own files"
+    until(lambda: not processes_of([server, laptop]), "something was left running")
+    assert "Traceback" not in server.errors + laptop.errors
+
+
+def check_signature(received: Received, secret: str) -> None:
+    signed = f"{received.headers['webhook-id']}.{received.headers['webhook-timestamp']}.".encode() + received.body
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    assert received.headers["webhook-signature"] == f"v1,{expected}"
+
+
+# -- the keeper -------------------------------------------------------------------------------------------------------
+
+
+def webhook(url: str) -> Receiver:
+    return Receiver(id=uuid.uuid4().hex[:16], kind="webhook", url=url, created_at=0.0, secret="whsec_" + "A" * 43 + "=")
+
+
+@dataclass
+class Keepers:
+    """Two gateways with keys of their own, and a machine `m` that holds a session of alice."""
+
+    gateways: list[FleetReceivers]
+    machine: KeptOwnership
+    other: KeptOwnership
+    session_id: str
+
+    async def push(self, receiver: Receiver, delivery: str, by: KeptOwnership | None = None, **changed: Any) -> Any:
+        notice = asdict(Notice("question", self.session_id, "A title", "Wants to", time.time(), time.time() + 60, "q1"))
+        asked = {"session_id": self.session_id, "receiver": receiver.id, "delivery": delivery}
+        return await (by or self.machine).ask("push", 30, **asked, notice={**notice, **changed})
+
+
+@pytest.fixture
+async def keepers(fleet: FleetConnection) -> AsyncIterator[Keepers]:
+    bucket = await OwnershipBucket.opened(fleet)
+    session_id = str(uuid.uuid4())
+    await bucket.claim(session_id, "alice", "m")
+    async with AsyncExitStack() as stack:
+        gateways = []
+        for _ in range(2):
+            seed = new_seed()
+            receivers = FleetReceivers(fleet, bucket, seed)
+            receivers.private, receivers.base = ("alice",), f"http://gateway-{len(gateways)}/"
+            keeper = Keeper(fleet, bucket, seed, receivers.verbs, receivers.verbs_for_all)
+            await stack.enter_async_context(in_own_task(keeper.serving()))
+            gateways.append(receivers)
+        asking = [KeptOwnership(replace(fleet, client=await inbox_of(fleet, name, stack)), name) for name in ("m", "x")]
+        yield Keepers(gateways, asking[0], asking[1], session_id)
+
+
+async def inbox_of(fleet: FleetConnection, machine_id: str, stack: AsyncExitStack) -> Client:
+    """A connection of a machine: the keeper answers into its own inbox alone."""
+    client = await nats.connect(str(fleet.client.connected_url.geturl()), inbox_prefix=names.inbox(machine_id))
+    stack.push_async_callback(client.close)
+    return client
+
+
+async def test_a_receiver_is_sent_to_by_its_own_gateway_once_and_only_for_the_sessions_owner(keepers: Keepers) -> None:
+    with receiving() as hook:
+        first, second = keepers.gateways
+        ours = [webhook(f"{hook.url}/{number}") for number in range(2)]
+        await first.update("alice", partial(with_receiver, receiver=ours[0]))
+        chosen = await second.update("alice", partial(with_receiver, receiver=ours[1]))
+        assert [each.url for each in chosen.receivers] == [hook.url, ours[1].url], "of the other's only where it is"
+        assert [each.secret for each in (await first.read("alice")).receivers] == [ours[0].secret, ""]
+        listed = await keepers.machine.ask("receivers", session_id=keepers.session_id)
+        assert listed["receivers"] == [{"id": each.id, "kind": "webhook"} for each in ours], "and nothing more"
+        # Each by the gateway that can; the same delivery a second time is known there.
+        answers = [await keepers.push(receiver, "msg_1") for receiver in (*ours, *ours)]
+        assert [answer["status"] for answer in answers] == [200] * 4
+        received = [hook.next(), hook.next()]
+        assert [each.path for each in received] == ["/0", "/1"]
+        pages = [f"http://gateway-{at}/#/sessions/{keepers.session_id}/questions/q1" for at in range(2)]
+        assert [json.loads(each.body)["url"] for each in received] == pages
+        # Not by a machine that does not hold the session, nor with what is no notice of it.
+        with pytest.raises(PermissionDenied):
+            await keepers.other.ask("receivers", session_id=keepers.session_id)
+        with pytest.raises(PermissionDenied):
+            await keepers.push(ours[0], "msg_2", keepers.other)
+        with pytest.raises(InvalidArgument):
+            await keepers.push(ours[0], "msg_3", kind="budget")
+        # What was removed, or whose person was, gets nothing.
+        await second.update("alice", partial(without_receiver, receiver_id=ours[0].id))
+        assert await keepers.push(ours[0], "msg_4") == {"status": 410}
+        second.knows = lambda principal: principal != "alice"
+        assert await keepers.push(ours[1], "msg_5") == {"status": 403}
+        assert hook.received.empty()
+        assert await first.try_out("alice", ours[1]) == "it was registered at another gateway, which sends to it"
+
+
+async def test_a_try_that_failed_is_made_again_and_a_subscription_that_has_ended_is_removed(keepers: Keepers) -> None:
+    keys, (gateway, _) = BrowserKeys(), keepers.gateways
+    with receiving(503, 201, 410) as service:
+        made = keys.subscription(f"{service.url}/send")
+        receiver = Receiver(
+            id="r1", kind="webpush", url=made["endpoint"], created_at=0.0, public_key=made["keys"]["p256dh"],
+            auth=made["keys"]["auth"],
+        )  # fmt: skip
+        await gateway.update("alice", partial(with_receiver, receiver=receiver))
+        assert [(await keepers.push(receiver, "msg_1"))["status"] for _ in range(3)] == [503, 201, 201]
+        assert gateway.status("r1").sent_at is not None
+        assert (await keepers.push(receiver, "msg_2"))["status"] == 410
+        assert (await gateway.read("alice")).receivers == ()
+        assert len([service.next() for _ in range(3)]) == 3
+        assert service.received.empty()
