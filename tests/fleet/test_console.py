@@ -175,7 +175,7 @@ async def test_a_machine_that_is_gone_is_shown_and_so_are_its_sessions(
     assert (damaged["sessionId"], damaged["machineId"], damaged["status"]) == (unreadable, "b", None)
     assert (await in_thread(lambda: alice.get("/api/sessions?text=there"))).json["sessions"] == [known]
     for nothing in ("machine=a", "archived=1", "project=/elsewhere"):
-        assert (await in_thread(lambda nothing=nothing: alice.get(f"/api/sessions?{nothing}"))).json["sessions"] == []
+        assert (await in_thread(partial(alice.get, f"/api/sessions?{nothing}"))).json["sessions"] == []
     assert listed["unanswered"] == [{"machine": "b.example.org", "reason": "Machine b.example.org is not there."}]
 
     def machines() -> Any:

@@ -32,6 +32,7 @@ from claude_code_mcp.fleet.tickets import (
     new_seed,
     public_key,
 )
+from claude_code_mcp.fleet.transcripts import TranscriptStore
 from tests.fleet.conftest import in_own_task
 from tests.support.waiting import HANG_SECONDS, until_true
 
@@ -427,6 +428,15 @@ async def test_a_machine_claims_and_writes_with_its_own_key(
         assert (await trees.get("s1/tree")).data == b"bundle" * 100_000
         await trees.put("s1/tree", b"another")
         assert (await trees.get("s1/tree")).data == b"another"
+        # And removes it all again, as when a session is deleted.
+        await trees.delete("s1/tree")
+        await records.delete("s1")
+        await TranscriptStore(a).delete("s1")
+        with pytest.raises(NotFoundError):
+            await trees.get("s1/tree")
+        with pytest.raises(NotFoundError):
+            await records.get("s1")
+        assert (await host.connection.jetstream.stream_info(names.TRANSCRIPTS)).state.messages == 0
         await holdings.release(holding)
     assert await host.ownership.read("s1") is None
 

@@ -174,7 +174,7 @@ async def keepers(fleet: FleetConnection) -> AsyncIterator[Keepers]:
     session_id = str(uuid.uuid4())
     await bucket.claim(session_id, "alice", "m")
     async with AsyncExitStack() as stack:
-        gateways = []
+        gateways: list[FleetReceivers] = []
         for _ in range(2):
             seed = new_seed()
             receivers = FleetReceivers(fleet, bucket, seed)
@@ -188,7 +188,8 @@ async def keepers(fleet: FleetConnection) -> AsyncIterator[Keepers]:
 
 async def inbox_of(fleet: FleetConnection, machine_id: str, stack: AsyncExitStack) -> Client:
     """A connection of a machine: the keeper answers into its own inbox alone."""
-    client = await nats.connect(str(fleet.client.connected_url.geturl()), inbox_prefix=names.inbox(machine_id))
+    assert fleet.client.connected_url is not None
+    client = await nats.connect(fleet.client.connected_url.geturl(), inbox_prefix=names.inbox(machine_id))
     stack.push_async_callback(client.close)
     return client
 

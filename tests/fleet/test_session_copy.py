@@ -9,11 +9,12 @@ from typing import Any
 
 import psutil
 import pytest
+from nats.js.errors import NotFoundError
 
 from claude_code_mcp.claude.executable import bundled_executable
 from claude_code_mcp.claude.protocol import Other
 from claude_code_mcp.errors import SessionNotFound
-from claude_code_mcp.fleet import session_copy
+from claude_code_mcp.fleet import names, session_copy
 from claude_code_mcp.fleet.connection import FleetConnection
 from claude_code_mcp.fleet.engine import Running
 from claude_code_mcp.fleet.transcripts import FleetUnavailable, TranscriptStore
@@ -24,6 +25,7 @@ from claude_code_mcp.store.transcript_lines import new_folder_of
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import agent, script, tool
 from tests.sessions.support import options, run, say
+from tests.sessions.worktree_support import repository
 from tests.support.forging_cli import PIPE, REAL, forge, install_forging_cli
 
 from .machines import Held, Ledger, Machine, machine
@@ -76,10 +78,15 @@ async def test_a_session_that_was_deleted_is_not_in_the_fleet_any_more(
     engine: Running, fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
     async with machine("one", fleet, Ledger(), tmp_path, model.url) as one:
-        session, _ = await run(one.service, script("go", "done"), options(one.sandbox))
+        source = repository(tmp_path / "source")
+        session, _ = await run(one.service, script("go", "done"), SessionOptions(cwd=str(source)))
         assert await stored(one, session.id)
+        await one.mover.saved(session.id)
+        trees = await fleet.jetstream.object_store(names.TREES)
+        assert [entry.name.partition("/")[0] for entry in await trees.list(ignore_deletes=True)] == [session.id]
         session.park()
         await session.closed()
+        await one.replica.complete(session.id)
         os.kill(engine.pid, signal.SIGSTOP)
         try:
             with pytest.raises(FleetUnavailable):
@@ -91,6 +98,8 @@ async def test_a_session_that_was_deleted_is_not_in_the_fleet_any_more(
         with pytest.raises(SessionNotFound):
             await one.records.read(session.id)
         assert await one.transcripts.load(session.id) is None
+        with pytest.raises(NotFoundError):
+            await trees.list(ignore_deletes=True)
         assert not [*(one.sandbox.home / ".claude" / "projects").rglob(f"{session.id}.jsonl")]
 
 

@@ -66,7 +66,9 @@ def absent_answers(absent: Absent, offset: int, limit: int) -> list[tuple[Machin
     """What machines that are gone would list of these sessions, as far as the fleet's copy tells: everything from the
     offset on, up to the limit, of the newest of all of them."""
     newest = sorted(((session, machine) for machine, session in absent), key=lambda pair: -pair[0].last_used)
-    answers = [(machine, {"sessions": [_absent_row(session)]}) for session, machine in newest[offset : offset + limit]]
+    answers: list[tuple[MachineIdentity, dict[str, Any]]] = [
+        (machine, {"sessions": [_absent_row(session)]}) for session, machine in newest[offset : offset + limit]
+    ]
     if answers and len(newest) > offset + limit:
         answers[-1][1]["nextOffset"] = offset + limit
     return answers

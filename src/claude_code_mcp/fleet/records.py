@@ -19,9 +19,10 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -152,9 +153,20 @@ class RecordStore:
         return found
 
     async def remove(self, session_id: str) -> None:
-        """Removes the document of a session that this machine holds. FleetUnavailable if NATS does not answer."""
+        """Removes the document of a session that this machine holds, and then its trees. FleetUnavailable if NATS does
+        not answer."""
         with answering():
+            tree: Mapping[str, Any] | None = None
+            with suppress(InvalidArgument):  # it goes, whatever it says
+                found, _ = await self._get(session_id)
+                tree = found.tree if found is not None else None
             await (await self._kv()).delete(names.token(session_id))
+            trees = await self._connection.jetstream.object_store(names.TREES)
+            for pack in (tree or {}).get("packs", ()):
+                # Of this session alone, whatever the document says.
+                if str(pack).startswith(f"{session_id}/"):
+                    with suppress(NotFoundError):
+                        await trees.delete(str(pack))
 
     async def whole_record(self, document: SessionDocument) -> SessionRecord:
         """The record with the options that were left out, for the machine that holds the session. Raises
