@@ -291,6 +291,10 @@ def test_sessions_of_a_fleet_are_grouped_by_machine_and_filtered_by_it() -> None
     assert rows[1].details.startswith("desk · ")
     assert "\x1b" not in rows[3].machine
     assert [row.title for row in arranged([], stored, NOW, "top")] == ["b"]
+    # One that is gone says so wherever it is named, and is found by that.
+    gone = listed("4" * 36, "e", "p", machine="attic", machineGone=True) | {"timestamp": at["c"]}
+    (row,) = arranged([], [*stored, gone], NOW, "(gone)")
+    assert (row.title, row.machine) == ("e", "attic (gone)")
 
 
 # -- choices and completion ---------------------------------------------------------------------------------------
