@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ class Place(Sandbox):
             assert process.wait(HANG_SECONDS) in (0, -signal.SIGKILL), self.errors
 
 
-def processes_of(places: list[Place]) -> list[str]:
+def processes_of(places: Sequence[Place]) -> list[str]:
     """What runs with a home of these machines."""
     homes = {str(place.home) for place in places}
     found = []
@@ -294,3 +294,51 @@ async def continued(client: Client, session_id: str, message: str) -> dict[str, 
             return dict(result.structured_content or {})
         await asyncio.sleep(0.5)
     raise AssertionError(result.content)
+
+
+class ManagingPlace(Place):
+    """One whose clients can delete sessions."""
+
+    def variables(self) -> dict[str, str]:
+        return {**super().variables(), "CLAUDE_CODE_MCP_TOOLSETS": "sessions,care"}
+
+
+@pytest.mark.soak  # in parts: test_session_copy.py, test_doors.py
+async def test_a_session_that_was_deleted_does_not_come_back_when_its_machine_goes(
+    tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    server, laptop = places = [ManagingPlace(tmp_path / name, model.url) for name in ("server", "laptop")]
+    with server.started("runner --join ", "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server"):
+        ticket = server.output.split("--join ")[1].split()[0]
+        async with Client(stdio_client(front_of(server)), mode="legacy") as client:
+            with laptop.started("is a machine", "runner", "--join", ticket, "--name", "laptop"):
+                made = [
+                    await call(
+                        client, "claude_create_session", prompt=script(word, "done"), machine="laptop",
+                        workingDirectory=str(repository(laptop.root / word)), waitSeconds=50,
+                    )
+                    for word in ("kept", "deleted")
+                ]  # fmt: skip
+            kept, deleted = (each["sessionId"] for each in made)
+            # After a restart, when the machine has claimed neither of them.
+            with laptop.started("is a machine", "runner", "--name", "laptop"):
+                await until_listed(client, kept, deleted)
+                await call(client, "claude_manage_session", sessionId=deleted, action="delete", confirm=True)
+                await until_listed(client, kept)
+            await until_listed(client, kept, gone=True)
+            refused = await client.call_tool("claude_send_message", {"sessionId": deleted, "message": "go on"})
+            assert refused.is_error
+            assert "no record of session" in str(refused.content)
+            answer = await continued(client, kept, script("go on", "here"))
+            assert (answer["machine"], answer["result"]) == ("server", "here")
+    until(lambda: not processes_of(places), "something was left running")
+
+
+async def until_listed(client: Client, *session_ids: str, gone: bool = False) -> None:
+    """Until these are all the sessions that there are, on a machine that is there or gone."""
+    for _ in range(100):
+        rows = (await call(client, "claude_list_sessions"))["sessions"]
+        if {(row["sessionId"], bool(row.get("machineGone"))) for row in rows} == {(each, gone) for each in session_ids}:
+            return
+        await asyncio.sleep(0.3)
+    raise AssertionError(rows)
