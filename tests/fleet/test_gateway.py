@@ -369,7 +369,7 @@ async def test_a_machine_that_does_not_answer_is_named(machines: TwoMachines) ->
         assert isinstance(content, types.TextResourceContents)
         assert json.loads(content.text)["unanswered"] == listed["unanswered"]
         problem = await refused(client, "claude_get_status", sessionId=made["sessionId"])
-        assert "on machine a, which is not there now" in problem["message"]
+        assert "on machine a.example.org, which is not there now. Its next message goes on" in problem["message"]
         machines.fleet.set_machines([])
         assert (await refused(client, "claude_list_sessions"))["code"] == "UPSTREAM_UNAVAILABLE"
 

@@ -19,6 +19,7 @@ from claude_code_mcp.fleet.ownership import OwnershipBucket
 from claude_code_mcp.fleet.routing import LiveFleet, choose_machine
 from claude_code_mcp.fleet.runner import joined
 from claude_code_mcp.model.events import AuditEvent, Event, TurnStarted
+from claude_code_mcp.model.options import LOCAL
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
@@ -97,7 +98,10 @@ async def test_sessions_are_placed_found_and_missed(
             leaving[id_] = await stack.enter_async_context(AsyncExitStack())
             await leaving[id_].enter_async_context(in_own_task(member(engine.url, machine, service)))
         await until_true(lambda: len(membership.machines()) == 2)
-        view = LiveFleet(membership, await OwnershipBucket.opened(fleet))
+        ownership = await OwnershipBucket.opened(fleet)
+        following = asyncio.ensure_future(ownership.follow(fleet))
+        stack.callback(following.cancel)
+        view = LiveFleet(membership, ownership)
         gateway = Gateway(fleet, view, choose_machine, load_settings({}))
         async with client_of(gateway, "2026-07-28") as client:
             made = await call(
@@ -115,6 +119,8 @@ async def test_sessions_are_placed_found_and_missed(
             assert "without the label tpu" in problem["message"]
             await leaving["b"].aclose()
             await until_true(lambda: len(membership.machines()) == 1)
+            assert [held.session_id for held in await view.absent(LOCAL)] == [made["sessionId"]]
+            assert await view.absent("somebody else") == []
             listed = await call(client, "claude_list_sessions")
             assert listed["unanswered"] == [{"machine": "b-name", "reason": "Machine b-name is not there."}]
             problem = await refused(client, "claude_get_status", sessionId=made["sessionId"])
