@@ -59,7 +59,9 @@ class Holdings:
         self.known: dict[str, Held] = {}
 
     async def claim(self, session_id: str, _principal: str, *, taking: bool = False) -> Held:
-        self.known[session_id] = self._ledger.claim(session_id, self._machine)
+        # As leases do: what a machine believes to hold it does not ask for again, though another may have it by now.
+        if taking or session_id not in self.known:
+            self.known[session_id] = self._ledger.claim(session_id, self._machine)
         return self.known[session_id]
 
     async def arrived(self, holding: Any) -> None: ...
