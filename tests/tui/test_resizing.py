@@ -192,6 +192,23 @@ async def test_a_new_size_is_laid_out_however_late_a_busy_machine_comes_to_it() 
             await screen.until(lambda size=size: is_laid_out(screen, size), f"the size {size}")  # type: ignore[misc]
 
 
+async def test_completions_are_laid_out_between_two_sizes_when_nothing_is_left_for_them() -> None:
+    server = RecordedServer()
+    app = Tui(lambda: server, "/src/shop", session_id=SHOP, clock=lambda: NOW)
+    async with app.run_test(size=(24, 12)) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: app.pump.is_listed)
+        await pilot.press("slash", "m")
+        await screen.shows("  mode ")
+        # The parts are those of the new size before the screen has it: the list takes all columns that there are.
+        app.main.layout_by_size.fit(Size(109, 40))
+        await pilot.pause()
+        app.main._refresh_layout()
+        await pilot.resize_terminal(109, 40)
+        await screen.until(lambda: is_laid_out(screen, (109, 40)))
+        await screen.shows("  mode ")
+
+
 @pytest.mark.usefixtures("held_up")
 async def test_the_rest_of_a_long_conversation_is_drawn_however_late() -> None:
     conversation = ShownConversation("long")
