@@ -37,14 +37,14 @@ def spending(tmp_path: Path, clock: Clock) -> Spending:
 def test_it_warns_with_the_amount_that_makes_it_four_fifths_and_never_again(spending: Spending) -> None:
     assert spend(spending, "alice", 79.99, MONTH) == []
     (warning,) = spend(spending, "alice", 1.01, MONTH)
-    assert warning.line == "The budget of alice of $100 for this month is used to 81 % ($81.00)."
+    assert warning.line == "81 % of the budget of alice for this month is spent: $81.00 of $100.00."
     assert spend(spending, "alice", 5.0, MONTH) == []
     assert spend(spending, "bob", 5.0, MONTH) == [], "everybody has their own"
 
 
 def test_of_one_user_who_is_alone_it_says_no_name(spending: Spending) -> None:
     (warning,) = spend(spending, "local", 9.0, TODAY)
-    assert warning.line == "The budget of $10 for this day is used to 90 % ($9.00)."
+    assert warning.line == "90 % of the budget for today is spent: $9.00 of $10.00."
 
 
 def test_each_of_several_budgets_warns_for_itself(spending: Spending) -> None:
@@ -71,7 +71,7 @@ def test_that_of_a_group_is_warned_of_once_whoever_of_it_spends(tmp_path: Path, 
     spending = Spending(Database(tmp_path / "state"), clock, groups_of=lambda who: ["leads"])
     assert spend(spending, "alice", 700.0, GROUP) == []
     (warning,) = spend(spending, "bob", 150.0, GROUP)
-    assert warning.line == "The budget of the group leads of $1000 for this month is used to 85 % ($850.00)."
+    assert warning.line == "85 % of the budget of the group leads for this month is spent: $850.00 of $1,000.00."
     assert warning.fields | {"warning": ""} == {
         "period": "2026-09",
         "group": "leads",

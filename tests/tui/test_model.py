@@ -58,7 +58,7 @@ def test_thinking_that_was_streamed_and_the_text_behind_it_are_two_blocks() -> N
 
 
 def test_a_budget_that_is_nearly_used_up_is_noted_and_among_the_costs() -> None:
-    low = "The budget of $100 for this month is used to 80 % ($80.00)."
+    low = "80 % of the budget for this month is spent: $80.00 of $100.00."
     conversation = ShownConversation(SHOP)
     conversation.fold(page(said("u1", "Done."), {"type": "budget", "warning": low}))
     assert shown(conversation) == [("text", "Done."), ("note", low)]

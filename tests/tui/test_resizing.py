@@ -3,10 +3,12 @@
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from textual import timer
 from textual.app import App, ComposeResult
 from textual.geometry import Size
 
@@ -157,6 +159,68 @@ async def test_it_is_resized_500_times_while_the_real_server_streams(
         await walk(screen, 500, random.randrange(1 << 32))
         assert screen.app.is_running
     await elsewhere(lambda: sessions.cancel(made["sessionId"]))
+
+
+class HeldUp:
+    """The clock of a process that is held up for a second whenever a timer that fires once looks at it."""
+
+    def __init__(self) -> None:
+        self._late = 0.0
+
+    def get_time(self) -> float:
+        task = asyncio.current_task()
+        if task is None or not task.get_name().startswith("set_timer"):
+            return time.monotonic()
+        self._late += 1
+        return time.monotonic() + self._late
+
+
+@pytest.fixture
+def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer, "_time", HeldUp())
+
+
+@pytest.mark.usefixtures("held_up")
+async def test_a_new_size_is_laid_out_however_late_a_busy_machine_comes_to_it() -> None:
+    server = RecordedServer()
+    app = Tui(lambda: server, "/src/shop", session_id=SHOP, clock=lambda: NOW)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = Screen(app, pilot)
+        await screen.shows("The cart shows the wr…")
+        for size in ((100, 30), (60, 20)):
+            await pilot.resize_terminal(*size)
+            await screen.until(lambda size=size: is_laid_out(screen, size), f"the size {size}")  # type: ignore[misc]
+
+
+async def test_completions_are_laid_out_between_two_sizes_when_nothing_is_left_for_them() -> None:
+    server = RecordedServer()
+    app = Tui(lambda: server, "/src/shop", session_id=SHOP, clock=lambda: NOW)
+    async with app.run_test(size=(24, 12)) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: app.pump.is_listed)
+        await pilot.press("slash", "m")
+        await screen.shows("  mode ")
+        # The parts are those of the new size before the screen has it: the list takes all columns that there are.
+        app.main.layout_by_size.fit(Size(109, 40))
+        await pilot.pause()
+        app.main._refresh_layout()
+        await pilot.resize_terminal(109, 40)
+        await screen.until(lambda: is_laid_out(screen, (109, 40)))
+        await screen.shows("  mode ")
+
+
+@pytest.mark.usefixtures("held_up")
+async def test_the_rest_of_a_long_conversation_is_drawn_however_late() -> None:
+    conversation = ShownConversation("long")
+    conversation.add_history(
+        [{"kind": "text", "id": f"t{number}", "text": "words " * 90} for number in range(400)], None
+    )
+    app = OneConversation(conversation)
+    async with app.run_test(size=(100, 30)) as pilot:
+        view = app.query_one(ConversationView)
+        async with asyncio.timeout(HANG_SECONDS):
+            while not view._order or not all(each.is_current(view._text_width, view.palette) for each in view._order):
+                await pilot.pause(0.02)
 
 
 async def test_the_rows_of_the_list_are_cut_to_the_size_that_there_is_now() -> None:

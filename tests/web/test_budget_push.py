@@ -53,7 +53,7 @@ async def test_it_reaches_those_whom_it_concerns_and_nobody_else(
     for each in received:
         body = json.loads(each.body)
         assert (body["kind"], body["sessionId"], body["url"]) == ("budget", None, "http://console/#/costs")
-        assert body["body"].endswith("for this month is used to 85 % ($8.50).")
+        assert body["body"].endswith("for this month is spent: $8.50 of $10.00.")
 
 
 def test_of_two_budgets_neither_notice_takes_the_place_of_the_other() -> None:

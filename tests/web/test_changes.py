@@ -57,6 +57,7 @@ def test_what_git_prints_is_taken_apart_by_file() -> None:
         ("picture.png", "binary, or only its mode"),
     ]
     assert files[0].diffs == ["@@ -1,2 +1,2 @@\n-x\n+y\n z"]
+    assert files_of_diff("") == ([], False), "as after a merge"
     assert files[1].diffs == ["@@ -1 +1 @@\n---- no head\n+++++ no head"]
     assert files[3].diffs == []
 

@@ -57,8 +57,9 @@ def test_a_watcher_sees_all_of_it_and_changes_nothing(console: Console, alice: B
     assert carol.get(f"/api/sessions/{session}").status == 404
     shared = share(alice, session, "carol")
     assert shared.json["shares"][0] | {"since": ""} == {"with": "carol", "access": "watch", "since": ""}
-    assert listed(carol)[session]["sharedBy"] == "alice"
-    assert listed(alice)[session]["sharedBy"] is None
+    rows = [listed(who)[session] for who in (carol, alice)] + [carol.get(f"/api/sessions/{session}").json["session"]]
+    found = [(row["sharedBy"], row["access"]) for row in rows]
+    assert found == [("alice", "watch"), (None, None), ("alice", "watch")]
     turns = carol.get(f"/api/sessions/{session}/turns").json["turns"]
     assert "Hello!" in json.dumps(turns)
     assert carol.get(f"/api/sessions/{session}/shares").json["owner"] == "alice"

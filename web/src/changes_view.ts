@@ -49,7 +49,7 @@ export function changesView(id: string, comments: Comments, say: (text: string, 
 }
 
 function shown({ source, directory, files, cut }: Changes, comments: Comments): Node[] {
-  if (!files.length && !cut) return [h("p", { class: "hint" }, "Nothing was changed.")];
+  if (!files.length && !cut) return [h("p", { class: "hint" }, source === "worktree" ? "No changes beyond what is merged already." : "Nothing was changed.")];
   return [
     h("p", { class: "hint" }, `${count(files.length, "file")}. ${SOURCES[source]}`),
     ...(cut ? [h("p", { class: "problem" }, "This is not all: it is too much to be shown at once.")] : []),

@@ -36,8 +36,9 @@ export class Comments {
   private key: string | undefined;
   private sending = false;
 
-  /** `say` sends the message with its key; it is called with the same key again where it failed. */
-  constructor(session: string, private readonly say: (text: string, key: string) => Promise<void>) {
+  /** `say` sends the message with its key; it is called with the same key again where it failed. `isWatched` says
+   * whether whoever reads the session may not write to it. */
+  constructor(session: string, private readonly say: (text: string, key: string) => Promise<void>, private readonly isWatched: () => boolean) {
     this.scope = `comments:${session}`;
     const draft = draftOf(this.scope);
     this.list = kept(draft.text);
@@ -46,9 +47,9 @@ export class Comments {
     this.draw();
   }
 
-  /** Where comments on the lines of a file are written. */
-  margin(file: string): Margin {
-    return {
+  /** Where comments on the lines of a file are written; undefined if they could not be sent. */
+  margin(file: string): Margin | undefined {
+    return this.isWatched() ? undefined : {
       has: (row) => this.at(file, row) !== undefined,
       field: (row) => this.field(file, row),
     };

@@ -10,15 +10,15 @@ import { button, h, replace } from "./dom";
 import { FindView } from "./find_view";
 import type { Live, Watcher } from "./live";
 import { GONE, goneNotice } from "./machines";
-import { statusWord, titleOf } from "./list_view";
-import { QuestionView } from "./question_view";
+import { isWatched, statusWord, titleOf } from "./list_view";
+import { decisionWords, QuestionView, UnansweredView } from "./question_view";
 import { QueueView, type QueuedMessage } from "./queue_view";
 import { SessionMenu } from "./session_menu";
 import { contextWords, TodoView } from "./todo_view";
 import type { Ending, TurnView } from "./turn_view";
 import { TurnWindow } from "./turn_window";
 import type { Answer, Item, Question, SessionDetails, SessionRow, Turn } from "./types";
-import { dollars, place, visible } from "./words";
+import { dollars, place } from "./words";
 
 const NEAR_END = 120;
 const TASK_TOOLS = new Set(["TodoWrite", "TaskCreate", "TaskUpdate"]);
@@ -49,7 +49,9 @@ export class ConversationView implements Watcher {
     resend: (message) => void this.resend(message),
     discard: (message) => this.taken(message.messageId),
   });
-  private readonly unanswered = h("section", { class: "question unanswered", hidden: true, aria: { label: "A question that nobody answered" } });
+  private readonly unanswered = new UnansweredView((text) => this.sayPlain(text, freshKey()), (error) => (this.note.textContent = messageOf(error)));
+  /** In place of the next message, for who may only watch. */
+  private readonly watching = h("p", { class: "watching hint" });
   private readonly calls = new Map<string, Item>();
   /** What went with messages that are queued, while this page is open. */
   private readonly attached = new Map<string, readonly Attachment[]>();
@@ -81,24 +83,24 @@ export class ConversationView implements Watcher {
 
   /** `wanted` is a question that is to be shown, `sought` a text. */
   constructor(private id: string, private readonly around: Surroundings, private wanted: string | null, private readonly sought: string | null = null) {
-    this.comments = new Comments(id, (text, key) => this.say({ text, images: [], key, attachments: [] }));
+    this.comments = new Comments(id, (text, key) => this.sayPlain(text, key), () => isWatched(this.row));
     this.composer = new Composer(() => this.id, (message) => this.say(message), () => this.interrupt());
     this.shown = new TurnWindow(() => this.id, () => this.row.directory ?? "", {
       whole: (item) => this.wholeItem(item), margin: (file) => this.comments.margin(file), agentRoute: (agent) => agentRoute(this.id, agent),
     }, () => this.scroller, () => this.readEnd(), {
         image: (turn, number) => this.image(turn, number),
         edit: (turn) => this.rewrite(turn),
-        sent: (messageId) => (this.attached.get(messageId) ?? []).flatMap(({ picture }) => (picture === undefined ? [] : [picture])),
+        sent: (messageId) => dataOf(this.attached.get(messageId) ?? []),
       });
     this.menu = new SessionMenu(() => this.row, around, (id, words) => void this.goneOn(id, words), this.lifetime.signal);
     this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", aria: { label: "Conversation" }, on: { scroll: () => this.scrolled() } },
-      this.shown.earlier, this.shown.element, this.shown.later, this.away, this.unanswered, this.asking, this.queue.element, this.note);
+      this.shown.earlier, this.shown.element, this.shown.later, this.away, this.unanswered.element, this.asking, this.queue.element, this.note);
     this.element = h("div", { class: "conversation" },
       h("header", { class: "view-head" }, h("a", { class: "back", route: "/", aria: { label: "All sessions" } }, "‹"),
         h("div", { class: "heading" }, this.heading, this.about), this.changes,
         button("⌕", () => this.find.toggle(), { class: "quiet find-open", aria: { label: "Find in this conversation" } }), this.menu.element),
       this.find.element,
-      this.todo.element, this.scroller, h("div", { class: "newest-place" }, this.newest), this.comments.element, this.composer.element);
+      this.todo.element, this.scroller, h("div", { class: "newest-place" }, this.newest), this.comments.element, this.watching, this.composer.element);
     this.resized = new ResizeObserver(() => this.following && this.toEnd());
     this.resized.observe(this.scroller);
     this.unsubscribe = around.live.onChange(() => {
@@ -221,6 +223,7 @@ export class ConversationView implements Watcher {
   private showMissing(): void {
     this.heading.textContent = "Not found";
     replace(this.note, "There is no such session, or it is not yours. ", h("a", { route: "/" }, "All sessions"));
+    this.element.classList.add("missing");
     this.composer.element.hidden = true;
     this.menu.element.hidden = true;
     this.changes.hidden = true;
@@ -404,7 +407,7 @@ export class ConversationView implements Watcher {
 
   private async resend(message: QueuedMessage): Promise<void> {
     try {
-      await this.say({ text: message.text, images: [], key: freshKey(), attachments: [] });
+      await this.sayPlain(message.text, freshKey());
       this.taken(message.messageId);
     } catch (error) {
       this.note.textContent = messageOf(error);
@@ -432,7 +435,7 @@ export class ConversationView implements Watcher {
 
   private showQuestion(question: Question): void {
     if (this.closed || this.questions.has(question.questionId)) return;
-    const view = new QuestionView(question, this.row.directory ?? "", (asked, answer) => this.answer(asked, answer));
+    const view = new QuestionView(question, this.row.directory ?? "", (asked, answer) => this.answer(asked, answer), isWatched(this.row) ? this.row.sharedBy : null);
     this.questions.set(question.questionId, view);
     this.asking.append(view.element);
     this.markAsked(question, true);
@@ -473,9 +476,13 @@ export class ConversationView implements Watcher {
   }
 
   private answered(id: string, data: Record<string, unknown>): void {
-    const decision = data["allow"] === true ? "allowed" : data["allow"] === false ? "denied" : String(data["closure"]);
-    const by = data["by"] ? ` by ${String(data["by"])}` : "";
-    this.dropQuestion(id, data["closure"] === "answered" ? `Answered${by}: ${decision}.` : `The question was ${String(data["closure"])}${by}.`);
+    const question = this.questions.get(id)?.question;
+    if (question === undefined) return;
+    // That nobody answered stays on the page, with the reason.
+    if (data["closure"] !== "answered") return this.dropQuestion(id, data["closure"] === "expired" ? "" : "Claude has withdrawn the question.");
+    const { sentence, short } = decisionWords(question, data["allow"] === true, String(data["by"] ?? ""), this.row.sharedBy ?? null);
+    if (short) this.shown.turns.find((view) => view.has(question.toolUseId ?? ""))?.setDecided(question.toolUseId ?? "", short);
+    this.dropQuestion(id, sentence);
   }
 
   private dropQuestion(id: string, why: string): void {
@@ -495,12 +502,16 @@ export class ConversationView implements Watcher {
 
   // -- acts ---------------------------------------------------------------------------------------------------------
 
+  private sayPlain(text: string, key: string): Promise<void> {
+    return this.say({ text, images: [], key, attachments: [] });
+  }
+
   private async say({ text, images, key, attachments }: Outgoing): Promise<void> {
     const body = { message: text, messageKey: key, ...(images.length ? { images } : {}) };
     const answer = await post<{ sessionId: string; messageId: string; notices?: string[] }>(sessionPath(this.id, "messages"), body);
     // Unless it is in the conversation already: the stream may be faster than the answer.
     const turn = this.shown.turns.find((view) => view.turn.messageId === answer.messageId);
-    if (turn !== undefined) turn.setPictures(images.filter((data) => data.startsWith("data:image/")));
+    if (turn !== undefined) turn.setSent(images);
     else if (!this.shown.turns.some((view) => view.has(`${answer.messageId}:0`))) {
       noteSent(this.id, { messageId: answer.messageId, text });
       if (attachments.length) this.attached.set(answer.messageId, attachments);
@@ -548,32 +559,21 @@ export class ConversationView implements Watcher {
     replace(this.about,
       status && h("span", { class: "badge", data: { status: row.needs ?? row.status ?? "" } }, status), " ",
       h("span", { title: row.directory ?? undefined }, place(row.directory)),
-      row.machine && ` · on ${row.machine}`, row.sharedBy && ` · shared by ${row.sharedBy}`,
+      row.archived && " · archived", row.machine && ` · on ${row.machine}`, row.sharedBy && ` · shared by ${row.sharedBy}`,
       row.branch && ` · ${row.branch}`, row.model && ` · ${row.model}`,
       row.permissionMode && row.permissionMode !== "default" && ` · ${row.permissionMode}`,
       dollars(row.costUsd) && ` · ${dollars(row.costUsd)}`, contextWords(row) && ` · ${contextWords(row)}`,
       row.queued && ` · ${row.queued}`, row.retrying && ` · ${row.retrying}`);
     this.composer.setBusy(this.busy);
-    this.drawUnanswered();
+    // Of a session of somebody else only that is offered which may be done.
+    const watched = isWatched(row);
+    this.element.classList.toggle("borrowed", Boolean(row.sharedBy));
+    this.element.classList.toggle("watched", watched);
+    this.composer.element.hidden = watched;
+    this.watching.textContent = watched ? `You are watching. ${row.sharedBy ?? ""} has shared this session with you.` : "";
+    const missed = row.needs === "unanswered" && !watched ? row.unanswered : null;
+    if (this.unanswered.show(missed ?? null)) requestAnimationFrame(() => this.following && this.toEnd());
     this.setLive();
-  }
-
-  private drawUnanswered(): void {
-    const missed = this.row.needs === "unanswered" ? this.row.unanswered : null;
-    const drawn = missed ? `${missed.description}\n${missed.reason}` : "";
-    this.unanswered.hidden = !missed;
-    if (!missed || this.unanswered.dataset["drawn"] === drawn) return;
-    this.unanswered.dataset["drawn"] = drawn;
-    const again = button("Ask again", () => {
-      again.disabled = true;
-      const text = `I could not answer in time: ${missed.description}\n\nI am here now. Please ask me again.`;
-      this.say({ text, images: [], key: freshKey(), attachments: [] }).catch((error: unknown) => {
-        again.disabled = false;
-        this.note.textContent = messageOf(error);
-      });
-    }, { class: "allow" });
-    replace(this.unanswered, h("div", { class: "question-head" }, h("span", { class: "eyebrow" }, "Unanswered")),
-      h("h2", null, visible(missed.description)), h("p", { class: "why" }, visible(missed.reason)), h("div", { class: "actions" }, again));
   }
 
   /** Who scrolls up no longer follows, and who comes to the end does again. More may have come below meanwhile: that

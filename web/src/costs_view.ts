@@ -67,10 +67,10 @@ function table(report: Report, by: string): HTMLElement {
   });
   return h("div", { class: "scroll", tabindex: 0, role: "group", aria: { label: "Costs" } }, h("table", { class: "figures" },
     h("thead", null, h("tr", null, h("th", { scope: "col" }, by), h("th", { scope: "col", class: "money" }, "cost"),
-      h("th", { scope: "col", class: "tokens" }, "tokens in / out"), h("td", null))),
+      h("th", { scope: "col", class: "tokens" }, "tokens in / out"), h("td", { class: "bars" }))),
     h("tbody", null, ...rows),
     h("tfoot", null, h("tr", null, h("th", { scope: "row" }, "together"), h("td", { class: "money" }, `$${(report.total.usd ?? 0).toFixed(4)}`),
-      h("td", { class: "tokens" }, tokens(report.total)), h("td", null)))));
+      h("td", { class: "tokens" }, tokens(report.total)), h("td", { class: "bars" })))));
 }
 
 /** What may be spent, what of it is spent, and a word of warning where that is most of it. */
@@ -78,7 +78,8 @@ function budgets(rows: readonly Budget[]): HTMLElement | null {
   if (!rows.length) return null;
   return h("ul", { class: "budgets", aria: { label: "Budgets" } }, ...rows.map((row) => {
     const whose = row.group ? `group ${row.group}, ` : "";
-    const words = `$${row.spentUsd.toFixed(2)} of $${row.limitUsd.toFixed(2)} (${whose}this ${row.period}${row.machine ? `, on ${row.machine}` : ""})`;
+    const when = row.period === "day" ? "today" : "this month";
+    const words = `$${row.spentUsd.toFixed(2)} of $${row.limitUsd.toFixed(2)} (${whose}${when}${row.machine ? `, on ${row.machine}` : ""})`;
     const bar = h("span", { class: "bar" });
     bar.style.width = `${Math.min(100, Math.max(1, (100 * row.spentUsd) / row.limitUsd))}%`;
     return h("li", { class: row.warning ? "low" : "" }, words, h("span", { class: "bars", aria: { hidden: true } }, bar),

@@ -10,6 +10,7 @@ export interface ItemView {
   /** Where the steps of a subagent go; only a tool call has one. */
   readonly steps?: HTMLElement;
   setAsked?(asked: boolean): void;
+  setDecided?(words: string): void;
   update(item: Item, running: boolean): void;
 }
 

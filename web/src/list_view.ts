@@ -146,9 +146,9 @@ export class ListView {
     const searching = this.search.value.trim() !== "";
     this.drawFilter();
     const rows = this.shown(searching);
-    const needing = rows.filter((row) => row.needs);
-    const working = rows.filter((row) => !row.needs && row.status === "running");
-    const others = rows.filter((row) => !row.needs && row.status !== "running");
+    const needing = rows.filter(needsYou);
+    const working = rows.filter((row) => !needsYou(row) && isWorking(row));
+    const others = rows.filter((row) => !needsYou(row) && !isWorking(row));
     const sought = this.search.value.trim();
     this.needing.draw(needing, this.current, sought);
     this.working.draw(working, this.current, sought);
@@ -159,7 +159,7 @@ export class ListView {
     if (inFleet) this.drawFleet(others, sought);
     this.more.hidden = this.next === null;
     this.empty.hidden = rows.length > 0 || this.element.hasAttribute("aria-busy");
-    this.empty.textContent = searching ? "Nothing found." : "No session yet.";
+    this.empty.textContent = searching ? "Nothing found." : this.archived ? "Nothing is archived." : "No session yet.";
     this.drawTitle();
   }
 
@@ -171,7 +171,7 @@ export class ListView {
 
   /** The tab and the icon of an installed page say how many sessions wait for somebody. */
   private drawTitle(): void {
-    const waiting = [...this.live.rows.values()].filter((row) => row.needs === "question" || row.needs === "unanswered").length;
+    const waiting = [...this.live.rows.values()].filter((row) => needsYou(row) && (row.needs === "question" || row.needs === "unanswered")).length;
     const title = `${waiting ? `(${waiting}) ` : ""}${this.title ? `${this.title.slice(0, 80)} · ` : ""}Claude Code`;
     if (document.title !== title) document.title = title;
     if (waiting === this.badge) return;
@@ -196,7 +196,21 @@ export class ListView {
 const NEEDS = { question: 0, unanswered: 1, stalled: 2, error: 3 } as const;
 
 function rank(row: SessionRow): number {
-  return row.needs ? NEEDS[row.needs] : row.pinned ? 4 : 5;
+  return row.needs && needsYou(row) ? NEEDS[row.needs] : row.pinned ? 4 : 5;
+}
+
+/** Whether somebody else has shared it, and not to be answered or written to. */
+export function isWatched(row: SessionRow): boolean {
+  return Boolean(row.sharedBy) && row.access !== "answer";
+}
+
+/** Who may only watch a session cannot give what it needs. */
+function needsYou(row: SessionRow): boolean {
+  return Boolean(row.needs) && !isWatched(row);
+}
+
+function isWorking(row: SessionRow): boolean {
+  return row.status === "running" || row.status === "waiting_for_input";
 }
 
 class Section {

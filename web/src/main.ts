@@ -12,7 +12,7 @@ import { noteSent, openDrafts } from "./drafts";
 import { setFileRoute } from "./file_links";
 import { fileView } from "./file_view";
 import { Highlight } from "./highlight";
-import { ListView } from "./list_view";
+import { isWatched, ListView } from "./list_view";
 import { Live } from "./live";
 import { newView } from "./new_view";
 import { ServersView } from "./servers_view";
@@ -114,8 +114,9 @@ class Console {
 
   private showPart(id: string, part: string, what: string, line: number): void {
     const say = (text: string, key: string): Promise<void> => this.say(id, text, key);
-    if (part === "changes") this.show(changesView(id, new Comments(id, say), say));
-    else if (part === "file") this.show(fileView(id, what, line, new Comments(id, say)));
+    const comments = (): Comments => new Comments(id, say, () => isWatched(this.live.rows.get(id) ?? { sessionId: id }));
+    if (part === "changes") this.show(changesView(id, comments(), say));
+    else if (part === "file") this.show(fileView(id, what, line, comments()));
     else this.showSession(id, part, what || null);
   }
 

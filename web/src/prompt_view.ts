@@ -23,13 +23,14 @@ export class PromptView {
     this.element = h("div", { class: "sent" }, this.text, this.more);
   }
 
-  /** `pictures` are those that this page has sent itself, and need not be fetched. */
-  update(turn: Turn, pictures: readonly string[] = []): void {
+  /** `sent` are pictures and documents that this page has sent itself, and need not be fetched. */
+  update(turn: Turn, sent: readonly string[] = []): void {
     this.turn = turn;
+    const pictures = sent.filter((data) => data.startsWith("data:image/"));
     const { text, files } = splitFiles(turn.prompt ?? "");
     const images = Math.max(turn.images ?? 0, pictures.length);
     // A picture alone is shown, and the words that stand for it in a transcript are not.
-    const documents = turn.documents ?? 0;
+    const documents = Math.max(turn.documents ?? 0, sent.length - pictures.length);
     const words = (images && text === "[image]") || (documents && text === "[document]") ? "" : text;
     this.text.textContent = words;
     this.text.hidden = !words;

@@ -4,7 +4,7 @@ import { button, freshId, h, replace, type Child } from "./dom";
 import { addressView, FieldView } from "./form_view";
 import { inlineMarkdown } from "./markdown";
 import { COMMANDS, inputView, toolTitle } from "./tool_view";
-import type { Answer, Choice, Form, Question } from "./types";
+import type { Answer, Choice, Form, Question, SessionRow } from "./types";
 import { duration, visible } from "./words";
 
 export type SendAnswer = (question: Question, answer: Answer) => Promise<void>;
@@ -30,14 +30,16 @@ export class QuestionView {
   private readonly clock = h("span", { class: "clock" });
   private readonly timer: ReturnType<typeof setInterval>;
 
-  /** `directory` is where the session works; files below it are named from there. */
-  constructor(readonly question: Question, private readonly directory: string, private readonly send: SendAnswer) {
+  /** `directory` is where the session works; files below it are named from there. `owner` is whose session it is, if
+   * who sees the question may only watch. */
+  constructor(readonly question: Question, private readonly directory: string, private readonly send: SendAnswer, owner?: string | null) {
     const id = freshId("question");
     this.heading = h("h2", { id, tabindex: -1 }, title(question));
     this.element = h("section", { class: `question ${question.kind}`, aria: { labelledby: id } },
       h("div", { class: "question-head" }, h("span", { class: "eyebrow" }, eyebrow(question)), this.clock), this.heading,
       ...this.content(), this.problem);
     this.element.dataset["question"] = question.questionId;
+    if (owner) this.onlyShow(owner);
     this.timer = setInterval(() => this.tick(), 1000);
     this.tick();
   }
@@ -51,6 +53,14 @@ export class QuestionView {
     clearInterval(this.timer);
     this.element.classList.add("closed");
     replace(this.element, h("p", { role: "status" }, why));
+  }
+
+  /** Everything that is decided on stays in sight, and nothing can be decided. */
+  private onlyShow(owner: string): void {
+    for (const actions of this.element.querySelectorAll(".actions, .reason, .mode")) actions.remove();
+    for (const control of this.element.querySelectorAll<HTMLInputElement>("input, textarea, select")) control.disabled = true;
+    if (this.question.kind !== "permission") replace(this.element.querySelector(".eyebrow") as Element, "Question");
+    this.element.append(h("p", { class: "hint" }, `You are watching: ${owner} decides this.`));
   }
 
   private tick(): void {
@@ -275,4 +285,48 @@ class ChoiceView {
     if (!chosen.length || chosen.some((value) => !value)) return null;
     return this.choice.several ? chosen : (chosen[0] as string);
   }
+}
+
+/** A question that ended because nobody answered it, and what has it asked again. */
+export class UnansweredView {
+  readonly element = h("section", { class: "question unanswered", hidden: true, aria: { label: "A question that nobody answered" } });
+  private drawn = "";
+
+  /** `say` sends a message to the session; it rejects if that failed, which `fail` is told. */
+  constructor(private readonly say: (text: string) => Promise<void>, private readonly fail: (error: unknown) => void) {}
+
+  /** Returns whether it has just come into sight. */
+  show(missed: NonNullable<SessionRow["unanswered"]> | null): boolean {
+    const wasHidden = Boolean(this.element.hidden);
+    this.element.hidden = missed === null;
+    if (missed === null) return false;
+    if (this.drawn === missed.at) return wasHidden;
+    this.drawn = missed.at; // and not what it says: the same may be asked again, and end in the same way
+    const again = button("Ask again", () => {
+      again.disabled = true;
+      this.say(`I could not answer in time: ${missed.description}\n\nI am here now. Please ask me again.`).catch((error: unknown) => {
+        again.disabled = false;
+        this.fail(error);
+      });
+    }, { class: "allow" });
+    replace(this.element, h("div", { class: "question-head" }, h("span", { class: "eyebrow" }, "Unanswered")),
+      h("h2", null, visible(missed.description)), h("p", { class: "why" }, visible(missed.reason)), h("div", { class: "actions" }, again));
+    return true;
+  }
+}
+
+const ALLOWED: Record<string, string> = { user_question: "Answered", plan_review: "Approved" };
+
+/** What somebody else has answered, in a sentence, and in short with their name if it was not the owner of the page. `by`
+ * is how the server tells it, such as `web (bob, Chrome on Linux)`: without a name it is the owner of the session. */
+export function decisionWords(question: Question, allow: boolean, by: string, sharedBy: string | null): { sentence: string; short: string } {
+  const [, channel = "", client = ""] = /^([^ (]*)(?: \((.*)\))?$/s.exec(by) ?? [];
+  const parts = client.split(", ");
+  const name = visible(parts.length > 1 ? (parts.shift() as string) : (sharedBy ?? ""));
+  const through = visible(parts.join(", ") || (channel === "web" ? "" : channel));
+  const verb = allow ? (ALLOWED[question.kind] ?? "Allowed") : "Denied";
+  return {
+    sentence: `${verb} ${name ? `by ${name}` : "elsewhere"}${through ? ` (${through})` : ""}.`,
+    short: name ? `${verb.toLowerCase()} by ${name}` : "",
+  };
 }

@@ -6,6 +6,7 @@ import { button, freshId, h, replace } from "./dom";
 import { modeWords } from "./question_view";
 import { movePart } from "./machines";
 import type { SessionRow } from "./types";
+import { visible } from "./words";
 
 interface Share {
   with: string;
@@ -43,7 +44,8 @@ export class SessionMenu {
     const row = this.row();
     this.problem.hidden = true;
     if (row.sharedBy) {
-      replace(this.body, h("p", { class: "hint" }, `${row.sharedBy} has shared this session with you. Only they can change it.`), this.problem);
+      const may = row.access === "answer" ? "to answer and write" : "to watch";
+      replace(this.body, h("p", { class: "hint" }, `${row.sharedBy} has shared this session with you ${may}. Only ${row.sharedBy} can change its settings.`), this.problem);
       return;
     }
     const name = h("input", { type: "text", id: freshId("name"), value: row.title ?? "", maxlength: 200 });
@@ -78,12 +80,15 @@ export class SessionMenu {
     const person = h("input", { type: "text", id: freshId("person"), maxlength: 200, autocomplete: "off", spellcheck: "false", placeholder: "a name, or group:NAME" });
     const access = h("select", { aria: { label: "What they may do" } },
       h("option", { value: "watch" }, "may watch"), h("option", { value: "answer" }, "may answer and write"));
-    const list = h("ul", { class: "rows", role: "list" });
+    const list = h("ul", { class: "shares", role: "list" });
     const show = ({ shares }: { shares: Share[] }): void => replace(list, ...shares.map((share) => h("li", null,
-      `${share.with} may ${share.access === "answer" ? "answer and write" : "watch"} `,
-      button("Stop sharing", () => change("DELETE", share.with), { aria: { label: `Stop sharing with ${share.with}` } }))));
+      h("span", null, `${visible(share.with)} may ${share.access === "answer" ? "answer and write" : "watch"}`),
+      button("Stop sharing", () => change("DELETE", share.with), { class: "quiet", aria: { label: `Stop sharing with ${share.with}` } }))));
     const change = (method: string, name: string): void => void send<{ shares: Share[] }>(method, sessionPath(id, "shares", encodeURIComponent(name)),
-      method === "PUT" ? { access: access.value } : {}).then(show, (error: unknown) => this.fail(error));
+      method === "PUT" ? { access: access.value } : {}).then((shares) => {
+        if (person.value.trim() === name) person.value = "";
+        show(shares);
+      }, (error: unknown) => this.fail(error));
     void get<{ shares: Share[] }>(sessionPath(id, "shares")).then(show, (error: unknown) => this.fail(error));
     return h("div", null, h("label", { for: person.id }, "Share with"), person, access,
       button("Share", () => person.value.trim() && change("PUT", person.value.trim())), list);

@@ -104,7 +104,7 @@ export interface ItemActs {
   /** Gets an item of which only a part is here. */
   whole(item: Item): Promise<Item>;
   /** Where comments on the lines of a file are written. */
-  margin?(file: string): Margin;
+  margin?(file: string): Margin | undefined;
   /** Where the conversation of a subagent is shown. */
   agentRoute?(agent: string): string;
 }
@@ -121,6 +121,7 @@ export class ToolView {
   private drawn: Item | null = null;
   private running = false;
   private asked = false;
+  private decided = "";
 
   constructor(private item: Item, private readonly directory: string, private readonly acts: ItemActs) {
     this.element = h("details", { class: "tool", on: { toggle: () => this.open() } },
@@ -143,10 +144,16 @@ export class ToolView {
     this.drawStatus();
   }
 
+  /** Who has decided on this call, in words. */
+  setDecided(words: string): void {
+    this.decided = words;
+    this.drawStatus();
+  }
+
   private drawStatus(): void {
     const status = this.item.status || (this.asked ? "asked" : this.running ? "running" : "none");
     this.element.dataset["status"] = status;
-    this.status.textContent = STATUS_WORDS[status] ?? "";
+    this.status.textContent = [STATUS_WORDS[status] ?? "", this.decided].filter(Boolean).join(", ");
   }
 
   private open(): void {

@@ -54,7 +54,7 @@ export class TurnView {
   private thoughtFrame = 0;
 
   constructor(public turn: Turn, private live: boolean, private readonly directory: string, private readonly acts: ItemActs,
-    prompts: PromptActs, private pictures: readonly string[] = []) {
+    prompts: PromptActs, private sent: readonly string[] = []) {
     this.prompt = new PromptView(prompts);
     this.element = h("article", { class: "turn" }, this.title, this.prompt.element, this.leftOut, this.items, h("div", { class: "turn-foot" }, this.end, this.copy), this.warning);
     this.update(turn);
@@ -63,16 +63,16 @@ export class TurnView {
   /** Takes a newer state of the same turn; what is there already stays in place. */
   update(turn: Turn): void {
     this.turn = { ...turn, items: [] }; // they have views of their own
-    this.prompt.update(this.turn, this.pictures);
+    this.prompt.update(this.turn, this.sent);
     this.title.textContent = turn.prompt ? `You: ${turn.prompt.slice(0, 80)}` : "Claude";
     for (const item of turn.items) this.put(item, null);
     this.drawCopy();
   }
 
-  /** The pictures of its prompt, which this page has sent. */
-  setPictures(pictures: readonly string[]): void {
-    this.pictures = pictures;
-    this.prompt.update(this.turn, pictures);
+  /** The pictures and documents of its prompt, which this page has sent. */
+  setSent(data: readonly string[]): void {
+    this.sent = data;
+    this.prompt.update(this.turn, data);
   }
 
   /** How many items are here. */
@@ -172,6 +172,11 @@ export class TurnView {
     this.views.get(id)?.view.setAsked?.(asked);
   }
 
+  /** Who has decided on a call of this turn, in words. */
+  setDecided(id: string, words: string): void {
+    this.views.get(id)?.view.setDecided?.(words);
+  }
+
   /** The subagent that a call of this turn has started, while it still works. */
   setAgent(id: string, agent: string): void {
     const known = this.views.get(id);
@@ -257,7 +262,7 @@ export class TurnView {
     this.setLive(false);
     const parts = [
       ENDINGS[ending.code] ?? (ending.code === "completed" ? "Done" : ending.code.replace(/_/g, " ")),
-      ending.code === "completed" ? "" : (ending.detail ?? ""),
+      ["completed", "interrupted"].includes(ending.code) ? "" : (ending.detail ?? ""),
       ending.durationMs ? duration(ending.durationMs) : "",
       dollars(ending.costUsd),
     ];

@@ -32,7 +32,7 @@ export class TurnWindow {
     /** The newest turn is there again: events are to be followed from where they are now. */
     private readonly atTheEnd: () => Promise<void>,
     private readonly prompts: PromptActs & {
-      /** The pictures of a message that this page has sent. */
+      /** The pictures and documents of a message that this page has sent. */
       sent(messageId: string): readonly string[];
     },
     /** Whose conversation it is, if not the session's own. */

@@ -14,7 +14,7 @@ export interface SessionRow {
   inMemory?: boolean;
   needs?: "question" | "unanswered" | "stalled" | "error" | null;
   /** A question that ended because nobody answered it. */
-  unanswered?: { description: string; reason: string } | null;
+  unanswered?: { description: string; reason: string; at: string } | null;
   asks?: { questionId: string; kind: QuestionKind; description: string }[] | null;
   model?: string | null;
   costUsd?: number | null;
@@ -25,6 +25,8 @@ export interface SessionRow {
   archived?: boolean;
   /** Whose it is, if somebody else has shared it. */
   sharedBy?: string | null;
+  /** What may be done with it then. */
+  access?: "watch" | "answer" | null;
   /** Where it is, in a fleet. */
   machine?: string | null;
   machineId?: string | null;

@@ -28,8 +28,8 @@ interface Plan {
 type Action = "commit" | "merge" | "pull_request" | "discard";
 
 export class WorkView {
-  readonly element = h("section", { class: "work", aria: { label: "What becomes of the changes" } }, h("p", { class: "hint" }, "Looking at the branch…"));
-  private readonly note = h("p", { class: "hint", role: "status" });
+  readonly element = h("section", { class: "work", aria: { label: "What becomes of the changes" } });
+  private readonly note = h("p", { class: "hint", role: "status" }, "Looking at the branch…");
   private readonly form = h("div", { class: "work-form", hidden: true });
   private readonly buttons = h("div", { class: "actions" });
 
@@ -47,7 +47,7 @@ export class WorkView {
       this.note.textContent = summary(plan);
       replace(this.buttons,
         plan.uncommitted > 0 && button("Commit", open("commit")),
-        plan.into && button(`Merge into ${visible(plan.into)}`, open("merge"), { disabled: plan.refusal !== "" }),
+        plan.into && button(`Merge into ${visible(plan.into)}`, open("merge"), { disabled: plan.refusal !== "" || isMerged(plan) }),
         plan.into && button(`Open a ${requestNoun(plan)}`, open("pull_request")),
         button("Discard", open("discard"), { class: "deny" }));
       return plan;
@@ -108,7 +108,13 @@ export class WorkView {
   }
 }
 
+/** Whether there is nothing to be merged. */
+function isMerged(plan: Plan): boolean {
+  return plan.uncommitted === 0 && plan.commits === 0;
+}
+
 function summary(plan: Plan): string {
+  if (isMerged(plan) && plan.into) return `On ${visible(plan.branch)}, which has nothing that ${visible(plan.into)} has not.`;
   const parts = [
     `On ${visible(plan.branch)}`,
     plan.commits ? count(plan.commits, "commit") : "",

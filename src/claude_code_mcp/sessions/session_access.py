@@ -143,6 +143,15 @@ class SessionAccess:
                 field=field,
             )
 
+    def granted(self, session_id: str, principal: str) -> Access | None:
+        """What a principal may do with a session of somebody else; None if it is their own, or not shared with them."""
+        share = self._shares.found(session_id, self._names_of(principal))
+        return share.access if share is not None and share.owner != principal else None
+
+    def row_of(self, session_id: str, owner: str | None, principal: str) -> dict[str, str | None]:
+        """For a list: whose a session is, if it is not the principal's own, and what they may do with it then."""
+        return {"sharedBy": None if owner == principal else owner, "access": self.granted(session_id, principal)}
+
     def is_shared(self, session_id: str, principal: str) -> bool:
         """Whether a session of somebody else is shared with a principal."""
         return self._shares.found(session_id, self._names_of(principal)) is not None

@@ -54,13 +54,14 @@ class Budget:
 
     def line(self, principal: str, spent: float) -> str:
         """How much of it is spent, in words, for whoever reads it: they need not be the one whose budget it is."""
-        whose = "The budget"
+        whose = "the budget"
         if self.group is not None:
             whose += f" of the group {self.group}"
         elif principal != LOCAL:
             whose += f" of {principal}"
+        when = "today" if self.period == "day" else f"this {self.period}"
         part = f"{100 * spent / self.limit:.0f} %"
-        return f"{whose} of ${self.limit:g} for this {self.period} is used to {part} (${spent:,.2f})."
+        return f"{part} of {whose} for {when} is spent: ${spent:,.2f} of ${self.limit:,.2f}."
 
     def since(self, day: str) -> str:
         """The period that a day is in, such as 2026-11 or 2026-11-17."""

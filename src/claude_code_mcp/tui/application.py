@@ -16,12 +16,13 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import Screen
+from textual.timer import Timer
 from textual.widgets import Input, OptionList, TextArea
 from textual.widgets.option_list import Option
 from textual.worker import Worker, WorkerState
 
 from ..client.connections import McpClient
-from .conversation_view import ConversationView
+from .conversation_view import ConversationView, even_if_late
 from .input_box import InputBox, MessageArea
 from .main_screen import STYLE, MainScreen
 from .pump import Pump, ServerLink
@@ -240,6 +241,11 @@ class Tui(App[None]):
         self.run_worker(main.pump.follow_growth(), group="growth")
         if self._wanted_session is not None:
             main.open_session(self._wanted_session)
+
+    def set_timer(self, *arguments: Any, **options: Any) -> Timer:
+        """As everywhere, but it fires on a busy machine too. By such a timer of 8 ms Textual hands a new size to the
+        screens, and it sets no other one meanwhile: if it were lost, the layout would stay as it is from then on."""
+        return even_if_late(super().set_timer(*arguments, **options))
 
     def on_resize(self, event: events.Resize) -> None:
         # By the event: `self.size` is still the one before, since the application's own handler comes after this one.

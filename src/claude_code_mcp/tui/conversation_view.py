@@ -29,6 +29,17 @@ _AT_ONCE = 40
 _PAUSE = 0.02
 
 
+def even_if_late(timer: Timer) -> Timer:
+    """A timer that was just made by `set_timer`, and that is now sure to fire.
+
+    Textual skips ticks that are in the past already when their turn comes. Of a timer with a single tick nothing is
+    left where the process was held up for as long as its delay: it never fires, and whoever sets no other one before
+    it has fired waits for good. A tick that is late is what we want.
+    """
+    timer._skip = False  # read by the task of the timer, which has not begun yet
+    return timer
+
+
 class ConversationView(ScrollView, can_focus=True):
     """Shows one conversation; `redraw` after every change of it."""
 
@@ -133,7 +144,7 @@ class ConversationView(ScrollView, can_focus=True):
 
     def _draw_rest_later(self) -> None:
         if self._portion is None:
-            self._portion = self.set_timer(_PAUSE, self._draw_portion)
+            self._portion = even_if_late(self.set_timer(_PAUSE, self._draw_portion))
 
     def _draw_portion(self) -> None:
         self._portion = None

@@ -86,7 +86,7 @@ class InputBox(Vertical):
     InputBox { height: auto; max-height: 12; }
     InputBox TextArea { height: auto; min-height: 3; max-height: 8; border: round $primary; padding: 0 1; }
     InputBox TextArea:focus { border: round $accent; }
-    InputBox OptionList { height: auto; max-height: 8; display: none; border: none; padding: 0 2; }
+    InputBox OptionList { height: auto; max-height: 8; min-width: 12; display: none; border: none; padding: 0 2; }
     """
 
     class Sent(Message):
@@ -120,7 +120,11 @@ class InputBox(Vertical):
 
 
 class _Completions(OptionList, can_focus=False):
-    """What can be chosen with Tab. Takes no focus: the keys stay with what is typed."""
+    """What can be chosen with Tab. Takes no focus: the keys stay with what is typed.
+
+    It has a least width: between two sizes of the terminal no column may be left for it, and Textual, which wraps what
+    is offered into the columns that there are, would end the whole interface with an error.
+    """
 
 
 class MessageArea(TextArea):

@@ -5,6 +5,7 @@ left out.
 """
 
 import re
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from starlette.requests import Request
@@ -39,10 +40,10 @@ class ChangedFile(NamedTuple):
 
 def files_of_diff(text: str) -> tuple[list[ChangedFile], bool]:
     """The files of what `git diff` has printed, and whether some were left out."""
-    places = [found.start() for found in _HEAD.finditer(text)]
+    places = [*(found.start() for found in _HEAD.finditer(text)), len(text)]
     files: list[ChangedFile] = []
     room = LONGEST
-    for start, end in zip(places, [*places[1:], len(text)], strict=True):
+    for start, end in pairwise(places):
         room -= end - start
         if room < 0:
             return files, True

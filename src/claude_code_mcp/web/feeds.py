@@ -290,8 +290,8 @@ class ListFeed:
         return b"".join(frame("session", self._row(session)) for session in sessions)
 
     def _row(self, session: SessionView) -> dict[str, Any]:
-        shared_by = session.owner if session.owner != self._principal else None
-        return {**live_row(session, self._service.redaction), "sharedBy": shared_by}
+        whose = self._service.access.row_of(session.id, session.owner, self._principal)
+        return live_row(session, self._service.redaction) | whose
 
     def changed(self, session_id: str) -> None:
         self._changed[session_id] = None

@@ -108,12 +108,17 @@ class SessionRoutes:
         in_memory = {session.id: session for session in self._service.sessions(principal=user.principal)}
         states = await self._service.last_states((entry.session_id for entry in entries), caller=user.caller)
         redactor = self._service.redaction
-        owners = self._service.access.owners_for(user.principal)
+        access = self._service.access
+        owners = access.owners_for(user.principal)
         rows = [
             listed_row(entry, in_memory.get(entry.session_id), states.get(entry.session_id), redactor)
             for entry in entries
         ]
-        return [{**row, "sharedBy": owners.get(row["sessionId"])} for row in rows]
+        ids = [row["sessionId"] for row in rows]
+        return [
+            row | access.row_of(session_id, owners.get(session_id), user.principal)
+            for session_id, row in zip(ids, rows, strict=True)
+        ]
 
     async def show(self, request: Request, user: WebUser) -> Response:
         session = await self._service.find(session_id_of(request), caller=user.caller)
@@ -139,7 +144,7 @@ class SessionRoutes:
         }
         known = session_in_memory(self._service, user.principal, session.id)
         row = {**listed_row(entry, session, None, redactor), "inMemory": known is session}
-        row["sharedBy"] = session.owner if session.owner != user.principal else None
+        row |= self._service.access.row_of(session.id, session.owner, user.principal)
         asked = (self._service.access.as_asked_of(question, user.principal) for question in session.questions)
         questions = [question_row(question, redactor) for question in asked]
         return answer({"session": row, "questions": questions, **redactor.data(details)})

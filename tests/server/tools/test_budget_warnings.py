@@ -22,7 +22,7 @@ from tests.support.waiting import until_true
 
 from .conftest import StartCaller, ToolCaller
 
-LOW = "The budget of $100 for this month is used to 80 % ($80."
+LOW = "80 % of the budget for this month is spent: $80."
 
 
 class Acts:

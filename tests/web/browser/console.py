@@ -115,10 +115,10 @@ class Person:
         if refused or (kind == "error" and "Failed to load resource" not in text and "ERR_" not in text):
             self.faults.append(text)
 
-    def sign_in(self, route: str = "/") -> "Person":
+    def sign_in(self, route: str = "/", token: str = TOKEN) -> "Person":
         """By the token, which is the quickest."""
         self.page.goto(f"{self.site.url}/#{route}")
-        self.page.get_by_label("Or sign in with a token").fill(TOKEN)
+        self.page.get_by_label("Or sign in with a token").fill(token)
         self.page.get_by_role("button", name="Sign in").click()
         expect(self.page.locator(".bar")).to_be_attached(timeout=PATIENCE)
         return self

@@ -81,6 +81,8 @@ def test_of_a_long_conversation_a_window_is_on_the_page_that_goes_where_somebody
     person.says(f"This is number {TOTAL}.")
     seen = numbers(page)
     assert seen[-1] == TOTAL
+    # Else what scrolls to a place in the conversation would scroll the whole page with it.
+    assert page.evaluate("document.scrollingElement.scrollHeight <= innerHeight")
     while seen[0] > 1:
         read, height = page.evaluate(_SCROLL_AND_READ, 150)
         page.evaluate(_UNTIL, {"before": seen[0]})

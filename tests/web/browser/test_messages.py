@@ -196,6 +196,7 @@ def test_pictures_and_files_go_with_a_message_and_what_cannot_is_refused(
     person.says("Seen both.")
     expect(page.locator(".prompt").last).to_have_text("What do you see?")
     expect(page.locator(".attached summary")).to_contain_text("notes.txt")
+    expect(page.get_by_text("1 PDF document attached")).to_be_visible()
     expect(page.locator(".sent-pictures img")).to_have_count(1)
     asked = json.dumps([one.body for one in model.requests if one.session_id == person.session_id][-1])
     assert base64.b64encode(png(200)).decode() in asked

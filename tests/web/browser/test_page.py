@@ -224,13 +224,13 @@ def test_the_page_can_be_installed_and_shows_what_is_pushed_to_it(
 
 
 def test_the_costs_say_what_is_left_of_budgets_and_warn_of_those_that_are_low(person: Person, site: Site) -> None:
-    warning = "The budget of the group leads of $1000 for this month is used to 85 % ($850.00)."
+    warning = "85 % of the budget of the group leads for this month is spent: $850.00 of $1,000.00."
     day = {"period": "day", "group": None, "limitUsd": 20, "spentUsd": 1.5}
     month = {"period": "month", "group": "leads", "limitUsd": 1000, "spentUsd": 850, "warning": warning}
     report = {"by": "day", "lines": [], "total": {"usd": 0}, "budgets": [day, month]}
     person.page.route("**/api/costs?*", lambda route: route.fulfill(json=report))
     person.page.goto(f"{site.url}/#/costs")
     budgets = person.page.get_by_role("list", name="Budgets").get_by_role("listitem")
-    expect(budgets.nth(0)).to_have_text("$1.50 of $20.00 (this day)", timeout=PATIENCE)
+    expect(budgets.nth(0)).to_have_text("$1.50 of $20.00 (today)", timeout=PATIENCE)
     expect(budgets.nth(1)).to_contain_text("$850.00 of $1000.00 (group leads, this month)")
     expect(budgets.get_by_role("alert")).to_have_text(warning)

@@ -70,6 +70,7 @@ def test_mode_model_commands_files_tasks_and_the_answer_are_at_hand(person: Pers
     expect(page.locator(".prompt").last).to_have_text("Look at @greeting.py", timeout=PATIENCE)
     page.locator(".menu > summary").click()
     page.get_by_role("button", name="Archive", exact=True).click()
+    expect(page.locator(".about")).to_contain_text("archived", timeout=PATIENCE)
     page.get_by_role("button", name="Archived sessions").click()
     archived = page.locator(f'.sessions [data-key="{session}"]')
     expect(archived).to_be_visible(timeout=PATIENCE)
@@ -103,6 +104,9 @@ def test_a_question_that_nobody_answered_stands_under_needs_you_and_is_asked_aga
     needing.click()
     page.get_by_role("button", name="Ask again").click()
     person.says("Asked twice.")
+    # The same has ended in the same way, and is asked again as often as somebody likes.
+    expect(page.get_by_role("button", name="Ask again")).to_be_enabled(timeout=PATIENCE)
+    expect(missed.get_by_text("Nobody answered within")).to_be_in_viewport(timeout=PATIENCE)
     expect(page.locator(".prompt").last).to_contain_text("I could not answer in time: Run: touch otter")
     send(page, "Never mind")
     person.says("Enough.")

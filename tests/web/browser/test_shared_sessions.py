@@ -1,0 +1,85 @@
+"""A session that its owner shares, on the pages of three people. Who watches is offered nothing that is refused."""
+
+import os
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+from claude_code_mcp.testing.script import tool
+from tests.conftest import RUN
+from tests.web.conftest import write_tokens
+
+from .conftest import OpenBrowser
+from .console import PATIENCE, PHONE, Person, Site, running
+from .test_messages import message, send
+
+TOKENS = {name: secrets.token_urlsafe(32) for name in ("alice", "bob", "carol")}
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> Iterator[Site]:
+    sandbox = Sandbox(tmp_path_factory.mktemp("team"), model.url)
+    tokens = sandbox.root / "tokens"
+    write_tokens(tokens, TOKENS)
+    settings = {RUN: os.environ[RUN], "CLAUDE_CODE_MCP_TOKENS_FILE": str(tokens)}
+    with running(Site(sandbox, sandbox.environment(**settings))) as started:
+        yield started
+
+
+def _share(owner: Person, name: str, access: str) -> None:
+    page = owner.page
+    page.locator(".menu > summary").click()
+    page.get_by_label("Share with").fill(name)
+    page.get_by_label("What they may do").select_option(access)
+    page.get_by_role("button", name="Share", exact=True).click()
+    expect(page.locator(".shares li", has_text=name)).to_be_visible(timeout=PATIENCE)
+    page.keyboard.press("Escape")
+
+
+def test_a_watcher_sees_who_decides_and_whoever_may_answer_is_named_to_the_others(
+    open_browser: OpenBrowser, team: Site
+) -> None:
+    alice, bob, carol = (open_browser(team).sign_in(token=TOKENS[name]) for name in TOKENS)
+    asks = (tool("Bash", command="touch otter"), "Made.", tool("Bash", command="touch heron"), "Made both.")
+    alice.start("Wait for it", team.project("Ready.", *asks))
+    alice.says("Ready.")
+    session = alice.session_id
+    _share(alice, "bob", "answer")
+    _share(alice, "carol", "watch")
+    for person in (bob, carol):
+        person.arrive(f"/sessions/{session}")
+        person.says("Ready.")
+    send(alice.page, "Make an otter")
+    shown = carol.question("touch otter")
+    expect(shown).to_contain_text("alice decides this", timeout=PATIENCE)
+    for decision in ("Allow once", "Deny"):
+        expect(shown.get_by_role("button", name=decision)).to_have_count(0)
+    expect(message(carol.page)).to_be_hidden()
+    expect(carol.page.get_by_role("button", name="Edit this message")).to_have_count(0)
+    expect(carol.page.locator(".sessions section", has_text="Needs you")).to_be_hidden()
+    expect(bob.page.locator(".sessions section", has_text="Needs you")).to_be_visible()
+    bob.question("touch otter").get_by_role("button", name="Allow once").click()
+    for person in (alice, carol):
+        person.says("Made.")
+        expect(person.page.locator("details.tool", has_text="touch otter")).to_contain_text("allowed by bob")
+    send(bob.page, "And a heron")
+    alice.question("touch heron").get_by_role("button", name="Deny", exact=True).click()
+    bob.says("Made both.")
+    expect(bob.page.locator("details.tool", has_text="touch heron")).to_contain_text("denied by alice")
+
+
+def test_on_a_phone_the_head_has_room_for_the_name_and_for_whose_session_it_is(
+    open_browser: OpenBrowser, team: Site
+) -> None:
+    alice = open_browser(team, **PHONE).sign_in(token=TOKENS["alice"])
+    alice.start("Build the shop", team.project("Ready."))
+    alice.says("Ready.")
+    fits = "(heading) => heading.scrollWidth <= heading.clientWidth"
+    assert alice.page.locator(".view-head h1").evaluate(fits)
+    _share(alice, "bob", "watch")
+    bob = open_browser(team, **PHONE).sign_in(token=TOKENS["bob"]).arrive(f"/sessions/{alice.session_id}")
+    whose = bob.page.get_by_text("You are watching. alice has shared this session with you.")
+    expect(whose).to_be_in_viewport(timeout=PATIENCE)
