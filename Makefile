@@ -28,8 +28,11 @@ demo: setup  ## see it work on the scripted model; needs no account
 test: setup check  ## format, lint, types and the tests; what fails is not run again
 	$(BIN)/python -m pytest -n 4 --dist worksteal
 
+# Nearly all of these start programs: not even to be collected takes the time of a few hundred other tests.
+BEYOND := scenarios deploy web/browser
+
 test-quick: setup  ## in a minute: the tests that start no programs; LAYER=hub: those of tests/hub, one case of each
-	$(BIN)/python -m pytest -q --dist worksteal $(if $(LAYER),tests/$(LAYER) --quick=layer -n 2,--quick=pure -n 2)
+	$(BIN)/python -m pytest -q --dist worksteal $(if $(LAYER),tests/$(LAYER) --quick=layer -n 2,--quick=pure -n 2 $(addprefix --ignore=tests/,$(BEYOND)))
 
 # What is the same with and without Node and a browser.
 CORE := model policy questions claude store processes sessions hub server

@@ -13,6 +13,8 @@ import pytest
 from tests.support.leftovers import RUN
 from tests.support.shuffled import shuffled
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).parent.parent
 CONFTEST = """
 from tests.support import leftovers, skipped

@@ -12,6 +12,8 @@ import pytest
 from tests.conftest import RUN
 from tests.support import warm_commands
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.fixture
 def people(tmp_path: Path) -> "People":

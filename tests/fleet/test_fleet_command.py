@@ -17,6 +17,8 @@ import pytest
 from tests.support import warm_commands
 from tests.support.waiting import HANG_SECONDS, until
 
+pytestmark = pytest.mark.programs
+
 
 def environment(home: Path) -> dict[str, str]:
     home.mkdir(parents=True, exist_ok=True)

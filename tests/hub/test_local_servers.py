@@ -18,6 +18,8 @@ from tests.support.waiting import until_true
 from .conftest import PATIENCE, Changes, StartHub, local, make_hub, text_of, until_file
 from .test_session_endpoint import Session, text_in
 
+pytestmark = pytest.mark.programs
+
 
 async def pid(hub: Hub, server: str = "x") -> int:
     return int(text_of(await hub.call(server, "pid")).split()[0])

@@ -24,6 +24,8 @@ from .oauth import Authority, Person
 from .remote import RemoteServer, http_server
 from .test_oauth import Protected, protected  # noqa: F401 - a fixture
 
+pytestmark = pytest.mark.programs
+
 PROCESSES = 3
 EXPIRIES = 20
 REAL_LIFETIME = 3

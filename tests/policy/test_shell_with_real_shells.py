@@ -15,6 +15,8 @@ from benchmarks.shell_lines import recorded
 from benchmarks.shells import MAIN, SHELLS, Shell, effects, scratch_directory
 from claude_code_mcp.policy.rules import Decision
 
+pytestmark = pytest.mark.programs
+
 SEED = 1
 INPUTS = 2000
 LINES = 300

@@ -23,6 +23,8 @@ from claude_code_mcp.sessions.worktrees import make
 
 from .worktree_support import enforcer, git, home, repository
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:

@@ -19,6 +19,8 @@ from claude_code_mcp.sessions.worktrees import PullRequests, make, remote_at
 
 from .worktree_support import enforcer, git, repository
 
+pytestmark = pytest.mark.programs
+
 SESSION = "12345678-1234-4234-8234-123456789abc"
 
 

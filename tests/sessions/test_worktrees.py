@@ -19,6 +19,8 @@ from claude_code_mcp.sessions.worktrees import make, remove_unused
 
 from .worktree_support import enforcer, git, home, repository
 
+pytestmark = pytest.mark.programs
+
 Made = tuple[Worktree, WorktreeChanges]
 Make = Callable[..., Awaitable[Made]]
 

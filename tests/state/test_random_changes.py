@@ -15,6 +15,8 @@ from tests.support.paths import REPOSITORY
 
 from .random_worker import SHARED, Step, Worker, session_id, steps, task
 
+pytestmark = pytest.mark.programs
+
 WORKERS = 3
 
 

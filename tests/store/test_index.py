@@ -19,6 +19,8 @@ from claude_code_mcp.store.transcript_summary import TranscriptSummary, summariz
 
 from .catalogue_disk import Disk, ids, lines, user
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Disk:

@@ -1,8 +1,8 @@
 """`--quick`: what a change needs first, in a minute and a half: a pytest plugin, used by `make test-quick`.
 
-`pure` leaves out every test that starts Claude Code, a browser, NATS or programs from npm, which is known by the
-fixtures that it uses. `layer` is for the tests of one directory: it keeps the pure ones and, of the others, the first
-case of each test.
+`pure` leaves out every test that starts programs: Claude Code, a browser, NATS or programs from npm, which is known by
+the fixtures that it uses, and others by the mark `programs` of its file. `layer` is for the tests of one directory: it
+keeps the pure ones and, of the others, the first case of each test.
 """
 
 from typing import Any
@@ -36,4 +36,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_pure(item: pytest.Item) -> bool:
+    if item.get_closest_marker("programs") is not None:
+        return False
     return STARTS_PROGRAMS.isdisjoint(getattr(item, "fixturenames", ()))
