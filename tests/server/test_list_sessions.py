@@ -49,6 +49,7 @@ def test_sessions_of_bare_runs_are_listed_and_continued(client: Connection, fore
 
 @pytest.mark.promise("list.newest-first", "list.text")
 def test_sessions_are_listed_newest_first(client: Connection, warm: str) -> None:
+    client.send(warm, script("go", "touched"), waitSeconds=40)
     other = client.create(script("look for the okapi", "found"), waitSeconds=40).session
     assert [session["sessionId"] for session in client.sessions(limit=2)] == [other, warm]
     client.send(warm, script("go", "touched"), waitSeconds=40)

@@ -238,7 +238,7 @@ async def test_a_session_that_was_refused_leaves_no_record(service: Service, san
 async def test_no_session_runs_that_cannot_be_recorded(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service()
     service.state.write(lambda db: db.execute("DROP TABLE sessions"))
-    with pytest.raises(ClaudeCodeError, match="cannot be written down"):
+    with pytest.raises(ClaudeCodeError, match="cannot be written, so"):
         await service.create("hello", options(sandbox))
     assert service.sessions() == []
 

@@ -280,7 +280,7 @@ class RecordWriter:
         if session.id in self._failures:
             reason = self._failures.pop(session.id)
             raise ProcessFailed(
-                f"The record of session {session.id} cannot be written, so a restart would not know of this: {reason}",
+                f"The record of session {session.id} cannot be written, so a restart would undo this: {reason}",
                 session_id=session.id,
             )
 
