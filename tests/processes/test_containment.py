@@ -13,6 +13,7 @@ import pytest
 
 from claude_code_mcp.processes import supervision
 from claude_code_mcp.processes.child import ChildProcess, Exit, containment, prepare
+from claude_code_mcp.processes.limits import ChildOptions
 from tests.claude.conftest import PATIENCE, gone, number_in, runs
 from tests.support.clock import settled
 from tests.support.waiting import until_true
@@ -253,3 +254,11 @@ def _marked(process: psutil.Process, path: Path) -> bool:
         return process.environ().get("OF_THIS_TEST") == str(path) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+
+
+async def test_the_log_says_of_which_child_something_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    child = ChildProcess(Listener(), "the shell", owner="session s-1")
+    options = ChildOptions(removal=("/nowhere/program",))
+    await child.start(["/bin/true"], cwd=str(tmp_path), environment={}, options=options)
+    await asyncio.wait_for(child.cleaned.wait(), PATIENCE)
+    assert "what the shell of session s-1 left could not be removed" in caplog.text

@@ -267,7 +267,8 @@ class HomeSandbox:
             if self.profile.network != "host" and connected:
                 from ..claude.model_socket import INSIDE, ModelSocket  # noqa: PLC0415 - few servers need HTTP for it
 
-                model = ModelSocket(self.credentials)
+                owner = f"session {conversation.session_id}" if conversation is not None else f"a program in {cwd}"
+                model = ModelSocket(self.credentials, owner)
                 # Before it is opened: a failure half way closes it as well.
                 ways.callback(model.close)
                 ways.traffic = model.traffic

@@ -216,6 +216,7 @@ class Launcher:
                 cwd=launch.cwd,
                 environment=environment,
                 mark=mark,
+                session_id=start.session_id,
                 scratch=scratch,
                 options=ChildOptions(limits=self.home.limits),
             )
@@ -231,6 +232,7 @@ class Launcher:
                 cwd="/",  # the sandbox goes to its own directory by itself
                 environment=isolated.environment,
                 mark=mark,
+                session_id=start.session_id,
                 scratch=scratch,
                 options=ChildOptions(isolated.descriptors, limits=self.home.limits, removal=isolated.removal),
             )
