@@ -46,6 +46,7 @@ from ..claude.command_line import ConversationStart
 from ..claude.user_config import CONVERSATIONS, CREDENTIALS_FILE, USER_SETTINGS
 from ..errors import PermissionDenied, ProcessFailed
 from ..model.options import SessionOptions, Worktree
+from ..model.paths import HERE
 from ..network.allowed_hosts import NetworkByList, command_before, interpreter_files
 from ..policy.policy import Policy, Profile
 from ..private_files import directory_at, entries_at, make_directory_at, private_directory
@@ -227,14 +228,14 @@ class HomeSandbox:
         for path in wanted:
             path.refuse_conflict(path.path)
         debug_file = options.debug_file and os.path.realpath(os.path.join(cwd, options.debug_file))
-        if debug_file and not any(path.writable and _is_below(debug_file, path.path) for path in wanted):
+        if debug_file and not any(path.writable and HERE.is_below(debug_file, path.path) for path in wanted):
             raise PermissionDenied(
                 "debug_file: it lies outside of what the session's sandbox sees.", field="debug_file"
             )
 
     def sees(self, path: str, options: SessionOptions, cwd: str) -> bool:
         """Whether a session there may read what this real path leads to, beside what belongs to the system."""
-        return any(_is_below(path, wanted.path) for wanted in self._wanted(options, cwd))
+        return any(HERE.is_below(path, wanted.path) for wanted in self._wanted(options, cwd))
 
     @property
     def kind(self) -> str:
@@ -383,7 +384,7 @@ class HomeSandbox:
         kept: dict[str, _WantedPath] = {}
         # Writable ones first, the shorter before the longer: what lies in one of them is left out then.
         for path in sorted(wanted, key=lambda path: (not path.writable, len(path.path))):
-            if not any(_is_below(path.path, other.path) for other in kept.values() if other.writable):
+            if not any(HERE.is_below(path.path, other.path) for other in kept.values() if other.writable):
                 kept.setdefault(path.path, path)
         return list(kept.values())
 
@@ -411,10 +412,6 @@ class _WantedPath:
         opened.callback(os.close, descriptor)
         self.refuse_conflict(os.readlink(f"/proc/self/fd/{descriptor}"))
         return Mount(self.path, descriptor, self.writable)
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return Path(path).is_relative_to(directory)
 
 
 def _program(executable: str, environment: Mapping[str, str]) -> Iterator[Mount]:
