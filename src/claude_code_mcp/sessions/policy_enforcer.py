@@ -29,7 +29,7 @@ from ..policy.harmless_commands import git_variables
 from ..policy.policy import MODE_LADDER, GroupBudget, Policy
 from ..policy.rules import ASKED_BY_DIRECTORY, Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home
-from ..state.spending import Budget, BudgetWarning, Spending
+from ..state.spending import Budget, BudgetWarning, NotedAmount, Spending
 
 _MINUTE = 60.0
 _LONGEST_DEBT = 60
@@ -173,10 +173,10 @@ class PrincipalLimits:
         daily = self._policy.profile(principal).limits.daily_usd
         return [*([] if daily is None else [Budget(daily, "day")]), *self.budgets(principal)]
 
-    def write_cost(self, principal: str, usd: float, session_id: str) -> list[BudgetWarning]:
+    def write_cost(self, noted: NotedAmount) -> list[BudgetWarning]:
         """Writes a cost that was noted; returns the warnings of the principal's budgets that are due with it, each of
         which no other call and no other server returns. Blocks on the disk; OSError if it cannot be written."""
-        return self.spending.write(principal, usd, session_id, self.all_budgets(principal))
+        return self.spending.write(noted, self.all_budgets(noted.principal))
 
     def spendable(self, principal: str, session_id: str) -> float | None:
         """Dollars that a process of the session may spend: what is reserved for it; None if nothing is limited."""
