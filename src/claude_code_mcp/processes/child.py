@@ -44,7 +44,7 @@ def containment() -> str:
 
 def needs_sweep(transport: asyncio.SubprocessTransport) -> bool:
     """Whether what this child left behind, now that it has ended, must be looked for by its mark."""
-    return not isinstance(transport, supervision.SupervisedTransport) or transport.keeper_lost
+    return not isinstance(transport, supervision.SupervisedTransport) or transport.reaper_lost
 
 
 async def prepare() -> None:
@@ -446,7 +446,7 @@ class ChildProcess(_ChildInput):
                 except Exception:
                     log.exception("what %s left behind could not be looked for", self._logged_as)
             with contextlib.suppress(TimeoutError):
-                # Under a supervisor it is the keeper that ends the
+                # Under a supervisor it is the reaper that ends the
                 # descendants, and until it has they may hold the pipes.
                 await asyncio.wait_for(self._pipes_lost.wait(), _DRAIN if swept else _DESCENDANTS)
             self.connection_lost(None)
