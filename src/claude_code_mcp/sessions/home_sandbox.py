@@ -1,32 +1,32 @@
-"""What keeps the sessions of one caller in: files, variables and network that each of them is given.
+"""The sandbox of one caller's sessions: which files, variables and hosts a process in it is given.
 
-Of the Claude Code directory of the server's user a session is given little: the user's own Claude Code, which runs
-without a sandbox, reads that directory too: its transcripts when they are
-resumed, `memory` as instructions, plans and task lists as its own, `file-history` when files are taken back. So a
-session is given what is its own and nothing beside it:
+It is given
+
+- the directories that it may work in: the roots of its profile, or without roots those that its caller named,
+- what its profile lists as `writable` and `readable`,
+- a home directory of its caller's own, which lasts, and a `/tmp` that ends with the process,
+- the variables that its home has for a sandbox (`homes.py`),
+- the network of the host; or else the model through a socket of the server, which puts the credentials in, and the
+  listed hosts through a proxy,
+- Claude Code's configuration directory: its conversations (writable) and settings (read-only), see below. What is no
+  Claude Code has nothing of it.
+
+What it writes elsewhere ends with its process. Each path is checked and opened when a process starts, and given by
+descriptor: a link that another session puts in its place leads nowhere. What holds something of the operator's is
+refused; see `protected_paths.py`.
+
+The user's own Claude Code, which runs without a sandbox, reads its configuration directory too: transcripts when they
+are resumed, `memory` as instructions, plans and task lists as its own, `file-history` when files are taken back. Where
+a session shares that directory it is given of it what is its own and nothing beside, opened without following a link
+(`ConversationMounts`):
 
 - the folder of its working directory in `projects`, writable; its `memory` read-only,
 - its own `file-history` and `tasks`, by its id, and those of the session that it is forked from to be read,
 - its transcript, or that of the session that it is forked from, where that lies in another folder,
 - `plans` and `todos`, which Claude Code does not keep by session, from a directory of the caller's own.
 
-What it writes elsewhere ends with its process, as the directory around all this is one in memory. Every directory is
-given by descriptor, opened without following a link.
-
 Two working directories whose paths differ in punctuation alone have one folder: Claude Code names them like this. A
 cover such as the one on `memory` lasts as long as nobody outside replaces that directory.
-
-A session in a sandbox sees
-
-- the directories that it may work in: the roots of its profile, or without roots those that its caller named,
-- what its profile lists as `writable` and `readable`,
-- a home directory of its caller's own, which lasts, and a `/tmp` that ends with the process,
-- Claude Code's configuration directory: its conversations (writable) and settings (read-only). Of the directory of the
-  server's user it has its own conversations alone, as said above. Whatever else is written there ends
-  with the process. What is no Claude Code has nothing of it.
-
-Each of these is checked and opened when a process starts, and given by descriptor: a link that another session puts in
-its place leads nowhere. What holds something of the operator's is refused; see `protected_paths.py`.
 """
 
 import asyncio
