@@ -32,6 +32,8 @@ from .service import Service
 from .sessions.home_sandbox import keeps_sessions_in, open_to_sessions
 
 if TYPE_CHECKING:
+    import socket
+
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
@@ -122,7 +124,7 @@ async def run_http(settings: Settings, address: str) -> None:
     from .observers.metrics import Metrics  # noqa: PLC0415
     from .server.transports import systemd  # noqa: PLC0415
     from .server.transports.callers import Callers  # noqa: PLC0415
-    from .server.transports.http import Address, HttpServer, check_exposure, http_app, read_address  # noqa: PLC0415
+    from .server.transports.http import Address, check_exposure, read_address  # noqa: PLC0415
     from .web.console import serving_consoles  # noqa: PLC0415
     from .web.guard import Accounts  # noqa: PLC0415
 
@@ -145,32 +147,46 @@ async def run_http(settings: Settings, address: str) -> None:
             service.observe(metrics)
             mcp_server = McpServer(service, settings.on_disconnect or "keep", hosting.host)
             accounts = Accounts(callers)
+            routes = partial(consoles.routes, accounts=accounts)
+            async with _http_server(bind, mcp_server, callers, metrics, routes, listener) as server:
+                stopping = service.start_task(_stop_when_requested(server, consoles, stop_requested))
+                try:
+                    # Before the first request is answered: whoever comes from now on waits at the socket.
+                    systemd_manager.send("READY=1", f"STATUS=serves MCP on {server.url}")
+                    await server.serve()
+                finally:
+                    systemd_manager.send("STOPPING=1")
+                    stopping.cancel()
 
-            def make_app(at: "Address") -> "ASGIApp":
-                return http_app(mcp_server, settings, at, callers, metrics.render, consoles.routes(at, accounts))
 
-            server = HttpServer(
-                bind,
-                make_app,
-                settings=settings,
-                without_token=not callers.required,
-                listener=listener,
-            )
-            # Before anything is served: a session that begins must not call back to this very server.
-            service.own_addresses.extend(server.own_addresses)
-            tasks = [
-                service.start_task(callers.follow(service)),
-                service.start_task(metrics.watch_the_loop()),
-                service.start_task(_stop_when_requested(server, consoles, stop_requested)),
-            ]
-            try:
-                # Before the first request is answered: whoever comes from now on waits at the socket.
-                systemd_manager.send("READY=1", f"STATUS=serves MCP on {server.url}")
-                await server.serve()
-            finally:
-                systemd_manager.send("STOPPING=1")
-                for task in tasks:
-                    task.cancel()
+@asynccontextmanager
+async def _http_server(
+    bind: "Address",
+    mcp_server: McpServer,
+    callers: "Callers",
+    metrics: "Metrics",
+    routes: "Callable[[Address], Sequence[BaseRoute]]",
+    listener: "socket.socket | None" = None,
+) -> "AsyncIterator[HttpServer]":
+    """A server over HTTP, which the block has to `serve`: the MCP server, its metrics and `routes`. It listens already,
+    and requests wait. Until the end of the block the callers are followed and the event loop is watched."""
+    from .server.transports.http import HttpServer, http_app  # noqa: PLC0415
+
+    service = mcp_server.service
+    settings = service.settings
+
+    def make_app(at: "Address") -> "ASGIApp":
+        return http_app(mcp_server, settings, at, callers, metrics.render, routes(at))
+
+    server = HttpServer(bind, make_app, settings=settings, without_token=not callers.required, listener=listener)
+    # Before anything is served: a session that begins must not call back to this very server.
+    service.own_addresses.extend(server.own_addresses)
+    watching = [service.start_task(callers.follow(service)), service.start_task(metrics.watch_the_loop())]
+    try:
+        yield server
+    finally:
+        for task in watching:
+            task.cancel()
 
 
 async def _stop_when_requested(server: "HttpServer", consoles: "Consoles", stop_requested: asyncio.Event) -> None:
@@ -221,7 +237,7 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
         service.observe(metrics)
         if first.manifest is not None:
             service.start_task(leave_manifest(server.server(), first.manifest))
-        async with _http_beside(http, server, settings, callers, metrics, console) as url:
+        async with _http_beside(http, server, callers, metrics, console) as url:
             shared.open(
                 server,
                 lambda: {"http": url, "web": console.url, **_sessions_at_a_glance(service)},
@@ -319,7 +335,6 @@ class _SharedConsole:
 async def _http_beside(
     http: str | None,
     mcp_server: McpServer,
-    settings: Settings,
     callers: "Callers | None",
     metrics: "Metrics",
     console: _SharedConsole,
@@ -328,26 +343,17 @@ async def _http_beside(
     if http is None or callers is None:
         yield None
         return
-    from .server.transports.http import HttpServer, check_exposure, http_app, read_address  # noqa: PLC0415
-
-    def make_app(at: "Address") -> "ASGIApp":
-        return http_app(mcp_server, settings, at, callers, metrics.render, console.routes(callers, at))
+    from .server.transports.http import check_exposure, read_address  # noqa: PLC0415
 
     bind = read_address(http)
-    check_exposure(bind, callers, settings)
-    server = HttpServer(bind, make_app, settings=settings)
-    service = mcp_server.service
-    # Before anything is served: a session that begins must not call back to this very server.
-    service.own_addresses.extend(server.own_addresses)
-    watching = [service.start_task(callers.follow(service)), service.start_task(metrics.watch_the_loop())]
-    serving = service.start_task(server.serve())
-    try:
-        yield server.url
-    finally:
-        server.stop()
-        for task in watching:
-            task.cancel()
-        await asyncio.wait([serving])
+    check_exposure(bind, callers, mcp_server.service.settings)
+    async with _http_server(bind, mcp_server, callers, metrics, partial(console.routes, callers)) as server:
+        serving = mcp_server.service.start_task(server.serve())
+        try:
+            yield server.url
+        finally:
+            server.stop()
+            await asyncio.wait([serving])
 
 
 async def _states(service: Service) -> dict[str, str]:

@@ -15,7 +15,7 @@
     ├── ProcessFailed              INTERNAL              the CLI died or would not start
     ├── StateUnavailable           INTERNAL              what the server remembers cannot be used
     ├── TranscriptUnreadable       INTERNAL              a conversation on disk cannot be read now
-    └── UpstreamUnavailable        UPSTREAM_UNAVAILABLE  an MCP server cannot be used now
+    └── UpstreamUnavailable        UPSTREAM_UNAVAILABLE  an MCP server, a machine or an issuer cannot be used now
 
 Each carries a code for programs, a sentence for people (`message`), and `data` for both. A class without a code of its
 own has that of its parent. Exceptions that never reach a caller, such as an illegal move of a state machine or a
@@ -122,7 +122,11 @@ class TranscriptUnreadable(ClaudeCodeError):
 
 
 class UpstreamUnavailable(ClaudeCodeError):
-    """An MCP server of the hub, or one that a session requires, is disabled, cannot be reached or needs a sign-in;
-    `data["state"]` says which."""
+    """Something that this server needs for the call cannot be used now; later it may work.
+
+    An MCP server of the hub, or one that a session requires, is disabled, cannot be reached or needs a sign-in:
+    `data["state"]` says which, unless it was connected and did not answer, or not properly. Or no machine of a fleet is
+    there or answers; or the issuer of access tokens, or what is remembered of callers, cannot be asked.
+    """
 
     code = "UPSTREAM_UNAVAILABLE"

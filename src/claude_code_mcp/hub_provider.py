@@ -263,7 +263,7 @@ class HubProvider:
                     own = await self._own_hub(principal, source, configuration, opened)
                     self._context.push_async_exit(opened.pop_all())
             except Exception:
-                log.exception("a caller has no MCP servers")
+                log.exception("the caller %s has no MCP servers", principal)
                 return "its MCP servers cannot be opened; the log says why"
             self.hosts[principal] = own
         return None
@@ -314,7 +314,7 @@ class HubProvider:
         try:
             await client.open(self._hubs)
         except Exception:  # one client's files or environment are no reason why others get nothing
-            log.exception("a client has no MCP servers")
+            log.exception("the client in %s has no MCP servers", client.environment.directory)
 
     # -- the hubs of clients --------------------------------------------------------------------------------------
 

@@ -306,7 +306,7 @@ class Service:
         """A message to a session, wherever it is: running, finished, parked, crashed, or only on disk.
 
         `options` apply to a session that is only on disk, field by field over what is recorded of it; one in memory
-        keeps its own. RecordUnreadable for a session of ours of which is not known any more what it may do.
+        keeps its own. RecordUnreadable if the session's record is damaged, since its limits are unknown.
         `when_busy` says what becomes of the message if the session is at work at the moment it would be accepted.
         `at_message` takes the conversation back to that message first; the session must be at rest. A turn that begins
         with this message runs in the environment of its `caller`, unless the session is kept below a configuration

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from claude_code_mcp.claude.command_line import ConversationStart, prepare_command
+from claude_code_mcp.claude.command_line import Command, ConversationStart, build_command, write_files
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.claude.process import ClaudeProcess
 from claude_code_mcp.claude.protocol import ControlRequest, Frame, Result
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.processes.child import Exit
 from claude_code_mcp.processes.environment import build_environment
-from claude_code_mcp.processes.leftovers import new_mark
+from claude_code_mcp.processes.leftovers import new_mark, scratch_path
 from claude_code_mcp.testing import Sandbox
 from tests.support.misbehaving_cli import install_misbehaving_cli
 from tests.support.waiting import HANG_SECONDS, until_true
@@ -109,6 +109,13 @@ async def start(sandbox: Sandbox, environment: dict[str, str], tmp_path: Path) -
     await asyncio.gather(*(process.stop(1.0) for process in running))
 
 
+def prepared(options: SessionOptions, session_id: str, mark: str) -> tuple[Command, Path | None]:
+    """The command of a new session with its files written, and the directory that holds them, if it needs one."""
+    directory = scratch_path(mark)
+    command = build_command(options, ConversationStart(session_id), directory)
+    return command, write_files(command, directory)
+
+
 @pytest.fixture
 async def start_real(sandbox: Sandbox, environment: dict[str, str]) -> AsyncIterator[Start]:
     """Starts the real CLI with the given options; every process is stopped at the end."""
@@ -116,7 +123,7 @@ async def start_real(sandbox: Sandbox, environment: dict[str, str]) -> AsyncIter
 
     async def start(session_id: str, **options: Any) -> Started:
         mark, listener = new_mark(), Listener()
-        command, scratch = prepare_command(SessionOptions(**options), ConversationStart(session_id), mark)
+        command, scratch = prepared(SessionOptions(**options), session_id, mark)
         process = await ClaudeProcess.start(
             listener,
             [find_executable(), *command.arguments],

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.command_line import ConversationStart, prepare_command
 from claude_code_mcp.claude.process import ClaudeProcess
 from claude_code_mcp.errors import ProcessFailed
 from claude_code_mcp.model.options import SessionOptions
@@ -17,7 +16,7 @@ from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 
-from .conftest import Listener, mark_of_a_dead_server
+from .conftest import Listener, mark_of_a_dead_server, prepared
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="modes of files are POSIX")
 SECRETIVE = SessionOptions(append_system_prompt="a secret word", mcp_servers={})
@@ -44,7 +43,7 @@ def mode(path: Path) -> int:
 def test_files_are_0600_in_a_0700_directory_whatever_the_umask() -> None:
     before = os.umask(0)
     try:
-        command, directory = prepare_command(SECRETIVE, ConversationStart("id"), new_mark())
+        command, directory = prepared(SECRETIVE, "id", new_mark())
     finally:
         os.umask(before)
     assert directory is not None
@@ -54,7 +53,7 @@ def test_files_are_0600_in_a_0700_directory_whatever_the_umask() -> None:
 
 
 def test_without_files_there_is_no_directory(temporary: Path) -> None:
-    _, directory = prepare_command(SessionOptions(model="opus"), ConversationStart("id"), new_mark())
+    _, directory = prepared(SessionOptions(model="opus"), "id", new_mark())
     assert directory is None
     assert names(temporary) == []
 
@@ -67,7 +66,7 @@ def test_a_directory_whose_files_cannot_be_written_is_removed(temporary: Path) -
     resource.setrlimit(resource.RLIMIT_FSIZE, (5, hard))
     try:
         with pytest.raises(OSError, match="File too large"):
-            prepare_command(SECRETIVE, ConversationStart("id"), new_mark())
+            prepared(SECRETIVE, "id", new_mark())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert names(temporary) == []
@@ -75,7 +74,7 @@ def test_a_directory_whose_files_cannot_be_written_is_removed(temporary: Path) -
 
 async def test_files_are_removed_when_the_start_fails(temporary: Path, environment: dict[str, str]) -> None:
     mark = new_mark()
-    command, scratch = prepare_command(SECRETIVE, ConversationStart("id"), mark)
+    command, scratch = prepared(SECRETIVE, "id", mark)
     with pytest.raises(ProcessFailed, match="could not be started"):
         await ClaudeProcess.start(
             Listener(),

@@ -206,3 +206,26 @@ async def test_a_session_has_no_more_connections_than_are_needed(tmp_path: Path)
         head = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
         while b" 503 " in await said(path, head):
             pass  # the places are not free yet
+
+
+async def test_the_log_says_whose_request_could_not_be_forwarded_and_where(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # It answers with something that is no HTTP.
+    async def talk_nonsense(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"nonsense\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(talk_nonsense, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        address = {"ANTHROPIC_BASE_URL": f"http://user:{TOKEN}@127.0.0.1:{port}", "ANTHROPIC_API_KEY": KEY}
+        socket = ModelSocket(address, "session s-1")
+        path = await socket.open(tmp_path)
+        try:
+            await said(path, b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
+            await until_true(lambda: "a request of session s-1 to 127.0.0.1 could not be forwarded" in caplog.text)
+        finally:
+            socket.close()
+    assert KEY not in caplog.text
+    assert TOKEN not in caplog.text

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from claude_code_mcp.model.network import parse_credential
 from claude_code_mcp.network import http_exchange
 from claude_code_mcp.network import proxy as proxy_module
 from claude_code_mcp.network.proxy import ProxyNotes
@@ -234,3 +235,13 @@ async def test_very_many_different_hosts_are_counted_together() -> None:
 def test_the_limits_are_there() -> None:
     assert http_exchange.LONGEST_HEAD == 64 << 10
     assert http_exchange.IDLE == 300.0
+
+
+async def test_the_log_says_whose_credential_cannot_be_read_and_for_which_host(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as web:
+        listed = f"127.0.0.1:{web.port}"
+        async with proxying([listed], [parse_credential(listed, "Authorization", "env:MISSING")]) as behind:
+            assert status(await behind.raw(f"GET http://{listed}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode())) == 502
+    assert f"session session-1 of ann cannot use the credential for {listed}: " in caplog.text

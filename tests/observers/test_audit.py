@@ -134,7 +134,9 @@ def test_what_ran_instead_of_what_was_asked(book: Book) -> None:
 
 
 def test_a_process_that_was_ended_for_what_it_claimed(book: Book) -> None:
-    book.audit.event("s-1", "mallory", ProcessChanged("refuted", detail="another session's id (system/init)"))
+    book.audit.event(
+        "s-1", "mallory", ProcessChanged("protocol_violation", detail="another session's id (system/init)")
+    )
     book.audit.event("s-1", "mallory", ProcessChanged("ended"))
     (line,) = book.lines()
     expected = {"act": "protocol_violation", "who": "mallory", "session": "s-1"}

@@ -13,6 +13,7 @@ import pytest
 
 from claude_code_mcp.processes import supervision
 from claude_code_mcp.processes.child import ChildProcess, Exit, containment, prepare
+from claude_code_mcp.processes.limits import ChildOptions
 from tests.claude.conftest import PATIENCE, gone, number_in, runs
 from tests.support.clock import settled
 from tests.support.waiting import until_true
@@ -125,7 +126,7 @@ async def test_what_a_child_leaves_behind_ends_with_it(start: Start, tmp_path: P
 
 @pytest.mark.parametrize(
     "also",
-    ["nobody", *(pytest.param(it, marks=pytest.mark.soak) for it in ("the child", "a stopped child")), "the keeper"],
+    ["nobody", *(pytest.param(it, marks=pytest.mark.soak) for it in ("the child", "a stopped child")), "the reaper"],
 )
 async def test_a_killed_server_leaves_nothing(tmp_path: Path, also: str) -> None:
     server = await asyncio.create_subprocess_exec(
@@ -136,23 +137,23 @@ async def test_a_killed_server_leaves_nothing(tmp_path: Path, also: str) -> None
         cwd=Path(__file__).parents[2],
     )
     left, child = await left_in(tmp_path), await number_in(tmp_path / "child")
-    keeper = psutil.Process(child).ppid()
+    reaper = psutil.Process(child).ppid()
     if also == "a stopped child":
         os.kill(child, signal.SIGSTOP)
-    if also == "the keeper":
-        os.kill(keeper, signal.SIGKILL)
+    if also == "the reaper":
+        os.kill(reaper, signal.SIGKILL)
     server.kill()
     if also == "the child":
         os.kill(child, signal.SIGKILL)
     await server.wait()
-    await gone(child, keeper, *left)
+    await gone(child, reaper, *left)
 
 
 async def test_a_child_that_forks_without_end_is_ended_too(start: Start, tmp_path: Path) -> None:
     child, _ = await start("while :; do setsid sh -c 'sleep 0.01; exec sleep 600' & sleep 0.005; done")
-    keeper = psutil.Process(psutil.Process(child.pid).ppid())
-    await until_true(lambda: len(keeper.children(recursive=True)) > 5)
-    mine = {process.pid for process in keeper.children(recursive=True)}
+    reaper = psutil.Process(psutil.Process(child.pid).ppid())
+    await until_true(lambda: len(reaper.children(recursive=True)) > 5)
+    mine = {process.pid for process in reaper.children(recursive=True)}
     await child.stop(0.2)
     await gone(*mine)
 
@@ -191,14 +192,14 @@ async def test_a_program_that_cannot_be_started_says_why(tmp_path: Path) -> None
         await ChildProcess(Listener(), "it").start(["/bin/true", "a\0b"], cwd=str(tmp_path), environment={})
 
 
-async def test_the_supervisor_and_the_keeper_know_no_variable_of_ours(
+async def test_the_supervisor_and_the_reaper_know_no_variable_of_ours(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child, _ = await start("read line")
-    keeper = psutil.Process(psutil.Process(child.pid).ppid())
-    assert "PATH" not in keeper.environ()
-    assert keeper.environ(), "one without any looks like a process in mid-exec, for which a sweep waits"
-    assert "PATH" not in psutil.Process(keeper.ppid()).environ()
+    reaper = psutil.Process(psutil.Process(child.pid).ppid())
+    assert "PATH" not in reaper.environ()
+    assert reaper.environ(), "one without any looks like a process in mid-exec, for which a sweep waits"
+    assert "PATH" not in psutil.Process(reaper.ppid()).environ()
 
 
 async def test_a_child_has_no_descriptor_beside_its_three(start: Start) -> None:
@@ -253,3 +254,11 @@ def _marked(process: psutil.Process, path: Path) -> bool:
         return process.environ().get("OF_THIS_TEST") == str(path) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+
+
+async def test_the_log_says_of_which_child_something_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    child = ChildProcess(Listener(), "the shell", owner="session s-1")
+    options = ChildOptions(removal=("/nowhere/program",))
+    await child.start(["/bin/true"], cwd=str(tmp_path), environment={}, options=options)
+    await asyncio.wait_for(child.cleaned.wait(), PATIENCE)
+    assert "what the shell of session s-1 left could not be removed" in caplog.text

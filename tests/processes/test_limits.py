@@ -1,4 +1,4 @@
-"""Limits on a child: which directives they become, what control groups there are, and that the kernel or the keeper
+"""Limits on a child: which directives they become, what control groups there are, and that the kernel or the reaper
 enforces them. What needs root or a control group is left out where there is none."""
 
 import asyncio

@@ -124,13 +124,13 @@ async def test_a_supervisor_that_does_not_answer_fails_the_start_in_time(
         os.kill(supervisor._pid, signal.SIGCONT)
 
 
-async def test_supervisor_and_keeper_killed_together_leave_the_rest_to_the_sweep(
+async def test_supervisor_and_reaper_killed_together_leave_the_rest_to_the_sweep(
     supervisor: supervision._Supervisor, tmp_path: Path
 ) -> None:
     child, _ = await run(LEAVE.format(file=tmp_path / "left") + "; read line", new_mark())
-    left, keeper = await number_in(tmp_path / "left"), psutil.Process(child.pid).ppid()
+    left, reaper = await number_in(tmp_path / "left"), psutil.Process(child.pid).ppid()
     os.kill(supervisor._pid, signal.SIGSTOP)  # so that it cannot end anything before it is killed itself
-    os.kill(keeper, signal.SIGKILL)
+    os.kill(reaper, signal.SIGKILL)
     os.kill(supervisor._pid, signal.SIGKILL)
     exit_ = await asyncio.wait_for(child.exited, PATIENCE)
     assert exit_.code == -signal.SIGKILL
@@ -138,7 +138,7 @@ async def test_supervisor_and_keeper_killed_together_leave_the_rest_to_the_sweep
     await gone(left)
 
 
-async def test_a_killed_keeper_leaves_nothing_even_without_its_mark(
+async def test_a_killed_reaper_leaves_nothing_even_without_its_mark(
     supervisor: supervision._Supervisor, tmp_path: Path
 ) -> None:
     """The children of a child that dies during the search come to the supervisor only afterwards."""

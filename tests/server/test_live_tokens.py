@@ -5,6 +5,7 @@ import json
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import anyio
 import httpx2
 import pytest
 
@@ -20,11 +22,14 @@ from claude_code_mcp.errors import UpstreamUnavailable
 from claude_code_mcp.observers.audit import timestamp
 from claude_code_mcp.server.transports import callers as callers_module
 from claude_code_mcp.server.transports.callers import Callers, load_tokens
+from claude_code_mcp.server.transports.running_calls import AccessUntil, RunningCalls
 from claude_code_mcp.service import Service
+from claude_code_mcp.state.known_people import Identity
 from claude_code_mcp.store.watched_files import WatchedFile
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, stall
 from tests.conftest import RUN, StartService
+from tests.support.waiting import HANG_SECONDS
 from tests.web.console_client import Browser
 
 from .conftest import HttpServer, http_server
@@ -429,3 +434,21 @@ def test_a_second_caller_of_a_server_that_was_started_for_one_waits_for_a_restar
         assert served.audited("callers_changed")["waiting"] == ["eve"]
         assert served.hello(EVE).status_code == 401
         assert served.hello(ANN).status_code == 200
+
+
+async def test_a_stream_whose_access_cannot_be_checked_ends_and_the_log_says_whose(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls = RunningCalls()
+
+    async def fail() -> float | None:
+        raise RuntimeError("a bug")
+
+    with calls.running(Identity("ann", "")) as call:
+        call.standing, call.access = True, AccessUntil(time.time() + 3600, 0.0, fail)
+        calls._schedule(call)
+        looking = asyncio.create_task(calls.end_streams_with_tokens())
+        await asyncio.wait_for(anyio.sleep_forever(), HANG_SECONDS)
+    looking.cancel()
+    assert call.scope.cancelled_caught
+    assert "could not re-check access of ann; its stream is ended" in caplog.text

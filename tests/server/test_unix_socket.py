@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from claude_code_mcp.server.transports.unix_socket import SharedSocket
 from claude_code_mcp.shared.hello import Hello
 from claude_code_mcp.shared.place import Place
 from tests.support.clock import stopped_clock
+from tests.support.waiting import HANG_SECONDS
 
 if TYPE_CHECKING:
     from claude_code_mcp.server.server import McpServer
@@ -70,3 +72,28 @@ async def test_a_command_that_needs_the_server_waits_while_it_is_made(tmp_path: 
             writer.close()
         shared.end()
         await running
+
+
+async def test_the_log_says_which_process_had_a_connection_that_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        shared = SharedSocket(listener, Place(str(tmp_path), "name"))
+        running = asyncio.create_task(shared.run())
+        shared.settle_settings(Hello(directory="/", environment={}, fingerprint="f"))
+
+        async def fail() -> dict[str, str]:
+            raise RuntimeError("a bug")
+
+        shared.open(cast("McpServer", None), dict, {"sessions": fail})
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(Hello(directory="/", environment={}, fingerprint="f", ask="sessions").line())
+        async with asyncio.timeout(HANG_SECONDS):
+            await reader.read()
+        writer.close()
+        shared.end()
+        await running
+    assert f"the connection of process {os.getpid()} failed" in caplog.text

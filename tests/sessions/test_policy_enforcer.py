@@ -376,8 +376,7 @@ async def test_a_budget_that_is_spent_ends_what_comes_next_and_says_which(
     spending, spender = service._enforcer.limits.spending, "bob" if policy.budgets else "alice"
     _, outcome = await run(service, script("a", "x"), options(sandbox), caller=Caller("alice"))
     assert outcome.result == "x"
-    spending.note(spender, 5.0)
-    await asyncio.to_thread(spending.write, spender, 5.0)
+    await asyncio.to_thread(spending.write, spending.note(spender, 5.0))
     with pytest.raises(LimitReached) as refused:
         await service.create(script("b", "y"), options(sandbox), caller=Caller("alice"))
     assert said in refused.value.message

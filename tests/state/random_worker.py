@@ -57,8 +57,7 @@ class Worker:
             case "task":
                 self.tasks.write(task(self.name, key, number))
             case "spend":
-                self.spending.note(SHARED, 1.0, own)
-                self.spending.write(SHARED, 1.0, own)
+                self.spending.write(self.spending.note(SHARED, 1.0, own))
 
 
 def record(own: str, number: int) -> SessionRecord:

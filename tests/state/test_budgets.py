@@ -20,8 +20,7 @@ GROUP = Budget(1000.0, "month", "leads")
 
 
 def spend(spending: Spending, who: str, usd: float, *budgets: Budget) -> list[BudgetWarning]:
-    spending.note(who, usd)
-    return spending.write(who, usd, "", budgets)
+    return spending.write(spending.note(who, usd), budgets)
 
 
 @pytest.fixture

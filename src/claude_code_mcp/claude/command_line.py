@@ -4,7 +4,7 @@ Values that may be long or secret (prompts, agents, MCP servers, rules, settings
 line is limited in length and visible to everyone. Every value is attached to its flag with `=`, so that none can
 pass for a flag of its own.
 
-`build_command` is pure: it names the files and their contents, and writes none. `prepare_command` writes them into a
+`build_command` is pure: it names the files and their contents, and writes none. `write_files` writes them into a
 private directory, which `ChildProcess` removes when the process has ended.
 
 Grants, permission updates that a person gave for the whole session, are forgotten by the CLI with its process:
@@ -23,7 +23,6 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from ..model.options import Preset, SessionOptions, ToolPreset
-from ..processes.leftovers import scratch_path
 
 _MAX_INLINE = 100_000
 """Bytes of JSON that may stand on the command line itself."""
@@ -105,36 +104,14 @@ def build_command(
     return command
 
 
-def prepare_command(
-    options: SessionOptions,
-    opening: ConversationStart,
-    mark: str,
-    *,
-    budget: float | None = None,
-    rules: Mapping[str, Sequence[str]] | None = None,
-    left_out: Sequence[Mapping[str, Any]] = (),
-    alone: bool = False,
-    variables: Mapping[str, str] | None = None,
-    mirrored: bool = False,
-) -> tuple[Command, Path | None]:
-    """The command with its files written, and the directory that holds them; None when it needs none.
+def write_files(command: Command, directory: Path) -> Path | None:
+    """Writes the files of a command, which was built for this directory, and makes the directory, which must not exist.
+    Returns it, or None when the command has no files.
 
     If a file cannot be written (OSError), none of them is left. Blocks on the disk.
     """
-    directory = scratch_path(mark)
-    command = build_command(
-        options,
-        opening,
-        directory,
-        budget=budget,
-        rules=rules,
-        left_out=left_out,
-        alone=alone,
-        variables=variables,
-        mirrored=mirrored,
-    )
     if not command.files:
-        return command, None
+        return None
     # Fails if it exists already: the temporary directory belongs to everybody, and somebody may have put it there.
     directory.mkdir(mode=0o700)
     try:
@@ -145,7 +122,7 @@ def prepare_command(
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    return command, directory
+    return directory
 
 
 def _add_opening(command: Command, opening: ConversationStart) -> None:

@@ -164,8 +164,10 @@ class ModelTraffic:
 class ModelSocket:
     """Forwards to the API that an environment names, with the credentials that it has."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], owner: str = "a session") -> None:
+        """`owner` says in the log whose requests it forwards."""
         self.traffic = ModelTraffic()
+        self._owner = owner
         self._endpoint = urlsplit(environment.get("ANTHROPIC_BASE_URL") or _ENDPOINT)
         self._secrets = {_placeholder(name): environment[name] for name in _CREDENTIALS if environment.get(name)}
         self._names = frozenset(name for name in _CREDENTIALS if environment.get(name))
@@ -223,7 +225,10 @@ class ModelSocket:
         except ClientGone:
             pass  # a turn that was interrupted, for one
         except (OSError, TimeoutError, ExchangeFailed) as error:
-            log.warning("a request of a session to the model could not be forwarded: %s", error or type(error).__name__)
+            reason = error or type(error).__name__
+            log.warning(
+                "a request of %s to %s could not be forwarded: %s", self._owner, self._endpoint.hostname, reason
+            )
         except asyncio.CancelledError:
             pass  # the session is gone
         finally:

@@ -43,14 +43,16 @@ class ProcessListener(Interface):
 class ClaudeProcess:
     """A running Claude Code. Made by `start`; ended by `stop` or by itself, which is reported by `process_ended`."""
 
-    def __init__(self, owner: ProcessListener, mark: str, scratch: Path | None) -> None:
+    def __init__(self, owner: ProcessListener, mark: str, scratch: Path | None, session_id: str = "") -> None:
         self._owner: ProcessListener = owner
-        self._mark = mark
+        self._session_id = session_id
         self._protocol = ControlProtocol()
         # Asked once: a question for every fragment of text would show in the time that a stream takes.
         self._traced = log.isEnabledFor(logging.DEBUG)
         self._replies: dict[str, asyncio.Future[Raw]] = {}
-        self._child = ChildProcess(self, "Claude Code", mark=mark, scratch=scratch)
+        self._child = ChildProcess(
+            self, "Claude Code", mark=mark, scratch=scratch, owner=f"session {session_id}" if session_id else ""
+        )
         self._settled: asyncio.Event = asyncio.Event()
         self.traffic: ModelTraffic | None = None
         """What it sends to the model, where this server carries that."""
@@ -69,11 +71,12 @@ class ClaudeProcess:
         cwd: str,
         environment: Mapping[str, str],
         mark: str,
+        session_id: str = "",
         scratch: Path | None = None,
         options: ChildOptions = USUAL_OPTIONS,
     ) -> "ClaudeProcess":
-        """Starts it. Whatever goes wrong before it runs is a ProcessFailed."""
-        process = cls(owner, mark, scratch)
+        """Starts it. Whatever goes wrong before it runs is a ProcessFailed. `session_id` is for the log."""
+        process = cls(owner, mark, scratch, session_id)
         try:
             # Sockets: whatever a session runs could write frames of its own into a pipe.
             options = replace(options, sockets=True)
@@ -224,7 +227,7 @@ class ClaudeProcess:
         except MemoryError:
             raise  # a frame that got lost may be the one that everybody waits for: the process is ended
         except Exception:
-            log.exception("a frame of process %s could not be handled", self._mark)
+            log.exception("a frame of session %s could not be handled", self._session_id)
 
     # -- the end ----------------------------------------------------------------------------------------------
 

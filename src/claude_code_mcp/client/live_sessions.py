@@ -7,7 +7,6 @@ All of it is for any thread; a method returns when the server has answered.
 """
 
 import json
-import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ..errors import InvalidArgument, SessionNotFound
+from ..model.options import is_session_id
+from ..model.outcome import BUSY_STATUSES
 from ..model.question import FileChange, Question, kind_of
 from ..model.text import clip_line, visible
 from .connections import CallFailed, McpClient, NotRunning
@@ -61,8 +62,6 @@ _WAIT = 50.0
 """Seconds that one call may wait; the loop around it has no end."""
 _MOST = 500
 _LONGEST_MACHINE = 60
-_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_BUSY = frozenset({"running", "waiting_for_input"})
 
 
 def machine_name(session: Mapping[str, Any]) -> str:
@@ -73,7 +72,7 @@ def machine_name(session: Mapping[str, Any]) -> str:
 
 def is_busy(report: Mapping[str, Any]) -> bool:
     """Whether a turn runs or waits for an answer."""
-    return report.get("status") in _BUSY
+    return report.get("status") in BUSY_STATUSES
 
 
 class LiveSessions:
@@ -105,7 +104,7 @@ class LiveSessions:
     def find(self, name: str) -> str:
         """The id of the one session with this beginning of an id or this title, in memory or on disk.
         SessionNotFound if there is none or several."""
-        if _ID.fullmatch(name.lower()):
+        if is_session_id(name):
             return name.lower()
         if not name.strip():
             raise InvalidArgument("The session needs a name: an id, the beginning of one, or a title.")

@@ -19,6 +19,7 @@ from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Re
 from ..client.styled_lines import ACCEPT_EDITS, NoAnswer, Style, decide, question_lines
 from ..errors import InvalidArgument
 from ..model.options import BYPASS
+from ..model.outcome import BUSY_STATUSES
 from ..model.question import Choice, QuestionKind
 from ..model.text import age, clip, clip_line, sharing_line, visible
 from .conventions import (
@@ -275,11 +276,13 @@ def _ps(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 
 def _listed(sessions: LiveSessions, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Those that are live. One whose machine went away in the middle of a turn counts: somebody waits for it."""
-    busy = ("running", "waiting_for_input")
     return [
         session
         for session in sessions.live()
-        if arguments.all or session["isActive"] or session.get("activeStatus") in busy or session.get("machineGone")
+        if arguments.all
+        or session["isActive"]
+        or session.get("activeStatus") in BUSY_STATUSES
+        or session.get("machineGone")
     ]
 
 

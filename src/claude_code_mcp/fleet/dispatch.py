@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 Choose = Callable[[Sequence[Any], PlacementRequest], MachineIdentity]
 ReportPosition = Callable[[int, int], Awaitable[None]]
-"""Is told the position of a new session in the queue, and the length of that."""
+"""Takes the position of a new session in the queue, from 1, and the length of the queue."""
 Place = Callable[[PlacementRequest, ReportPosition], Awaitable[MachineIdentity]]
 """Chooses a machine for a new session, and waits for one if need be; takes what is to hear of its position."""
 OnDisk = Callable[[Sequence[MachineIdentity]], Awaitable[MachineIdentity]]

@@ -302,12 +302,12 @@ class Gateway:
         except ClaudeCodeError as error:
             return _refused(context, error)
         except (NatsError, TimeoutError) as error:
-            log.warning("%s was refused: %r", context.method, error)
+            log.warning("%s of %s was refused: %r", context.method, client.principal, error)
             return _refused(context, UpstreamUnavailable("The fleet cannot be reached just now."))
         except MCPError:
             raise
         except Exception:
-            log.exception("%s failed", context.method)
+            log.exception("%s of %s failed", context.method, client.principal)
             return _refused(
                 context, ClaudeCodeError("Something went wrong inside the gateway; its log has the details.")
             )

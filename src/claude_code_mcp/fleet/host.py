@@ -134,12 +134,12 @@ async def _answer(message: Msg, work: Any) -> None:
     except (KeyError, TypeError, ValueError):
         answer = {"error": "INVALID_ARGUMENT", "message": "The request makes no sense."}
     except (nats.errors.Error, OSError, TimeoutError) as problem:
-        log.warning("a request to let a machine in or out failed: %s", problem)
+        log.warning("a request to let a machine in or out (%s) failed: %s", message.subject, problem)
         answer = {"error": "UPSTREAM_UNAVAILABLE", "message": "The fleet's server could not be changed; see its log."}
     try:
         await message.respond(json.dumps(answer).encode())
     except nats.errors.Error as problem:
-        log.warning("an answer was not sent: %s", problem)
+        log.warning("the answer to %s was not sent: %s", message.subject, problem)
 
 
 _REFUSALS: dict[str, type[ClaudeCodeError]] = {

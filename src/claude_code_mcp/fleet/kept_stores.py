@@ -235,15 +235,16 @@ class StoreKeeper:
             yield
 
     async def _take(self, message: Msg) -> None:
-        try:
-            await self._pass_on(message)
-        except (nats.errors.Error, OSError, TimeoutError) as problem:
-            log.warning("a request of a machine was not passed on: %s", problem)
-        except Exception:
-            log.exception("a request of a machine failed")  # those of the others go on
-
-    async def _pass_on(self, message: Msg) -> None:
+        # As the subscription has it; NATS checks that nobody but the machine writes to a subject with its id.
         _, _, machine_id, kind, *path = message.subject.split(".")
+        try:
+            await self._pass_on(message, machine_id, kind, path)
+        except (nats.errors.Error, OSError, TimeoutError) as problem:
+            log.warning("%s of machine %s was not passed on: %s", kind, machine_id, problem)
+        except Exception:
+            log.exception("%s of machine %s failed", kind, machine_id)  # those of the others go on
+
+    async def _pass_on(self, message: Msg, machine_id: str, kind: str, path: list[str]) -> None:
         inbox = names.inbox(machine_id)
         # NATS checks who may publish, and not where the answer is to go: it must not reach anybody else.
         if not message.reply.startswith(f"{inbox}."):

@@ -9,7 +9,7 @@ on to whoever made that request.
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -187,6 +187,7 @@ class _Door:
         self._tasks.start_soon(self._answer, message)
 
     async def _answer(self, message: Msg) -> None:
+        asked: dict[str, Any] = {}
         try:
             asked = _read(message.data)
             if asked["ask"] == _END_CALLER:
@@ -204,9 +205,9 @@ class _Door:
             with suppress(NatsError):
                 await message.respond(json.dumps({"refused": str(reason)}).encode())
         except NatsError as error:
-            log.warning("a gateway was not answered: %s", error)
+            log.warning("a gateway was not answered (%s): %s", _described(asked), error)
         except Exception:
-            log.exception("a connection of a gateway failed")  # the others go on
+            log.exception("what a gateway asked for failed (%s)", _described(asked))  # the others go on
 
     async def _serve(self, message: Msg, ask: str, connection: str, principal: str, groups: list[str]) -> None:
         """One connection, from its opening to its end."""
@@ -232,7 +233,7 @@ class _Door:
                     await self._answer_page(wire, principal)
                     return
                 with _acting_as(principal):
-                    async with line_streams(_GatewayClient(wire), direct=True) as (inbox, outbox):
+                    async with line_streams(_GatewayClient(wire, principal), direct=True) as (inbox, outbox):
                         await self._server.serve(inbox, outbox)
         finally:
             self._open.pop(connection, None)
@@ -282,6 +283,12 @@ def _read(data: bytes) -> dict[str, Any]:
         raise _Refused("what was asked cannot be read") from None
 
 
+def _described(asked: Mapping[str, Any]) -> str:
+    """What was asked, for whom, and by which connection or of which session, for the log."""
+    fields = ("principal", "connection", "session")
+    return ", ".join([str(asked.get("ask")), *(f"{field} {asked[field]}" for field in fields if field in asked)])
+
+
 @contextmanager
 def _acting_as(principal: str) -> "Iterator[None]":
     """Within the block, and in the tasks that are begun in it, requests are those of the principal."""
@@ -304,16 +311,17 @@ class _GatewayClient(LineConnection):
     """The connection as the server's transport sees it: each line to the gateway begins with the id of the request that
     it belongs to, if it belongs to one, and a tab."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, principal: str) -> None:
         super().__init__()
         self._wire = wire
+        self._principal = principal
         self.output = _WireOutput(wire)
 
     async def line(self) -> bytes:
         try:
             line = await self._wire.line()
         except WireBroken as broken:
-            log.info("a connection of a gateway ended: %s", broken.message)
+            log.info("a connection of a gateway for %s ended: %s", self._principal, broken.message)
             return b""
         return b"" if line is None else line + b"\n"
 
@@ -327,7 +335,7 @@ class _GatewayClient(LineConnection):
         try:
             await self._write_out(prefix + sound_line(item.message))
         except ValueError as error:
-            log.error("a message to a gateway was left out: %s", error)
+            log.error("a message to a gateway for %s was left out: %s", self._principal, error)
 
     async def write(self, message: types.JSONRPCMessage) -> None:
         await self.send(SessionMessage(message))

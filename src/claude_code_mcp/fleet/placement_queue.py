@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ..errors import LimitReached
+from .dispatch import ReportPosition
 from .leases import RENEWAL_SECONDS
 from .machines import Machine
 from .routing import FairQueue, NoMachine, PlacementRequest, choose, demand_of
@@ -20,9 +21,6 @@ from .routing import FairQueue, NoMachine, PlacementRequest, choose, demand_of
 _RESERVED_SECONDS = 2 * RENEWAL_SECONDS + 0.5
 """By then a machine has reported the session that was sent to it."""
 _LOOK_SECONDS = 1.0
-
-ReportPosition = Callable[[int, int], Awaitable[None]]
-"""Takes the position in the queue, from 1, and its length."""
 
 
 @dataclass(eq=False, slots=True)

@@ -97,8 +97,9 @@ def project_entry(claude: Mapping[str, Any], place: Path) -> Mapping[str, Any]:
     return entry if isinstance(entry, dict) else {}
 
 
-def is_below(project: Path, directories: Iterable[str]) -> bool:
-    """Whether the operator trusts a project: one of these directories is it, or is above it. Blocks on the disk."""
+def is_trusted_by_operator(project: Path, directories: Iterable[str]) -> bool:
+    """Whether the operator trusts a project: one of the directories of the settings is it or is above it, or they name
+    all. Blocks on the disk."""
     for directory in directories:
         if directory == ALL_PROJECTS or project.is_relative_to(Path(directory).expanduser().resolve()):
             return True
@@ -446,7 +447,7 @@ def _approvals(
     shared = [reader.settled(file) for file in _project_settings(roots, "settings.json")]
     by_person = is_trusted(claude, [*roots, *paths.project.parents]) and not paths.programs.is_open(paths.project)
     approvals = read_approvals([*trusted, *(local if by_person else ())], [*local, *shared])
-    trust_all = approvals.trusts_all or trust_project or is_below(paths.project, paths.trusted)
+    trust_all = approvals.trusts_all or trust_project or is_trusted_by_operator(paths.project, paths.trusted)
     return replace(approvals, trusts_all=trust_all)
 
 

@@ -112,7 +112,7 @@ def open_transport(  # noqa: PLR0911 - one for each type
     """
     match config:
         case StdioConfig():
-            return stdio(config, deps.environment, deps.child_environment, failure)
+            return stdio(name, config, deps.environment, deps.child_environment, failure)
         case HttpConfig():
             return http(config, config.headers, http_auth(name, config, deps), failure)
         case SseConfig():
@@ -208,7 +208,7 @@ async def with_helped_headers(name: str, config: ServerConfig, deps: HubDeps, di
     if helper is None:
         return config
     variables = {"CLAUDE_CODE_MCP_SERVER_NAME": name, "CLAUDE_CODE_MCP_SERVER_URL": getattr(config, "url", "")}
-    output = await _output_of(helper, deps, variables, directory)
+    output = await _output_of(name, helper, deps, variables, directory)
     try:
         headers = json.loads(output)
     except (ValueError, RecursionError):
@@ -218,10 +218,10 @@ async def with_helped_headers(name: str, config: ServerConfig, deps: HubDeps, di
     return config.model_copy(update={"headers": {**getattr(config, "headers", {}), **headers}})
 
 
-async def _output_of(command: str, deps: HubDeps, variables: dict[str, str], directory: str) -> bytes:
+async def _output_of(name: str, command: str, deps: HubDeps, variables: dict[str, str], directory: str) -> bytes:
     environment, mark = deps.child_environment(deps.environment)
     listener = _Listener()
-    child = ChildProcess(listener, "headersHelper", mark=mark)
+    child = ChildProcess(listener, "headersHelper", mark=mark, owner=f"MCP server {name}")
     shell = ["cmd.exe", "/d", "/s", "/c"] if sys.platform == "win32" else ["/bin/sh", "-c"]
     try:
         with anyio.CancelScope(shield=True):  # cancelled half way, the child would run on with nobody to end it

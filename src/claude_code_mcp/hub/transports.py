@@ -414,6 +414,7 @@ def unmarked(variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
 
 @asynccontextmanager
 async def stdio(
+    name: str,
     config: StdioConfig,
     environment: Mapping[str, str],
     child_environment_of: ChildEnvironment,
@@ -422,7 +423,7 @@ async def stdio(
     """Starts the program; on the way out stops it (end of input, SIGTERM, SIGKILL, each after `failure.grace` seconds)
     and everything that it started. Neither can be cancelled half way."""
     variables, mark = child_environment_of({**environment, **config.env})
-    server = _Server(config.secrets_redactor().text, mark)
+    server = _Server(name, config.secrets_redactor().text, mark)
     argv = [_find_program(config.command, variables, config.cwd), *config.args]
     try:
         with anyio.CancelScope(shield=True):  # cancelled half way, the child would run on with nobody to end it
@@ -449,8 +450,9 @@ def _find_program(command: str, environment: Mapping[str, str], cwd: str | None)
 class _Server:
     """The child process of a server: turns its lines into messages, and says how it ended."""
 
-    def __init__(self, redact: Callable[[str], str], mark: str) -> None:
-        self.child = ChildProcess(self, "the server", mark=mark)
+    def __init__(self, name: str, redact: Callable[[str], str], mark: str) -> None:
+        self.child = ChildProcess(self, "the server", mark=mark, owner=f"MCP server {name}")
+        self._name = name
         self.inbox = BufferedInbox(self.child.pause_reading)
         self._redact = redact
         self._lines = LineSplitter()
@@ -459,7 +461,7 @@ class _Server:
     def output_received(self, data: bytes) -> None:
         for line in self._lines.feed(data):
             if isinstance(line, Oversized):
-                log.warning("a line of over %d bytes was skipped", MAX_LINE)
+                log.warning("MCP server %s: a line of over %d bytes was skipped", self._name, MAX_LINE)
             else:
                 self._take_line(line)
 
@@ -470,7 +472,7 @@ class _Server:
         elif line.strip() and log.isEnabledFor(logging.DEBUG):
             # Far more than is shown is looked at: a secret that is cut could not be recognised.
             text = self._redact(line[: 100 * _LOGGED].decode("utf-8", "replace"))
-            log.debug("not a message: %s", text[:_LOGGED])
+            log.debug("MCP server %s: not a message: %s", self._name, text[:_LOGGED])
 
     def output_ended(self) -> None:
         # Before its end is known: the connection stops what has closed its output.

@@ -233,8 +233,8 @@ class Stalled(Event):
 
 @dataclass(slots=True)
 class ProcessChanged(Event):
-    """The Claude Code process `started`, was `parked` (closed but resumable), `ended` by itself, or was `refuted`: it
-    wrote a frame that cannot be true, as `detail` says, and was closed for that."""
+    """The Claude Code process `started`, was `parked` (closed but resumable), `ended` by itself, or was closed for a
+    `protocol_violation`: it wrote a frame that cannot be true, as `detail` says."""
 
     change: str
     pid: int | None = None

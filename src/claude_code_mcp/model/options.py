@@ -61,7 +61,7 @@ class Thinking(_Strict):
 
 BYPASS = "bypassPermissions"
 """The mode in which nothing is asked; refused unless it was switched on."""
-PERMISSION_MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
+PERMISSION_MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", BYPASS)
 """In the order in which people are offered them."""
 
 

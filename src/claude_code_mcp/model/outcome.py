@@ -278,6 +278,8 @@ SESSION_TOOL_STATUS = {
     State.CANCELLED: "cancelled",
     State.ERROR: "error",
 }
+BUSY_STATUSES = frozenset(SESSION_TOOL_STATUS[state] for state in BUSY)
+"""Those of a session whose turn runs or waits for an answer."""
 
 CODE_TOOL_STATUS = {
     State.STARTING: "running",

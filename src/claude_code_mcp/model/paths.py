@@ -106,6 +106,10 @@ class PathRules:
             return None
         return names[len(above) :]
 
+    def is_below(self, path: str, root: str) -> bool:
+        """Whether a path is this directory or lies below it, as `below` has it."""
+        return self.below(path, root) is not None
+
     def shown_from(self, path: str, cwd: str) -> str:
         """The path from a directory, if it lies below that; else as it is."""
         below = self.below(path, cwd) if cwd and self.is_absolute(path) else None

@@ -115,6 +115,11 @@ class ProxyNotes:
         """By kind, how many there were since the last was written."""
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def owner(self) -> str:
+        """Whose proxy it is, for the log."""
+        return f"session {self._session_id} of {self._who}" if self._session_id else self._who
+
     def refused(self, host: str, port: int, why: str) -> None:
         self._note(AuditKind.NETWORK_REFUSED, host=f"{host}:{port}", why=why)
 
@@ -218,11 +223,11 @@ class SandboxProxy:
             with contextlib.suppress(ExchangeFailed):
                 await client.answer(refusal.status, f"claude-code-mcp: {refusal.text}", [("X-Refused-By", "policy")])
         except ExchangeFailed as error:
-            log.debug("a connection of a sandbox ended: %s", error)
+            log.debug("a connection of %s ended: %s", self._notes.owner, error)
             with contextlib.suppress(ExchangeFailed):
                 await client.answer(400, f"claude-code-mcp: {error}")
         except (OSError, ssl.SSLError) as error:
-            log.debug("a connection of a sandbox broke: %r", error)
+            log.debug("a connection of %s broke: %r", self._notes.owner, error)
         except asyncio.CancelledError:
             pass  # the session is gone
         finally:
@@ -271,7 +276,7 @@ class SandboxProxy:
         try:
             return await asyncio.to_thread(read_credential, rule, self._environment)
         except InvalidArgument as error:
-            log.error("a session cannot use a credential: %s", error.message)
+            log.error("%s cannot use the credential for %s: %s", self._notes.owner, rule.rule.text, error.message)
             raise _Refused(502, f"The credential for {rule.rule.text} cannot be read by the server.") from None
 
     # -- CONNECT --------------------------------------------------------------------------------------------------

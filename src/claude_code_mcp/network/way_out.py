@@ -174,7 +174,9 @@ class WayOut:
         self._rules = rules
         self._authority = authority
         context_for = authority.context if authority is not None else None
-        self.proxy = SandboxProxy(rules, environment, context_for, ProxyNotes(audit, who, session_id))
+        notes = ProxyNotes(audit, who, session_id)
+        self._owner = notes.owner
+        self.proxy = SandboxProxy(rules, environment, context_for, notes)
         self._loop = asyncio.get_running_loop()
         self._door: socket.socket | None = None
         self._channel: socket.socket | None = None
@@ -226,7 +228,7 @@ class WayOut:
         except BlockingIOError:
             return
         except OSError as error:
-            log.warning("the proxy of a sandbox cannot be opened: %s", error)
+            log.warning("the proxy of %s cannot be opened: %s", self._owner, error)
             self._close_door()
             return
         # At once: commands of the session reach the same path, and only the first connection is from before them.
@@ -257,7 +259,7 @@ class WayOut:
             listener.setblocking(False)
             self._server = await asyncio.start_server(self.proxy.connected, sock=listener, limit=PIECE)
         except OSError as error:
-            log.warning("the proxy of a sandbox cannot be opened: %s", error)
+            log.warning("the proxy of %s cannot be opened: %s", self._owner, error)
             listener.close()
         else:
             if self._channel is not None and not self._closed:

@@ -369,7 +369,7 @@ class Audit:
                 self._write("turn_ended", owner, session_id, details)
             case Spent(usage=usage):
                 self._write("turn_cost", owner, session_id, {"cost_usd": round(usage.cost_usd, 6)})
-            case ProcessChanged(change="refuted", detail=reason):
+            case ProcessChanged(change="protocol_violation", detail=reason):
                 self._write("protocol_violation", owner, session_id, {"reason": reason})
 
     def _count_of(self, act: AuditEvent) -> _RefusalCount:

@@ -95,7 +95,7 @@ class SessionLog:
         match event:
             case ProcessChanged(change="ended"):
                 log.warning("session %s crashed: %s", session_id, clip_line(event.detail, _LONGEST_REASON))
-            case ProcessChanged(change="refuted"):
+            case ProcessChanged(change="protocol_violation"):
                 log.warning(
                     "session %s wrote what cannot be true: %s", session_id, clip_line(event.detail, _LONGEST_REASON)
                 )

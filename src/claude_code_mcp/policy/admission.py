@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
-from ..model.options import SessionOptions, ToolPreset
+from ..model.options import BYPASS, SessionOptions, ToolPreset
 from ..model.paths import HERE, PathRules
 from ..model.question import LONGEST_RULE
 from .policy import AFTER_PLAN, MODE_LADDER, NEVER_SET, Profile
@@ -75,7 +75,6 @@ Number = TypeVar("Number", int, float)
 MOST_RULES = 20
 """Of one allowance for the session: as many as every interface shows."""
 _SAME_MODE = {"manual": "default"}
-_BYPASS = "bypassPermissions"
 _TIGHTER_SANDBOX: Mapping[str, Any] = {
     "enabled": True,
     "autoAllowBashIfSandboxed": False,
@@ -160,7 +159,7 @@ class Admission:
     def _permissions(self, options: SessionOptions) -> dict[str, Any]:
         if options.dangerously_skip_permissions:
             self._check_bypass("dangerously_skip_permissions")
-        if self.profile.mode_ceiling == _BYPASS and options.permission_mode is None:
+        if self.profile.mode_ceiling == BYPASS and options.permission_mode is None:
             return {}
         # Unset, the mode would be whatever some settings file says.
         mode = options.permission_mode or self.profile.careful_mode
@@ -169,10 +168,10 @@ class Admission:
 
     def check_mode(self, field: str, mode: str) -> None:
         """PermissionDenied for a mode above the ceiling."""
-        if mode == _BYPASS:
+        if mode == BYPASS:
             self._check_bypass(field)
         step = _SAME_MODE.get(mode, mode)
-        if self.profile.mode_ceiling == _BYPASS:
+        if self.profile.mode_ceiling == BYPASS:
             return
         if step not in MODE_LADDER:
             raise InvalidArgument(f"{field}: {mode!r} is not one of {', '.join(MODE_LADDER)}.", field=field)
@@ -186,10 +185,10 @@ class Admission:
         leaves it to Claude Code, whose choice may come from a settings file, so only where there is no ceiling."""
         ceiling = MODE_LADDER.index(self.profile.mode_ceiling)
         modes = tuple(mode for mode in AFTER_PLAN if MODE_LADDER.index(mode) <= ceiling)
-        return modes, None if self.profile.mode_ceiling == _BYPASS else self.profile.careful_mode
+        return modes, None if self.profile.mode_ceiling == BYPASS else self.profile.careful_mode
 
     def _check_bypass(self, field: str) -> None:
-        if self.profile.bypass == "never" or self.profile.mode_ceiling != _BYPASS:
+        if self.profile.bypass == "never" or self.profile.mode_ceiling != BYPASS:
             raise _denied(field, "permissions may never be bypassed here")
         if self.profile.bypass == "confirm" and not self.bypass_on:
             raise _denied(field, "bypassing permissions is switched off", remedy="enable_bypass")
@@ -268,7 +267,7 @@ class Admission:
         for name in _SANDBOX_PROGRAMS if not self.profile.executable else ():
             if name in (options.sandbox or {}):
                 raise _denied(f"sandbox.{name}", "you may not name programs to run")
-        if options.sandbox is None or self.profile.mode_ceiling == _BYPASS:
+        if options.sandbox is None or self.profile.mode_ceiling == BYPASS:
             return {}
         _check_only_tightens("sandbox", options.sandbox, _TIGHTER_SANDBOX)
         asked = {"autoAllowBashIfSandboxed": False, "allowUnsandboxedCommands": False}

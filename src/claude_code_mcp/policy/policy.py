@@ -15,9 +15,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from ..errors import InvalidArgument
 from ..model.network import CredentialRule, HostRule, parse_credential, parse_host_rule
+from ..model.options import BYPASS
 from .rules import SHELL_TOOLS, Rule, Shell, check_tool_name, concerns, names_tool, parse_rule
 
-MODE_LADDER = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
+MODE_LADDER = ("plan", "dontAsk", "default", "acceptEdits", "auto", BYPASS)
 """Permission modes, the most careful first."""
 AFTER_PLAN = ("default", "acceptEdits", "dontAsk")
 """The modes that can be chosen with the approval of a plan."""
@@ -110,7 +111,7 @@ class Profile(_Frozen):
     roots: tuple[str, ...] | None = None
     """Directories that sessions may work in, with everything below. `.` is the server's default directory. Unset:
     anywhere; empty: nowhere."""
-    mode_ceiling: str = "bypassPermissions"
+    mode_ceiling: str = BYPASS
     """The most permissive permission mode a caller may choose."""
     bypass: Literal["never", "confirm", "allow"] = "allow"
     """Whether permissions can be bypassed: never, once a person has switched it on, or whenever a caller asks."""

@@ -44,7 +44,7 @@ def containment() -> str:
 
 def needs_sweep(transport: asyncio.SubprocessTransport) -> bool:
     """Whether what this child left behind, now that it has ended, must be looked for by its mark."""
-    return not isinstance(transport, supervision.SupervisedTransport) or transport.keeper_lost
+    return not isinstance(transport, supervision.SupervisedTransport) or transport.reaper_lost
 
 
 async def prepare() -> None:
@@ -169,8 +169,8 @@ def _bytes_waiting(channel: int) -> int:
         return 0
 
 
-def _run_removal(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Never fails: what could not be removed is in the log."""
+def _run_removal(command: Sequence[str], environment: Mapping[str, str], child: str) -> None:
+    """Never fails: what could not be removed of which child is in the log."""
     try:
         subprocess.run(
             command,
@@ -182,7 +182,7 @@ def _run_removal(command: Sequence[str], environment: Mapping[str, str]) -> None
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        log.warning("what a child left could not be removed: %s", error)
+        log.warning("what %s left could not be removed: %s", child, error)
 
 
 def _signal_name(number: int) -> str:
@@ -258,11 +258,15 @@ class _ChildInput(asyncio.SubprocessProtocol):
 class ChildProcess(_ChildInput):
     """One child. `start` it once; it is ended by `stop` or by itself. The event loop tells it what its pipes do."""
 
-    def __init__(self, listener: ChildListener, program: str, *, mark: str = "", scratch: Path | None = None) -> None:
-        """`program` is its name for people, `mark` the one in its environment; `scratch` is removed at its end."""
+    def __init__(
+        self, listener: ChildListener, program: str, *, mark: str = "", scratch: Path | None = None, owner: str = ""
+    ) -> None:
+        """`program` is its name for people, `mark` the one in its environment; `scratch` is removed at its end. `owner`
+        says in the log whose it is."""
         super().__init__()
         self._listener = listener
         self._program = program
+        self._logged_as = f"{program} of {owner}" if owner else program
         self._mark = mark
         self._scratch = scratch
         self._removal: tuple[tuple[str, ...], Mapping[str, str]] = ((), {})
@@ -380,7 +384,7 @@ class ChildProcess(_ChildInput):
             except MemoryError:
                 self.end_for_memory()
             except Exception:
-                log.exception("what %s wrote could not be handled", self._program)
+                log.exception("what %s wrote could not be handled", self._logged_as)
             return
         self._stderr.append(data)
         self._stderr_size += len(data)
@@ -392,7 +396,7 @@ class ChildProcess(_ChildInput):
         if self.cause or self.exited.done():
             return
         self.cause = _NO_MEMORY
-        log.error("%s is ended: %s", self._program, self.cause)
+        log.error("%s is ended: %s", self._logged_as, self.cause)
         self.kill()
         pipe = self._transport.get_pipe_transport(1) if self._transport is not None else None
         if pipe is not None:
@@ -440,9 +444,9 @@ class ChildProcess(_ChildInput):
                 try:
                     await sweep(self._mark)  # first, since a descendant may hold the pipes open
                 except Exception:
-                    log.exception("what %s left behind could not be looked for", self._program)
+                    log.exception("what %s left behind could not be looked for", self._logged_as)
             with contextlib.suppress(TimeoutError):
-                # Under a supervisor it is the keeper that ends the
+                # Under a supervisor it is the reaper that ends the
                 # descendants, and until it has they may hold the pipes.
                 await asyncio.wait_for(self._pipes_lost.wait(), _DRAIN if swept else _DESCENDANTS)
             self.connection_lost(None)
@@ -455,7 +459,7 @@ class ChildProcess(_ChildInput):
     async def _remove_rest(self) -> None:
         command, environment = self._removal
         if command:
-            await asyncio.to_thread(_run_removal, command, environment)
+            await asyncio.to_thread(_run_removal, command, environment, self._logged_as)
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
@@ -463,4 +467,4 @@ class ChildProcess(_ChildInput):
         try:
             call()
         except Exception:
-            log.exception("a report on %s could not be handled", self._program)
+            log.exception("a report on %s could not be handled", self._logged_as)

@@ -4,7 +4,7 @@ A mark is `owner.start.namespace.unique`: the server process that started the ch
 namespace in which these process ids count, and an id of the child. Descendants inherit it with the environment. What
 carries the mark of an owner that no longer lives may be ended by any server in the same namespace.
 
-Where the supervisor contains children this is the second line: it finds what is left when supervisor and keeper were
+Where the supervisor contains children this is the second line: it finds what is left when supervisor and reaper were
 killed together. Elsewhere it is the only one; see `child.py`.
 """
 

@@ -8,7 +8,7 @@ Groups that a killed server has left behind are removed when the next one looks.
 
 | limit         | with a control group of its own                |  without |
 | ------------- | ---------------------------------------------- | ------- |
-| `memory`      | all of it together: the kernel ends its largest process | for each process (`RLIMIT_DATA`, 1 GiB at least); its keeper looks once a second at all of it and ends the largest process |
+| `memory`      | all of it together: the kernel ends its largest process | for each process (`RLIMIT_DATA`, 1 GiB at least); its reaper looks once a second at all of it and ends the largest process |
 | `processes`   | all of it together: no more can be started     | in a sandbox, except for root, the same by `RLIMIT_NPROC`; else not at all |
 | `cpus`        | so many processors at a time                   | not at all |
 | `cpu_seconds` | for each process (`RLIMIT_CPU`)                | the same |
@@ -211,7 +211,7 @@ class EnforcedLimits:
     parents: tuple[GroupParent, ...] = ()
 
     def directives(self, mark: str) -> list[str]:
-        """What the keeper of the child with this mark has to do, see `supervisor.py`."""
+        """What the reaper of the child with this mark has to do, see `supervisor.py`."""
         return [*self._directives(f"{PREFIX}{mark or uuid.uuid4().hex}")] if self.limits else []
 
     def grouped(self, controller: str) -> bool:
@@ -306,7 +306,7 @@ def trees(children: Iterable[int]) -> dict[int, int | None]:
 def _tree_in_proc(pid: int) -> int | None:
     try:
         own = _own_memory(pid)
-        below = _descendants(_keeper_of(pid) or pid)
+        below = _descendants(_reaper_of(pid) or pid)
     except (OSError, ValueError, IndexError):
         return None
     total = own
@@ -321,7 +321,7 @@ def _own_memory(pid: int) -> int:
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _keeper_of(pid: int) -> int | None:
+def _reaper_of(pid: int) -> int | None:
     """The parent of a child that was started by the supervisor: what the child has left running belongs to it."""
     fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     parent = int(fields[1])
@@ -415,9 +415,9 @@ def _each_in_trees(pids: Collection[int], act: Literal["suspend", "resume"]) -> 
     if not pids:
         return set()
     seen = set[int]()
-    # A supervised child has a keeper of its own above it, whose children are the child and every orphan below it.
-    keepers = {parent for pid in pids if (parent := _parent(pid)) not in (None, os.getpid())}
-    generation = {*pids, *_children(keepers)}
+    # A supervised child has a reaper of its own above it, whose children are the child and every orphan below it.
+    reapers = {parent for pid in pids if (parent := _parent(pid)) not in (None, os.getpid())}
+    generation = {*pids, *_children(reapers)}
     for _ in range(_MOST_ROUNDS):
         for pid in generation:
             with contextlib.suppress(psutil.Error):  # it has just ended, or is another user's

@@ -169,7 +169,7 @@ async def spawn(
     try:
         transport = await _start(request)
     except SupervisorFailed:
-        # The supervisor or the keeper was killed before the child ran: with a new one there is no reason to fail.
+        # The supervisor or the reaper was killed before the child ran: with a new one there is no reason to fail.
         transport = await _start(request)
     try:
         protocol = factory()
@@ -214,7 +214,7 @@ def _payload(argv: Sequence[str], cwd: str | None, environment: Mapping[str, str
 
 
 class SupervisedTransport(asyncio.SubprocessTransport):
-    """A child of the supervisor, its three pipes, and the control socket of its keeper.
+    """A child of the supervisor, its three pipes, and the control socket of its reaper.
 
     Calls the protocol as asyncio's own transport does, with one difference: `connection_lost` comes when nothing of the
     child's descendants is left, not only when the pipes are closed. `close` kills whatever still runs.
@@ -235,10 +235,10 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         """Reports that came before there was a protocol to call."""
         self._pipes: dict[int, asyncio.BaseTransport] = {}
         self._open = {0, 1, 2}
-        self._keeper_gone = False
+        self._reaper_gone = False
         self._finished = False
-        self.keeper_lost = False
-        """Whether the keeper was killed: the child is dead too, but not all that it started needs to be."""
+        self.reaper_lost = False
+        """Whether the reaper was killed: the child is dead too, but not all that it started needs to be."""
 
     # -- starting -----------------------------------------------------------------------------------------------
 
@@ -263,11 +263,11 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         self._pid = int(number)
 
     def _open_channels(self, *, sockets: bool) -> list[int]:
-        """Opens the pipes and the control socket; returns the ends that are for the keeper. All or none are open."""
-        control, keeper_end = socket.socketpair()
+        """Opens the pipes and the control socket; returns the ends that are for the reaper. All or none are open."""
+        control, reaper_end = socket.socketpair()
         self._control = control
         control.setblocking(False)
-        theirs: list[int] = [keeper_end.detach()]
+        theirs: list[int] = [reaper_end.detach()]
         try:
             for number in range(3):
                 reader, writer = _socket_pair() if sockets and number < 2 else os.pipe()
@@ -306,7 +306,7 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         self._watches_control = True
         self._take_reports(self._early_reports)
 
-    # -- what the keeper reports --------------------------------------------------------------------------------
+    # -- what the reaper reports --------------------------------------------------------------------------------
 
     def _read_reports(self) -> None:
         assert self._control is not None
@@ -319,12 +319,12 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         if data:
             self._take_reports(self._reports_in(data))
             return
-        # The end of the socket: the keeper has ended, after all descendants or because it was killed.
+        # The end of the socket: the reaper has ended, after all descendants or because it was killed.
         self._close_control()
-        self._keeper_gone = True
+        self._reaper_gone = True
         if self._returncode is None:
-            self.keeper_lost = True
-            self._exited(_KILLED)  # the kernel has killed the child with its keeper
+            self.reaper_lost = True
+            self._exited(_KILLED)  # the kernel has killed the child with its reaper
         self._finish_if_done()
 
     def _take_reports(self, reports: Sequence[bytes]) -> None:
@@ -364,7 +364,7 @@ class SupervisedTransport(asyncio.SubprocessTransport):
 
     def _finish_if_done(self) -> None:
         # Its stdin does not count: it stays open on our side until we close it, though nobody reads it any more.
-        if self._keeper_gone and not self._open & {1, 2} and not self._finished:
+        if self._reaper_gone and not self._open & {1, 2} and not self._finished:
             self._finished = True
             assert self._protocol is not None
             self._loop.call_soon(self._protocol.connection_lost, None)
@@ -396,19 +396,19 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         raise NotImplementedError("only terminate and kill reach a supervised child")
 
     def _order(self, order: bytes) -> None:
-        # The keeper ends what is left without being asked once the child has ended.
+        # The reaper ends what is left without being asked once the child has ended.
         if self._control is not None and self._returncode is None:
             with contextlib.suppress(OSError):
                 self._control.send(order)
 
     def close(self) -> None:
-        """Closes everything of ours; the keeper then ends whatever still runs."""
+        """Closes everything of ours; the reaper then ends whatever still runs."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []
         for pipe in self._pipes.values():
             pipe.close()
-        self._order(b"K")  # without it the keeper would give the child time to end
+        self._order(b"K")  # without it the reaper would give the child time to end
         if not self._watches_control:  # otherwise the end is still reported, and the socket is read until then
             self._close_control()
 

@@ -3,31 +3,31 @@
 Run by `supervision.py` as a script, on Linux, with the standard library alone. It makes the promise *everything a
 child starts ends with it* hold by construction instead of by searching:
 
-- For every child the supervisor forks a *keeper*. A keeper is a subreaper (`PR_SET_CHILD_SUBREAPER`): each orphan
-  among the child's descendants becomes the keeper's own child, whatever its session, name or environment.
-- When the child ends, the keeper kills all its descendants, reaps them and ends. When the server dies, the keeper sees
-  the end of its control socket and does the same. When a keeper itself is killed, the kernel kills the child (parent
+- For every child the supervisor forks a *reaper*. A reaper is a subreaper (`PR_SET_CHILD_SUBREAPER`): each orphan
+  among the child's descendants becomes the reaper's own child, whatever its session, name or environment.
+- When the child ends, the reaper kills all its descendants, reaps them and ends. When the server dies, the reaper sees
+  the end of its control socket and does the same. When a reaper itself is killed, the kernel kills the child (parent
   death signal), and the supervisor, a subreaper too, inherits the rest and kills it.
 - The supervisor ignores signals meant for the server, lives in a session of its own, and ends when the server is gone
-  and no keeper is left.
+  and no reaper is left.
 
 A child runs at a lower priority (the second argument), so that forty sessions at work do not keep the server from
 answering.
 
 A descendant that runs as another user (a set-user-id program) can be signalled only if the server runs as root; it is
-given up after `_LIMIT` seconds. If supervisor and keeper are killed together, the kernel kills the child, and its
+given up after `_LIMIT` seconds. If supervisor and reaper are killed together, the kernel kills the child, and its
 descendants are left to the sweep by mark in `leftovers.py`.
 
 Wire format. On the main socket, per child: four bytes of length with descriptors attached (the child's stdin, stdout
-and stderr, the keeper's end of a control socket, and any number of others for the child), then the NUL-separated
+and stderr, the reaper's end of a control socket, and any number of others for the child), then the NUL-separated
 payload: directory, numbers that the other descriptors shall have, number of directives, directives, number of
-arguments, arguments, `NAME=value` pairs. The keeper writes lines to its control socket: `S pid` (started), `F errno`
+arguments, arguments, `NAME=value` pairs. The reaper writes lines to its control socket: `S pid` (started), `F errno`
 (could not be started), `X code` (the child ended; negative for a signal); its end means that nothing is left. It reads
 single bytes: `T` sends the child's process group SIGTERM, `K` kills everything at once.
 
 Directives say how much of the machine the child may use, see `limits.py`: `rlimit NAME VALUE`, `oom VALUE`, `group
 PATH` (a control group to make, put the child into and remove), `set VALUE PATH` (a file in it), `try VALUE PATH` (the
-same where there is such a file) and `memory BYTES`. By the last one the keeper looks at what the child uses with all
+same where there is such a file) and `memory BYTES`. By the last one the reaper looks at what the child uses with all
 that it started, and ends the largest process as long as that is more; it then writes `M`, as it does at the end if the
 kernel has done so in the child's group. `execute PATH` names a file that may be executed: if there is any, no other
 one can be, where the kernel has Landlock (Linux 5.19 and later).
@@ -92,29 +92,29 @@ def main() -> None:
 
 def _serve(requests: socket.socket) -> None:
     child_ended = _watch_children()
-    keepers: set[int] = set()
+    reapers: set[int] = set()
     orphans_until: float | None = None
     while True:
         ready, _, _ = select.select([requests.fileno(), child_ended], [], [], None if orphans_until is None else _PAUSE)
         if child_ended in ready:
             os.read(child_ended, 4096)
-        # Only a killed keeper leaves something behind: one that ends by itself has ended all descendants before.
-        if _reap_keepers(keepers):
+        # Only a killed reaper leaves something behind: one that ends by itself has ended all descendants before.
+        if _forget_ended(reapers):
             orphans_until = time.monotonic() + _LIMIT
-        if orphans_until is not None and (not _kill_orphans(keepers) or time.monotonic() > orphans_until):
+        if orphans_until is not None and (not _kill_orphans(reapers) or time.monotonic() > orphans_until):
             orphans_until = None
         if requests.fileno() in ready:
             request = _receive(requests)
             if request is None:
                 break
-            keeper = _fork_keeper(requests, *request)
-            if keeper is not None:
-                keepers.add(keeper)
-    # Each keeper has seen the end of its own socket by now; what outlives all of them is killed here.
+            reaper = _fork_reaper(requests, *request)
+            if reaper is not None:
+                reapers.add(reaper)
+    # Each reaper has seen the end of its own socket by now; what outlives all of them is killed here.
     until = time.monotonic() + _GRACE + 2 * _LIMIT
-    while keepers and time.monotonic() < until:
+    while reapers and time.monotonic() < until:
         select.select([child_ended], [], [], 0.1)
-        _reap_keepers(keepers)
+        _forget_ended(reapers)
     _end_descendants()
 
 
@@ -129,23 +129,23 @@ def _watch_children() -> int:
     return reader
 
 
-def _reap_keepers(keepers: set[int]) -> bool:
-    """Forgets keepers that ended; returns whether one was killed, and has left its descendants to us."""
+def _forget_ended(reapers: set[int]) -> bool:
+    """Forgets reapers that ended; returns whether one was killed, and has left its descendants to us."""
     orphaned = False
     while (ended := _reap_one()) is not None:
         pid, status = ended
-        if pid in keepers:
-            keepers.discard(pid)
+        if pid in reapers:
+            reapers.discard(pid)
             orphaned = orphaned or os.WIFSIGNALED(status)
     return orphaned
 
 
-def _kill_orphans(keepers: set[int]) -> bool:
-    """Kills what a killed keeper has left; returns whether there was anything.
+def _kill_orphans(reapers: set[int]) -> bool:
+    """Kills what a killed reaper has left; returns whether there was anything.
 
     Once is not enough: a process that dies in the middle of the search hands its own children over to us only then.
     """
-    orphans = [pid for pid in _children_of([os.getpid()]) if pid not in keepers]
+    orphans = [pid for pid in _children_of([os.getpid()]) if pid not in reapers]
     _kill_all(orphans)
     return bool(orphans)
 
@@ -178,19 +178,19 @@ def _receive(requests: socket.socket) -> tuple[list[int], list[bytes]] | None:
     return list(descriptors), bytes(payload).split(b"\0")
 
 
-def _fork_keeper(requests: socket.socket, descriptors: list[int], fields: list[bytes]) -> int | None:
-    """Forks a keeper and returns its process id. If that fails, reports the error to the server in its place and
+def _fork_reaper(requests: socket.socket, descriptors: list[int], fields: list[bytes]) -> int | None:
+    """Forks a reaper and returns its process id. If that fails, reports the error to the server in its place and
     returns None."""
     try:
-        keeper = os.fork()
+        reaper = os.fork()
     except OSError as error:  # too many processes: those that run must not suffer from it
         with contextlib.suppress(OSError):  # whoever asked for it may have gone meanwhile
             os.write(descriptors[_CHANNELS - 1], f"F {error.errno or errno.EIO}\n".encode())
-        keeper = None
-    if keeper != 0:
+        reaper = None
+    if reaper != 0:
         for descriptor in descriptors:
             os.close(descriptor)
-        return keeper
+        return reaper
     try:
         # Held open here, it would keep the server from noticing that
         # the supervisor has died: its requests would lie unread.
@@ -204,7 +204,7 @@ def _fork_keeper(requests: socket.socket, descriptors: list[int], fields: list[b
         os._exit(0)
 
 
-# -- a keeper -------------------------------------------------------------------------------------------------------
+# -- a reaper -------------------------------------------------------------------------------------------------------
 
 
 def _keep(descriptors: list[int], fields: list[bytes]) -> None:
@@ -265,17 +265,17 @@ def _start(pipes: list[int], others: list[int], request: _Request) -> int:
     """Forks and executes the child; raises the OSError that its `exec` failed with."""
     numbered = dict(zip(request.numbers, others, strict=True))
     failed, fail = os.pipe()
-    keeper = os.getpid()
+    reaper = os.getpid()
     pid = os.fork()
     if not pid:
         try:
             # Out of the way of the numbers that the child's descriptors shall have.
             fail = fcntl.fcntl(fail, fcntl.F_DUPFD_CLOEXEC, max(numbered, default=0) + 1)
-            _become({**dict(enumerate(pipes)), **numbered}, request, keeper)
+            _become({**dict(enumerate(pipes)), **numbered}, request, reaper)
         except OSError as error:
             os.write(fail, str(error.errno or errno.EIO).encode())
         finally:
-            # In any case: this is a copy of the keeper, and must not go on as a second one.
+            # In any case: this is a copy of the reaper, and must not go on as a second one.
             os._exit(127)
     # Before the read below, which would never end while this process holds the other end itself.
     os.close(fail)
@@ -287,14 +287,14 @@ def _start(pipes: list[int], others: list[int], request: _Request) -> int:
     return pid
 
 
-def _become(descriptors: dict[int, int], request: _Request, keeper: int) -> None:
+def _become(descriptors: dict[int, int], request: _Request, reaper: int) -> None:
     """Turns this process into the child, with these descriptors by the numbers that they shall have."""
     os.setsid()
     with contextlib.suppress(OSError):
         os.nice(int(sys.argv[2]))
     _libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != keeper:
-        os._exit(127)  # the keeper ended before the kernel was told to watch it
+    if os.getppid() != reaper:
+        os._exit(127)  # the reaper ended before the kernel was told to watch it
     signal.set_wakeup_fd(-1)
     # `exec` keeps signals ignored, and so would every program that the child starts.
     for number in (*_IGNORED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):

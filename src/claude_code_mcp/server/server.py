@@ -322,7 +322,7 @@ class McpServer:
         except MCPError:
             raise
         except Exception:
-            log.exception("tool %s failed", params.name)
+            log.exception("tool %s failed for %s", params.name, principal())
             self._audit_failure(params.name, ClaudeCodeError.code)
             return refusal(
                 ClaudeCodeError("Something went wrong inside the server; its log on stderr has the details.")

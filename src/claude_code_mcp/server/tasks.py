@@ -95,7 +95,9 @@ class Task:
         try:
             await asyncio.to_thread(self.tasks.records.write, record)
         except OSError as error:
-            log.warning("a call does not become a task: its record cannot be written: %s", error)
+            log.warning(
+                "%s of %s does not become a task: its record cannot be written: %s", record.tool, record.owner, error
+            )
             return
         self.record = record
         # In the table before the client is answered: it may ask for the task at once.
@@ -263,7 +265,7 @@ class Tasks:
         try:
             await asyncio.to_thread(self.records.write, ended)
         except (OSError, ValueError) as error:
-            log.warning("the end of a task cannot be written down: %s", error)
+            log.warning("the end of task %s of %s cannot be written down: %s", ended.task_id, ended.owner, error)
         else:
             self._tasks.pop(ended.task_id, None)
         task.record = ended

@@ -320,14 +320,14 @@ class KeyedMessages:
             return await asyncio.to_thread(self._keys.take, name, digest)
         except OSError as error:
             # A full disk must not keep anybody from going on: the key then counts in this server alone.
-            log.warning("the key of a message is not recorded: %s", error)
+            _log_unrecorded(name, error)
             return TakenKey(KeyState.NEW, "", digest)
 
-    async def _quietly(self, step: Callable[..., None], *arguments: object) -> None:
+    async def _quietly(self, step: Callable[..., None], name: KeyName, *arguments: object) -> None:
         try:
-            await asyncio.to_thread(step, *arguments)
+            await asyncio.to_thread(step, name, *arguments)
         except OSError as error:
-            log.warning("the key of a message is not recorded: %s", error)
+            _log_unrecorded(name, error)
 
     async def close(self, timeout: float) -> None:
         """Waits so many seconds for what is being accepted; keys that are pending after that are free for others."""
@@ -336,6 +336,11 @@ class KeyedMessages:
             for work in left:
                 work.cancel()
         await asyncio.to_thread(self._keys.close)
+
+
+def _log_unrecorded(name: KeyName, error: OSError) -> None:
+    where = f"session {name.session_id}" if name.session_id else "a new session"
+    log.warning("the key of a message of %s to %s is not recorded: %s", name.principal, where, error)
 
 
 def turn_before(session: Session, message_id: str, text: str) -> PendingTurn:

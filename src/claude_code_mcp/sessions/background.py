@@ -33,7 +33,7 @@ from ..model.options import LOCAL
 from ..model.outcome import BUSY, Outcome, State, Usage
 from ..questions.broker import Broker
 from ..state.session_records import LONGEST_RESULT, SessionRecord, SessionRecords
-from ..state.spending import BudgetWarning
+from ..state.spending import BudgetWarning, NotedAmount
 from ..store.event_log import EventLog
 from .policy_enforcer import PrincipalLimits
 
@@ -476,30 +476,31 @@ class Bookkeeper:
         self._limits.use_tokens(owner, usage)
         usd = usage.cost_usd
         if usd > 0 and (owner != LOCAL or self._limits.counts(owner)):
-            self._limits.spending.note(owner, usd, session_id)
-            writing = self._start_task(self._write_cost(session_id, owner, usd))
+            noted = self._limits.spending.note(owner, usd, session_id)
+            writing = self._start_task(self._write_cost(noted))
             session = self.sessions.known(session_id)
             if session is not None:
                 # Who reports the turn waits for this: the warning belongs into the report of the turn that made it due.
                 session.recorder.saved_with(session_id, writing)
 
-    async def _write_cost(self, session_id: str, owner: str, usd: float) -> None:
-        """Writes a cost, and says which budgets warn because of it. In the audit trail also if the session is gone."""
-        for warning in await asyncio.to_thread(self._limits.write_cost, owner, usd, session_id):
-            session = self.sessions.known(session_id)
+    async def _write_cost(self, noted: NotedAmount) -> None:
+        """Writes a cost, and announces the warnings of budgets that are due with it. In the audit trail also if the
+        session is gone."""
+        for warning in await asyncio.to_thread(self._limits.write_cost, noted):
+            session = self.sessions.known(noted.session_id)
             if session is not None:
                 session.log.append(BudgetWarned(warning.line, size=len(warning.line)))
-            await self._announce(warning, session_id)
+            await self._announce(warning, noted.session_id)
 
     async def announce_left_over(self) -> None:
-        """Says the warnings that servers which have ended did not come to say, a moment after the start: whoever tells
-        people is there by then."""
+        """Announces the warnings that servers which have ended did not, a moment after the start: whoever tells people
+        is there by then."""
         await asyncio.sleep(_LEFT_OVER_DELAY)
         try:
             for warning in await asyncio.to_thread(self._limits.spending.take_unannounced):
                 await self._announce(warning, None)
-        except OSError as error:  # the next server says them
-            log.warning("what was left to say of budgets cannot be read: %s", error)
+        except OSError as error:  # the next server announces them
+            log.warning("the budget warnings of earlier servers cannot be read: %s", error)
 
     async def _announce(self, warning: BudgetWarning, session_id: str | None) -> None:
         # First: a server that is killed in between leaves it to the next one.

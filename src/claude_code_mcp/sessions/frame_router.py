@@ -344,7 +344,7 @@ class FrameRouter:
         try:
             counts = live.claims.check(frame, self)
         except FalseClaim as claim:
-            self._refute(claim, frame)
+            self._reject_frame(claim, frame)
             return
         if self._replica is not None and is_mirror(frame):
             # Not in the log, which has all of it already.
@@ -386,9 +386,9 @@ class FrameRouter:
             case Other() if frame.raw.get("type") == "conversation_reset" and self._process.live is not None:
                 self._process.live.conversation_reset = True
 
-    def _refute(self, claim: FalseClaim, frame: Frame) -> None:
+    def _reject_frame(self, claim: FalseClaim, frame: Frame) -> None:
         """The frame has no effect but the end of the process, and is not in the log: it would be read as true there."""
-        self._turns.refute(f"{claim} ({describe(frame)})")
+        self._turns.end_for_violation(f"{claim} ({describe(frame)})")
 
     def _request_received(self, frame: ControlRequest, claims: FrameClaims) -> None:
         live, process = self._process.live, self._process.process
@@ -461,7 +461,7 @@ class FrameRouter:
         try:
             claim = claims.call_claimed(tool, params)
         except FalseClaim as false:
-            self._refute(false, frame)
+            self._reject_frame(false, frame)
             return
         failed = partial(claims.call_failed, params) if claim is CallClaim.ALLOWED else None
         # The task that is begun for it keeps this context.

@@ -28,7 +28,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import InvalidArgument, ProcessFailed
@@ -124,6 +124,8 @@ class Reply:
     errors: str
     enclosed: bool = False
     """Whether git could see no more than the session can."""
+    directory: str = field(default="", compare=False)
+    """Where it ran, for the log."""
 
     @property
     def reason(self) -> str:
@@ -131,7 +133,7 @@ class Reply:
         lines = [line for line in self.errors.splitlines() if line.strip() and not line.startswith("hint:")]
         shown = lines if self.enclosed else [line for line in lines if _is_harmless(line)]
         if not shown:
-            log.warning("git failed with code %d: %s", self.code, " ".join(lines)[:2000])
+            log.warning("git failed with code %d in %s: %s", self.code, self.directory, " ".join(lines)[:2000])
         return "\n".join(shown[:20]) or f"git ended with code {self.code}; the log of the server has its words"
 
 
@@ -260,13 +262,13 @@ async def run_in_home(
     environment = build_environment(environment, {}, mark)
     listener = _Listener()
     scratch = scratch_path(mark)
-    child = ChildProcess(listener, os.path.basename(argv[0]), mark=mark, scratch=scratch)
+    child = ChildProcess(listener, os.path.basename(argv[0]), mark=mark, scratch=scratch, owner=cwd)
     session_options = SessionOptions(additional_directories=directories)
     entered = home.enclosure.entered(argv, session_options, cwd, (), scratch, environment, connected=False)
     async with entered as (isolated, _):
         options = ChildOptions(isolated.descriptors, limits=home.limits, removal=isolated.removal)
         reply = await _finish(child, listener, isolated, "/", stdin, options, seconds)
-    return replace(reply, enclosed=True)
+    return replace(reply, enclosed=True, directory=cwd)
 
 
 async def run_program(
@@ -281,9 +283,9 @@ async def run_program(
     prints too much."""
     mark = new_mark()
     listener = _Listener()
-    child = ChildProcess(listener, os.path.basename(argv[0]), mark=mark)
+    child = ChildProcess(listener, os.path.basename(argv[0]), mark=mark, owner=cwd)
     command = Isolated(argv, build_environment(environment, {}, mark))
-    return await _finish(child, listener, command, cwd, stdin, options, seconds)
+    return replace(await _finish(child, listener, command, cwd, stdin, options, seconds), directory=cwd)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,32 +1,32 @@
-"""What keeps the sessions of one caller in: files, variables and network that each of them is given.
+"""The sandbox of one caller's sessions: which files, variables and hosts a process in it is given.
 
-Of the Claude Code directory of the server's user a session is given little: the user's own Claude Code, which runs
-without a sandbox, reads that directory too: its transcripts when they are
-resumed, `memory` as instructions, plans and task lists as its own, `file-history` when files are taken back. So a
-session is given what is its own and nothing beside it:
+It is given
+
+- the directories that it may work in: the roots of its profile, or without roots those that its caller named,
+- what its profile lists as `writable` and `readable`,
+- a home directory of its caller's own, which lasts, and a `/tmp` that ends with the process,
+- the variables that its home has for a sandbox (`homes.py`),
+- the network of the host; or else the model through a socket of the server, which puts the credentials in, and the
+  listed hosts through a proxy,
+- Claude Code's configuration directory: its conversations (writable) and settings (read-only), see below. What is no
+  Claude Code has nothing of it.
+
+What it writes elsewhere ends with its process. Each path is checked and opened when a process starts, and given by
+descriptor: a link that another session puts in its place leads nowhere. What holds something of the operator's is
+refused; see `protected_paths.py`.
+
+The user's own Claude Code, which runs without a sandbox, reads its configuration directory too: transcripts when they
+are resumed, `memory` as instructions, plans and task lists as its own, `file-history` when files are taken back. Where
+a session shares that directory it is given of it what is its own and nothing beside, opened without following a link
+(`ConversationMounts`):
 
 - the folder of its working directory in `projects`, writable; its `memory` read-only,
 - its own `file-history` and `tasks`, by its id, and those of the session that it is forked from to be read,
 - its transcript, or that of the session that it is forked from, where that lies in another folder,
 - `plans` and `todos`, which Claude Code does not keep by session, from a directory of the caller's own.
 
-What it writes elsewhere ends with its process, as the directory around all this is one in memory. Every directory is
-given by descriptor, opened without following a link.
-
 Two working directories whose paths differ in punctuation alone have one folder: Claude Code names them like this. A
 cover such as the one on `memory` lasts as long as nobody outside replaces that directory.
-
-A session in a sandbox sees
-
-- the directories that it may work in: the roots of its profile, or without roots those that its caller named,
-- what its profile lists as `writable` and `readable`,
-- a home directory of its caller's own, which lasts, and a `/tmp` that ends with the process,
-- Claude Code's configuration directory: its conversations (writable) and settings (read-only). Of the directory of the
-  server's user it has its own conversations alone, as said above. Whatever else is written there ends
-  with the process. What is no Claude Code has nothing of it.
-
-Each of these is checked and opened when a process starts, and given by descriptor: a link that another session puts in
-its place leads nowhere. What holds something of the operator's is refused; see `protected_paths.py`.
 """
 
 import asyncio
@@ -46,6 +46,7 @@ from ..claude.command_line import ConversationStart
 from ..claude.user_config import CONVERSATIONS, CREDENTIALS_FILE, USER_SETTINGS
 from ..errors import PermissionDenied, ProcessFailed
 from ..model.options import SessionOptions, Worktree
+from ..model.paths import HERE
 from ..network.allowed_hosts import NetworkByList, command_before, interpreter_files
 from ..policy.policy import Policy, Profile
 from ..private_files import directory_at, entries_at, make_directory_at, private_directory
@@ -227,14 +228,14 @@ class HomeSandbox:
         for path in wanted:
             path.refuse_conflict(path.path)
         debug_file = options.debug_file and os.path.realpath(os.path.join(cwd, options.debug_file))
-        if debug_file and not any(path.writable and _is_below(debug_file, path.path) for path in wanted):
+        if debug_file and not any(path.writable and HERE.is_below(debug_file, path.path) for path in wanted):
             raise PermissionDenied(
                 "debug_file: it lies outside of what the session's sandbox sees.", field="debug_file"
             )
 
     def sees(self, path: str, options: SessionOptions, cwd: str) -> bool:
         """Whether a session there may read what this real path leads to, beside what belongs to the system."""
-        return any(_is_below(path, wanted.path) for wanted in self._wanted(options, cwd))
+        return any(HERE.is_below(path, wanted.path) for wanted in self._wanted(options, cwd))
 
     @property
     def kind(self) -> str:
@@ -267,7 +268,8 @@ class HomeSandbox:
             if self.profile.network != "host" and connected:
                 from ..claude.model_socket import INSIDE, ModelSocket  # noqa: PLC0415 - few servers need HTTP for it
 
-                model = ModelSocket(self.credentials)
+                owner = f"session {conversation.session_id}" if conversation is not None else f"a program in {cwd}"
+                model = ModelSocket(self.credentials, owner)
                 # Before it is opened: a failure half way closes it as well.
                 ways.callback(model.close)
                 ways.traffic = model.traffic
@@ -382,7 +384,7 @@ class HomeSandbox:
         kept: dict[str, _WantedPath] = {}
         # Writable ones first, the shorter before the longer: what lies in one of them is left out then.
         for path in sorted(wanted, key=lambda path: (not path.writable, len(path.path))):
-            if not any(_is_below(path.path, other.path) for other in kept.values() if other.writable):
+            if not any(HERE.is_below(path.path, other.path) for other in kept.values() if other.writable):
                 kept.setdefault(path.path, path)
         return list(kept.values())
 
@@ -410,10 +412,6 @@ class _WantedPath:
         opened.callback(os.close, descriptor)
         self.refuse_conflict(os.readlink(f"/proc/self/fd/{descriptor}"))
         return Mount(self.path, descriptor, self.writable)
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return Path(path).is_relative_to(directory)
 
 
 def _program(executable: str, environment: Mapping[str, str]) -> Iterator[Mount]:

@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .. import json_text
-from ..claude.command_line import Command, ConversationStart, build_command, prepare_command
+from ..claude.command_line import Command, ConversationStart, build_command, write_files
 from ..claude.executable import check_values, find_executable, start_inputs
 from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
 from ..claude.user_config import own_registrations, process_with
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.events import BudgetWarned, TurnStarted
-from ..model.options import LOCAL, SessionOptions, Thinking, Worktree
+from ..model.options import BYPASS, LOCAL, SessionOptions, Thinking, Worktree
 from ..model.tool_names import unknown_tools
 from ..private_files import directory_at
 from ..processes.environment import build_environment
@@ -216,6 +216,7 @@ class Launcher:
                 cwd=launch.cwd,
                 environment=environment,
                 mark=mark,
+                session_id=start.session_id,
                 scratch=scratch,
                 options=ChildOptions(limits=self.home.limits),
             )
@@ -231,6 +232,7 @@ class Launcher:
                 cwd="/",  # the sandbox goes to its own directory by itself
                 environment=isolated.environment,
                 mark=mark,
+                session_id=start.session_id,
                 scratch=scratch,
                 options=ChildOptions(isolated.descriptors, limits=self.home.limits, removal=isolated.removal),
             )
@@ -256,7 +258,9 @@ class Launcher:
         had. Blocks on the disk."""
         try:
             self.home.make()
-            return prepare_command(options, start, mark, **self._more(launch, options))
+            scratch = scratch_path(mark)
+            command = build_command(options, start, scratch, **self._more(launch, options))
+            return command, write_files(command, scratch)
         except OSError as error:
             raise ProcessFailed(f"Claude Code could not be started: {error}") from None
 
@@ -417,7 +421,7 @@ def _check_directory(field: str, path: str) -> None:
 
 
 def _check_root(options: SessionOptions, environment: Mapping[str, str]) -> None:
-    bypass = options.dangerously_skip_permissions or options.permission_mode == "bypassPermissions"
+    bypass = options.dangerously_skip_permissions or options.permission_mode == BYPASS
     if bypass and hasattr(os, "geteuid") and os.geteuid() == 0 and environment.get("IS_SANDBOX") != "1":
         raise InvalidArgument(
             "Claude Code refuses to bypass permissions when it runs as root. Run this server as another user, "

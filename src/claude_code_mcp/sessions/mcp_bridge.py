@@ -178,7 +178,7 @@ class McpBridge:
         except ClaudeCodeError as error:
             process.refuse(frame.id, error.message)
         except Exception:  # whatever it is, the CLI must not wait for an answer that never comes
-            log.exception("a message to the MCP server %s could not be answered", server)
+            log.exception("a message of %s to the MCP server %s could not be answered", self._caller, server)
             process.refuse(frame.id, f"the message to the MCP server {server!r} could not be answered")
 
     def _endpoint(self, process: ClaudeProcess, name: str, server: str) -> McpEndpoint:

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..claude.command_line import granted_rules, with_grants
 from ..errors import ClaudeCodeError, LimitReached, PermissionDenied, RateLimited
-from ..model.options import SessionOptions
+from ..model.options import BYPASS, SessionOptions
 from ..model.outcome import Usage
 from ..model.question import Answer, QuestionKind, kind_of
 from ..model.tool_names import plain_name
@@ -29,7 +29,7 @@ from ..policy.harmless_commands import git_variables
 from ..policy.policy import MODE_LADDER, GroupBudget, Policy
 from ..policy.rules import ASKED_BY_DIRECTORY, Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home
-from ..state.spending import Budget, BudgetWarning, Spending
+from ..state.spending import Budget, BudgetWarning, NotedAmount, Spending
 
 _MINUTE = 60.0
 _LONGEST_DEBT = 60
@@ -173,10 +173,10 @@ class PrincipalLimits:
         daily = self._policy.profile(principal).limits.daily_usd
         return [*([] if daily is None else [Budget(daily, "day")]), *self.budgets(principal)]
 
-    def write_cost(self, principal: str, usd: float, session_id: str) -> list[BudgetWarning]:
+    def write_cost(self, noted: NotedAmount) -> list[BudgetWarning]:
         """Writes a cost that was noted; returns the warnings of the principal's budgets that are due with it, each of
         which no other call and no other server returns. Blocks on the disk; OSError if it cannot be written."""
-        return self.spending.write(principal, usd, session_id, self.all_budgets(principal))
+        return self.spending.write(noted, self.all_budgets(noted.principal))
 
     def spendable(self, principal: str, session_id: str) -> float | None:
         """Dollars that a process of the session may spend: what is reserved for it; None if nothing is limited."""
@@ -285,7 +285,7 @@ class PolicyEnforcer:
         modes = MODE_LADDER[: ceiling + 1]
         if self.bypass_possible(principal):
             return modes
-        return tuple(mode for mode in modes if mode != "bypassPermissions")
+        return tuple(mode for mode in modes if mode != BYPASS)
 
     def directories(self, principal: str) -> list[str]:
         """The roots of the principal's profile; the default directory where it may work anywhere."""
@@ -418,7 +418,7 @@ class PolicyEnforcer:
         # Before the bypass: what was denied for this session stays denied in every mode.
         if any(names_tool(rule, tool) for rule in (*options.disallowed_tools, *rules.get("deny", ()))):
             return False
-        if options.dangerously_skip_permissions or options.permission_mode == "bypassPermissions":
+        if options.dangerously_skip_permissions or options.permission_mode == BYPASS:
             return True
         return any(names_tool(rule, tool) for rule in (*options.allowed_tools, *rules.get("allow", ())))
 
@@ -434,7 +434,7 @@ class PolicyEnforcer:
 
     def bypass_possible(self, principal: str) -> bool:
         profile = self._policy.profile(principal)
-        return profile.bypass != "never" and profile.mode_ceiling == "bypassPermissions"
+        return profile.bypass != "never" and profile.mode_ceiling == BYPASS
 
     def bypass_on(self, principal: str) -> bool:
         return self.bypass_possible(principal) and principal in self._bypassing

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..claude.executable import bundled_executable
 from ..config import CONFIG_FILE_VARIABLE, Settings
-from ..model.paths import config_directory, user_file
+from ..model.paths import HERE, config_directory, user_file
 from ..processes.environment import expand_home
 from ..processes.leftovers import is_scratch_name
 
@@ -78,28 +78,28 @@ class ProtectedPaths:
         directory; None if it can."""
         if directory == os.path.abspath(os.sep):
             return "is the whole machine"
-        if any(_is_below(path, directory) for path in _SYSTEM):
+        if any(HERE.is_below(path, directory) for path in _SYSTEM):
             return "is a directory of the system, or holds one"
         # Made anew for each question: the answer is of the disk as it is now.
         disk = _Disk()
         itself, parents = disk.identity(directory), set(disk.with_parents(directory))
         for protected in self.paths:
             for place in disk.places(protected.path):
-                if _is_below(place, directory) or (itself is not None and itself in disk.with_parents(place)):
+                if HERE.is_below(place, directory) or (itself is not None and itself in disk.with_parents(place)):
                     return f"holds {protected.what} ({protected.path}), or would once that is made"
-                if protected.inside and (_is_below(directory, place) or disk.identity(place) in parents):
+                if protected.inside and (HERE.is_below(directory, place) or disk.identity(place) in parents):
                     return f"lies in {protected.what} ({protected.path})"
         return None
 
     def conflict_of_choice(self, directory: str) -> str | None:
         """The same for a directory that a caller chose by itself, with nobody having listed it: neither a part of the
         system nor anything that the user of a home keeps out of sight."""
-        if any(_is_below(directory, path) for path in _SYSTEM):
+        if any(HERE.is_below(directory, path) for path in _SYSTEM):
             return "is a directory of the system"
         if any(is_scratch_name(part) for part in Path(directory).parts):
             return "belongs to a session"
         for home in map(os.path.realpath, self.homes):
-            if _is_below(directory, home) and directory[len(home) :].startswith(f"{os.sep}."):
+            if HERE.is_below(directory, home) and directory[len(home) :].startswith(f"{os.sep}."):
                 return f"lies among the settings of a user ({home})"
         return self.conflict(directory)
 
@@ -107,7 +107,7 @@ class ProtectedPaths:
         """The same for a real path that a profile lists as readable. Keys can be listed one by one."""
         disk = _Disk()
         named = (place for entry in self.paths if entry.can_be_listed for place in disk.places(entry.path))
-        return None if any(_is_below(path, place) for place in named) else self.conflict(path)
+        return None if any(HERE.is_below(path, place) for place in named) else self.conflict(path)
 
 
 def protected_paths(settings: Settings, *environments: Mapping[str, str]) -> ProtectedPaths:
@@ -177,10 +177,6 @@ def _programs(settings: Settings, environments: Iterable[Mapping[str, str]]) -> 
         for entry in environment.get("PATH", os.defpath).split(os.pathsep):
             # An empty or relative entry means the directory that the server was started in.
             yield ProtectedPath(os.path.abspath(expand_home(entry, environment)), "a directory of PATH", inside=False)
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip(os.sep) + os.sep)
 
 
 def _parts(path: str) -> list[str]:

@@ -43,7 +43,7 @@ _NOT_SAVED = (
     "can be written again."
 )
 _NEVER_STARTED = "Ended before it had started."
-_REFUTED = (
+_VIOLATION = (
     "Claude Code's output cannot be true: {}. A command of the session may have written it. The process was ended; the "
     "next message begins another one."
 )
@@ -334,12 +334,12 @@ class TurnRunner:
         self._drop([message for message in behind if message.id != turn.message_id], turn)
         self.end(replace(outcome, code=turn.ending_as))
 
-    def refute(self, reason: str) -> None:
+    def end_for_violation(self, reason: str) -> None:
         """The process has written what cannot be true: it is let go of, and all that it was given ends with that."""
         # Before the process is left, which charges what nobody has claimed: here it is a part of the outcome.
         usage = self._costs.lost_usage()
-        outcome = Outcome(OutcomeCode.PROTOCOL_VIOLATION, detail=_REFUTED.format(reason), usage=usage)
-        self._session.log.append(ProcessChanged("refuted", self._process.pid, reason))
+        outcome = Outcome(OutcomeCode.PROTOCOL_VIOLATION, detail=_VIOLATION.format(reason), usage=usage)
+        self._session.log.append(ProcessChanged("protocol_violation", self._process.pid, reason))
         turn = self.current or self.begin(None)  # without one nobody would be told, and nothing recorded
         turn.ending_as = None  # an interruption that was under way is not what ended it
         self.give_up(outcome)

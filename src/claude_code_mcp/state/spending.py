@@ -8,11 +8,11 @@ dollars, and it becomes smaller as the session spends. The reservations of a ser
 server holds a lock of its own while it lives (`ServerLife`).
 
 A budget gives one warning when little is left of it. A warning is a row in the database, written in the same
-transaction as the amount that makes it due, so that of several servers one finds it new and says it, and after a
-restart none says it again. A budget warns once in its month or day; one that the operator has changed meanwhile is
-another budget. A row says whose it is to say until that was done. What a server that has ended did not come to say, the
-next one that starts says: a server that is killed between the saying and the note of it has it said twice, and never
-not at all.
+transaction as the amount that makes it due, so that of several servers one finds it new and announces it, and after a
+restart none announces it again. A budget warns once in its month or day; one that the operator has changed meanwhile is
+another budget. Until it was announced, a row names the server that must announce it. What a server that has ended did
+not announce, the next one that starts announces: a warning is delivered at least once, and twice if a server is killed
+between the announcement and the note of it.
 """
 
 import json
@@ -36,7 +36,7 @@ WARNED_AT = 0.8
 _KIND = "budget_warning"
 """Of the documents that warnings are."""
 _ANNOUNCED = ""
-"""In the place of the server whose it is to say."""
+"""In the place of the server that must announce it."""
 Period = Literal["day", "month"]
 
 
@@ -113,7 +113,7 @@ def warn_once(
     db: "sqlite3.Connection", budget: Budget, principal: str, day: str, at: float, server: str
 ) -> BudgetWarning | None:
     """The warning of a budget, if it is due and nobody has had it; within the transaction of the amount that may have
-    made it due. It is this server's to say, and `mark_announced` once it has."""
+    made it due. This server must announce it, and call `mark_announced` then."""
     spent = spent_of(db, budget, principal, day)
     if not budget.is_low(spent):
         return None
@@ -124,21 +124,21 @@ def warn_once(
 
 
 def mark_announced(db: "sqlite3.Connection", warning: BudgetWarning, server: str = _ANNOUNCED) -> None:
-    """The warning was said; or, with a `server`, it is that one's to say."""
+    """The warning was announced; or, with a `server`, that one must announce it."""
     statement = "UPDATE documents SET body = ? WHERE kind = ? AND key = ?"
     db.execute(statement, (_body(warning, server), _KIND, _key(warning)))
 
 
 def has_unannounced(db: "sqlite3.Connection", day: str) -> bool:
-    """Whether a warning of this day or its month is some server's to say."""
+    """Whether a server must still announce a warning of this day or its month."""
     return any(whose != _ANNOUNCED for _, whose in _warnings_on(db, day))
 
 
 def take_unannounced(
     db: "sqlite3.Connection", day: str, server: str, lives: Callable[[str], bool]
 ) -> list[BudgetWarning]:
-    """The warnings of this day and its month that servers which have ended did not come to say: this one's from now
-    on."""
+    """The warnings of this day and its month that servers which have ended did not announce; from now on this one
+    must."""
     left = [
         warning for warning, whose in _warnings_on(db, day) if whose not in (_ANNOUNCED, server) and not lives(whose)
     ]
@@ -153,7 +153,7 @@ def warnings_on(db: "sqlite3.Connection", day: str) -> list[BudgetWarning]:
 
 
 def _warnings_on(db: "sqlite3.Connection", day: str) -> Iterator[tuple[BudgetWarning, str]]:
-    """Each with the server whose it is to say."""
+    """Each with the server that must announce it."""
     rows = db.execute("SELECT body, written_at FROM documents WHERE kind = ? ORDER BY written_at, key", (_KIND,))
     for body, at in rows.fetchall():
         limit, period, group, principal, since, server = json.loads(body)
@@ -194,6 +194,17 @@ class SpentLine:
     group: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NotedAmount:
+    """An amount that counts in this server, and is to be written."""
+
+    principal: str
+    usd: float
+    session_id: str = ""
+    groups: tuple[str, ...] = ()
+    """Those that the principal was in when it was noted."""
+
+
 class Spending:
     """`note`, `today`, `reserved`, `release` and `moved` use memory only; the others block on the disk. All are
     thread-safe."""
@@ -221,9 +232,6 @@ class Spending:
         """By caller: amounts of this server that are not there yet."""
         self._noted_groups: defaultdict[str, float] = defaultdict(float)
         """The same by group."""
-        self._groups_noted: dict[str, list[tuple[float, Collection[str]]]] = {}
-        """By session of this server, each amount that is not in the database yet, and the groups that it was noted for:
-        several may be on their way at once."""
         self._reserved_groups: dict[str, Collection[str]] = {}
         self._reserved: dict[str, tuple[str, float]] = {}
         """By session of this server: who reserved, and how much is left of it."""
@@ -234,14 +242,12 @@ class Spending:
             self._begin_day()
             return self._written[who] + self._noted[who]
 
-    def note(self, who: str, usd: float, session_id: str = "") -> None:
-        """Counts an amount at once, before `write` has put it on the disk; takes it from the session's reservation."""
+    def note(self, who: str, usd: float, session_id: str = "") -> NotedAmount:
+        """Counts an amount at once, and takes it from the session's reservation; `write` has to put it on the disk."""
         with self._lock:
             self._begin_day()
             self._noted[who] += usd
             groups = tuple(self._groups_of(who))
-            if usd and groups:
-                self._groups_noted.setdefault(session_id, []).append((usd, groups))
             for group in groups:
                 self._noted_groups[group] += usd
             if session_id in self._reserved:
@@ -249,16 +255,17 @@ class Spending:
                 # would count as spent and as reserved for a moment.
                 left = max(0.0, self._reserved[session_id][1] - usd)
                 self._reserved[session_id] = who, left
+            return NotedAmount(who, usd, session_id, groups)
 
-    def write(self, who: str, usd: float, session_id: str = "", budgets: Sequence[Budget] = ()) -> list[BudgetWarning]:
+    def write(self, noted: NotedAmount, budgets: Sequence[Budget] = ()) -> list[BudgetWarning]:
         """Writes an amount that was noted, with what is left of the reservation; returns the warnings of `budgets` that
-        are due with it and that no server has had before, to be said by this one (`note_announced`). OSError if that
-        cannot be done; then the amount counts in this server alone."""
+        are due with it and that no server has had before, to be announced by this one (`note_announced`). OSError if
+        that cannot be done; then the amount counts in this server alone."""
+        who, usd, session_id, groups = noted.principal, noted.usd, noted.session_id, noted.groups
         with self._writing:
             with self._lock:
                 day = self._begin_day()
                 remaining = self._reserved[session_id][1] if session_id in self._reserved else None
-                groups = self._take_groups(session_id, usd)
                 for_groups = self._reserved_groups.get(session_id, ())
             self._life.begin()
 
@@ -286,15 +293,15 @@ class Spending:
 
     def write_reservation(self, who: str, session_id: str) -> None:
         """Makes known to others what is left of a session's reservation, or that it has none. Raises OSError."""
-        self.write(who, 0.0, session_id)
+        self.write(NotedAmount(who, 0.0, session_id))
 
     def note_announced(self, warning: BudgetWarning) -> None:
-        """A warning that `write` or `take_unannounced` returned was said; until then it is this server's to say. Raises
-        OSError."""
+        """A warning that `write` or `take_unannounced` returned was announced; until then this server must announce it.
+        Raises OSError."""
         self._database.write(lambda db: mark_announced(db, warning))
 
     def take_unannounced(self) -> list[BudgetWarning]:
-        """The warnings that servers which have ended did not come to say; they are this server's now. Raises
+        """The warnings that servers which have ended did not announce; this server must announce them now. Raises
         OSError."""
         day = _day_of(self._clock())
         # As a rule there is none, and nobody waits for a writer, nor learns that this server lives.
@@ -307,17 +314,6 @@ class Spending:
         """The warnings of this day and month, of all servers and callers. OSError if they cannot be read."""
         day = _day_of(self._clock())
         return self._database.read(lambda db: warnings_on(db, day))
-
-    def _take_groups(self, session_id: str, usd: float) -> Collection[str]:
-        """The groups that an amount of a session was noted for, which is written now; the caller holds the lock."""
-        noted = self._groups_noted.get(session_id, [])
-        found = next((entry for entry in noted if entry[0] == usd), None)
-        if found is None:
-            return ()
-        noted.remove(found)
-        if not noted:
-            del self._groups_noted[session_id]
-        return found[1]
 
     # -- reservations -----------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..client.styled_lines import call_line, result_text
+from ..model.outcome import BUSY_STATUSES
 from ..model.text import clip_line, cut, visible
 
 LONGEST = 200_000
@@ -409,7 +410,7 @@ class ShownConversation:
 
     @property
     def busy(self) -> bool:
-        return self.status in ("running", "waiting_for_input")
+        return self.status in BUSY_STATUSES
 
     @property
     def activity(self) -> str:

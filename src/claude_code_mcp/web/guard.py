@@ -62,7 +62,7 @@ class Accounts:
         return None if user is None or self._callers is None else await self._callers.by_proxy(user, _PROXY_SECONDS)
 
     def is_proxied(self, identity: Identity) -> bool:
-        """Whether somebody is let in by the word of a proxy."""
+        """Whether users named by a trusted proxy are let in."""
         proxied = self._callers.proxied if self._callers is not None else None
         return proxied is not None and proxied.has(identity)
 

@@ -34,7 +34,7 @@ class Trail:
         self.acts.append(act)
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
-        if isinstance(event, ProcessChanged) and event.change == "refuted":
+        if isinstance(event, ProcessChanged) and event.change == "protocol_violation":
             self.refuted.append((session_id, owner, event.detail))
 
 

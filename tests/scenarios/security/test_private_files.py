@@ -16,7 +16,7 @@ from claude_code_mcp.private_files import open_private, private_directory
 from claude_code_mcp.state.documents import Documents
 from claude_code_mcp.state.session_holders import Leases
 from claude_code_mcp.state.session_records import SessionRecord, SessionRecords
-from claude_code_mcp.state.spending import Spending
+from claude_code_mcp.state.spending import NotedAmount, Spending
 from claude_code_mcp.state.state_directory import database_in
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes are a matter of POSIX")
@@ -51,7 +51,7 @@ async def test_all_state_is_for_its_owner_alone(tmp_path: Path) -> None:
     )
     SessionRecords(database, "/config").write(record)
     Leases(state, "/config").take(SESSION).release()
-    Spending(database).write("alice", 1.0)
+    Spending(database).write(NotedAmount("alice", 1.0))
     trail = RotatingJsonl(state / "audit.jsonl", 10)
     for _ in range(3):
         trail.write({"act": "x"})

@@ -48,8 +48,8 @@ async def test_the_turn_that_makes_a_budget_low_says_so_and_no_other(
     acts = Acts()
     caller.service.observe(acts, events=())
     spending = caller.service._enforcer.limits.spending
-    spending.note("local", 80.0)
-    await asyncio.to_thread(spending.write, "local", 80.0)  # as if it had been spent before there were warnings
+    # As if it had been spent before there were warnings.
+    await asyncio.to_thread(spending.write, spending.note("local", 80.0))
     first = await caller.ok("claude_code", prompt=script("a", "x"))
     line = first["notice"]
     assert line.startswith(LOW)

@@ -39,7 +39,7 @@ from ...model.events import (
     TurnEnded,
     TurnStarted,
 )
-from ...model.options import Caller
+from ...model.options import BYPASS, Caller
 from ...model.question import Answer, Closure, Question, Scope
 from ...model.text import cut
 from ...service import Service
@@ -243,8 +243,8 @@ class Call:
 
     def check_mode(self, permission_mode: str | None) -> None:
         """Refuses a mode that is switched off for the caller, at this client."""
-        if permission_mode == "bypassPermissions" and not self.service.policy_for(self.caller).bypass_on:
-            raise PermissionDenied("bypassPermissions is switched off.", remedy=ENABLE_BYPASS)
+        if permission_mode == BYPASS and not self.service.policy_for(self.caller).bypass_on:
+            raise PermissionDenied(f"{BYPASS} is switched off.", remedy=ENABLE_BYPASS)
 
     def follow(self, session_id: str) -> str:
         """Shows the session's questions to this client from now on, and accepts the answers that the call brought;

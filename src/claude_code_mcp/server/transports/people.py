@@ -11,7 +11,7 @@ Groups are those of the token that was issued last. They are kept, and count fro
 somebody shows a token there: what is done in the place of an absent person is done by their profile, and notices for a
 group reach those who have not come yet. What rests on tokens ends with the newest that was shown.
 
-Others come by the word of a proxy that has let them in: a header such as `X-Forwarded-User` (`ProxyUsers`). It is
+Others are named by a trusted proxy that has let them in: a header such as `X-Forwarded-User` (`ProxyUsers`). It is
 believed of the proxies of the settings alone, by the address of the peer itself. From everybody else the header is
 taken out before anything looks at it, and so is one that comes twice: a proxy that adds its own behind that of a client
 says nothing. The name is a person's own within this server, apart from those that an issuer gives.
@@ -247,7 +247,7 @@ class People:
         return Identity(name, f"{_PERSON}{hashlib.sha256(encoded).hexdigest()}")
 
 
-# -- the word of a proxy ----------------------------------------------------------------------------------------------
+# -- users named by a trusted proxy -----------------------------------------------------------------------------------
 
 
 _PROXY_USER = "claude_code_mcp.proxy_user"

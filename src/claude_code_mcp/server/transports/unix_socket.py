@@ -166,20 +166,20 @@ class SharedSocket:
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         output = _SocketOutput(writer)
+        # By the kernel's word, not by that of the hello, which anybody may have written.
+        pid = place.peer_pid(writer.get_extra_info("socket"))
         try:
             if place.peer_is_ours(writer.get_extra_info("socket")):
                 with anyio.fail_after(_HELLO_TIMEOUT):
                     client_hello = hello.read_hello(await reader.readuntil(b"\n"))
-                # By the kernel's word, not by that of the hello, which anybody may have written.
-                pid = place.peer_pid(writer.get_extra_info("socket"))
                 believed = pid > 0 and not await asyncio.to_thread(started_by_us, pid)
                 await self._greet(_Client(client_hello, reader, output, self._control, believed=believed))
             else:
-                log.warning("a process of another user was refused at the socket")
+                log.warning("process %d of another user was refused at the socket", pid)
         except (ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError) as error:
-            log.debug("a connection ended: %r", error)
+            log.debug("the connection of process %d ended: %r", pid, error)
         except Exception:
-            log.exception("a connection failed")  # the others go on
+            log.exception("the connection of process %d failed", pid)  # the others go on
         finally:
             await output.close()
 

@@ -92,7 +92,7 @@ class Waiting:
         try:
             notice = Notice(**delivery.notice)
         except TypeError:
-            log.warning("a notice that waited is not understood")
+            log.warning("notice %s that waited for %s is not understood", delivery.delivery_id, delivery.principal)
             return None
         return cls(delivery.delivery_id, delivery.principal, delivery.receiver_id, notice)
 
@@ -218,7 +218,7 @@ class Push:
                     try:
                         await asyncio.to_thread(self._deliveries.add, waiting.stored())
                     except OSError as error:
-                        log.warning("a notice will be lost if the server stops: %s", error)
+                        log.warning("a notice for %s will be lost if the server stops: %s", principal, error)
                 self._put_all(made, chosen)
 
     async def _once_readable(self, read: Callable[[], Awaitable[T]], until: float) -> T | None:
@@ -282,7 +282,7 @@ class Push:
             try:
                 await asyncio.to_thread(self._deliveries.remove, waiting.delivery_id)
             except OSError as error:
-                log.warning("a notice may be delivered twice: %s", error)
+                log.warning("a notice for %s may be delivered twice: %s", waiting.principal, error)
 
     # -- sending --------------------------------------------------------------------------------------------------
 
