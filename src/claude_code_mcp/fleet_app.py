@@ -24,8 +24,8 @@ from .fleet.machines import Membership
 from .fleet.ownership import OwnershipBucket
 from .fleet.page_gateway import FleetRoutes
 from .fleet.page_link import machine_pages
-from .fleet.placement_queue import PlacementQueue
-from .fleet.routing import FleetView, LiveFleet, choose_machine
+from .fleet.placement import PlacementQueue, choose_machine
+from .fleet.routing import FleetView, LiveFleet
 from .fleet.runner import MachineParts
 from .model.options import LOCAL
 from .server.server import McpServer

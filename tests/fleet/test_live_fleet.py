@@ -16,7 +16,8 @@ from claude_code_mcp.fleet.gateway import Gateway
 from claude_code_mcp.fleet.leases import Holding, Holdings
 from claude_code_mcp.fleet.machines import FleetMember, Machine, Members, Membership
 from claude_code_mcp.fleet.ownership import OwnershipBucket
-from claude_code_mcp.fleet.routing import LiveFleet, choose_machine
+from claude_code_mcp.fleet.placement import choose_machine
+from claude_code_mcp.fleet.routing import LiveFleet
 from claude_code_mcp.fleet.runner import joined
 from claude_code_mcp.model.events import AuditEvent, Event, TurnStarted
 from claude_code_mcp.model.options import LOCAL

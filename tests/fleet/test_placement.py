@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from claude_code_mcp.errors import InvalidArgument, LimitReached
 from claude_code_mcp.fleet.machines import Machine
-from claude_code_mcp.fleet.routing import MEMORY_OF_A_SESSION, Demand, FairQueue, NoMachine, choose, refusal
+from claude_code_mcp.fleet.placement import MEMORY_OF_A_SESSION, Demand, FairQueue, NoMachine, choose, refusal
 
 ORDINARY = Machine("m1", "one", "1.0", "2.1.325", frozenset({"linux"}), 4, 0, 8 << 30, False, ())
 DEMAND = Demand(version="1.0")

@@ -14,8 +14,9 @@ from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import MACHINE_SECONDS, FleetConnection, create_stores
 from claude_code_mcp.fleet.machines import FleetMember, Machine, Members
 from claude_code_mcp.fleet.ownership import KeptOwnership, OwnershipBucket
+from claude_code_mcp.fleet.placement import NoMachine, choose_machine
 from claude_code_mcp.fleet.records import RecordStore
-from claude_code_mcp.fleet.routing import NoMachine, PlacementRequest, choose_machine
+from claude_code_mcp.fleet.routing import PlacementRequest
 from claude_code_mcp.fleet.trees import TreeRef
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.state.session_records import SessionRecord

@@ -16,8 +16,8 @@ from claude_code_mcp.fleet.connection import FleetConnection
 from claude_code_mcp.fleet.engine import Running
 from claude_code_mcp.fleet.gateway import Gateway
 from claude_code_mcp.fleet.machines import Machine
-from claude_code_mcp.fleet.placement_queue import PlacementQueue
-from claude_code_mcp.fleet.routing import NoMachine, PlacementRequest
+from claude_code_mcp.fleet.placement import NoMachine, PlacementQueue
+from claude_code_mcp.fleet.routing import PlacementRequest
 from claude_code_mcp.server import sdk
 from tests.support.waiting import HANG_SECONDS, until_true
 
