@@ -19,14 +19,15 @@ from .trial import Fate, Finding, plan, run_trial
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.session_fates", description=__doc__)
     parser.add_argument("--trials", type=int, default=200, help="how many (default: 200)")
+    parser.add_argument("--seconds", type=float, default=900.0, help="begin no trial after this time (default: 900)")
     parser.add_argument("--seed", type=int, default=None, help="repeats the trials of an earlier run")
     options = parser.parse_args(arguments)
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     print(f"{options.trials} trials with seed {seed}", flush=True)
     began = time.perf_counter()
     with temporary_place() as place:
-        findings = asyncio.run(meet_fates(place, seed, options.trials))
-        wrong = asyncio.run(crowds(place, seed, options.trials // 5))
+        findings = asyncio.run(meet_fates(place, seed, options.trials, options.seconds))
+        wrong = asyncio.run(crowds(place, seed, len(findings) // 5))
     _report(findings, time.perf_counter() - began)
     return 1 if wrong or any(finding.problem for finding in findings) else 0
 
@@ -43,11 +44,14 @@ async def crowds(place: Place, seed: int, rounds: int) -> int:
     return wrong
 
 
-async def meet_fates(place: Place, seed: int, trials: int) -> list[Finding]:
+async def meet_fates(place: Place, seed: int, trials: int, seconds: float) -> list[Finding]:
     """One after the other: a new service sweeps up after dead ones, and must not hide what a trial has left."""
-    run = uuid.uuid4().hex
-    findings = []
+    run, end = uuid.uuid4().hex, time.monotonic() + seconds
+    findings: list[Finding] = []
     for trial in plan(seed, trials):
+        if time.monotonic() > end:
+            print(f"{len(findings)} trials were begun within {seconds:.0f} s", flush=True)
+            break
         findings.append(await run_trial(place, trial, run))
         if findings[-1].problem:
             print(f"PROBLEM in {trial}: {findings[-1].problem}", flush=True)
