@@ -227,6 +227,27 @@ async def test_a_receiver_is_sent_to_by_its_own_gateway_once_and_only_for_the_se
         assert await first.try_out("alice", ours[1]) == "it was registered at another gateway, which sends to it"
 
 
+async def test_a_receiver_of_a_later_version_fails_alone_and_its_own_fields_are_sealed(
+    keepers: Keepers, fleet: FleetConnection
+) -> None:
+    fields = {"id": "later", "kind": "pigeon", "created_at": 0.0, "loft": "the secret loft"}
+    with receiving() as hook:
+        first, second = keepers.gateways
+        later, ours = Receiver.model_validate({**fields, "url": hook.url}), webhook(hook.url)
+        await first.update("alice", partial(with_receiver, receiver=later))
+        await second.update("alice", partial(with_receiver, receiver=ours))
+        stored = await fleet.jetstream.key_value(names.PUSH)
+        (key,) = await stored.keys()
+        assert b"pigeon" in ((await stored.get(key)).value or b"")
+        assert b"loft" not in ((await stored.get(key)).value or b"")
+        assert (await first.read("alice")).receivers[0] == later, "as it was, though another gateway has written since"
+        failed = await keepers.push(later, "msg_1")
+        assert failed == {"failed": "this version has no receivers of the kind pigeon"}
+        assert (await keepers.push(ours, "msg_1"))["status"] == 200
+        assert hook.next().path == "/"
+        assert hook.received.empty()
+
+
 async def test_a_try_that_failed_is_made_again_and_a_subscription_that_has_ended_is_removed(keepers: Keepers) -> None:
     keys, (gateway, _) = BrowserKeys(), keepers.gateways
     with receiving(503, 201, 410) as service:

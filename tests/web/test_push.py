@@ -120,6 +120,8 @@ def test_quiet_hours_and_kinds_are_kept(alice: Browser) -> None:
     changed = alice.ask("PUT", "/api/push", {"events": ["question"], "quietHours": hours}).json
     assert (changed["events"], changed["quietHours"]) == (["question"], hours)
     assert alice.get("/api/push").json == changed
+    assert {"ntfy", "webhook"} <= {*changed["kinds"]}
+    assert "webpush" not in changed["kinds"], "a browser registers itself"
     reset = alice.ask("PUT", "/api/push", {"events": ["question", "ended", "stalled"], "quietHours": None}).json
     assert reset["quietHours"] is None
 
@@ -379,6 +381,22 @@ async def test_a_dead_receiver_delays_no_other_and_never_the_one_who_tells(pushi
             news(push, str(number))
         while json.loads((await taken(receiver)).body)["body"] != "Finished: 199":
             pass  # what finds no room are the oldest
+
+
+async def test_a_receiver_of_a_later_version_fails_alone_and_is_kept(pushing: Pushing) -> None:
+    with receiving() as receiver:
+        push = pushing(receiver.url)
+        later = Receiver.model_validate(
+            {"id": "later", "kind": "pigeon", "url": receiver.url, "created_at": 0.0, "loft": "north"}
+        )
+        push.preferences.add("local", later)
+        news(push)
+        assert json.loads((await taken(receiver)).body)["body"] == "Finished: r"
+        await until_true(lambda: "kind pigeon" in (push.status("later").error or ""))
+        assert push.status("r0").error is None
+    kept = push.preferences.update("local", lambda chosen: chosen.model_copy(update={"events": ("question",)}))
+    assert kept == push.preferences.read("local")
+    assert kept.receivers[1].model_dump()["loft"] == "north"
 
 
 async def test_a_refusal_for_good_is_not_tried_again(pushing: Pushing) -> None:

@@ -20,6 +20,7 @@ interface Receiver {
 interface PushSettings {
   events: string[];
   quietHours?: { from: string; to: string; timezone: string } | null;
+  kinds: string[];
   receivers: Receiver[];
   vapidPublicKey?: string | null;
 }
@@ -91,7 +92,7 @@ function pushBody(me: Me, settings: PushSettings, here: PushSubscription | null,
     })),
     quietHours(settings, save),
     receivers(settings.receivers, attempt),
-    addReceiver(attempt),
+    addReceiver(settings.kinds, attempt),
   ];
 }
 
@@ -121,8 +122,8 @@ async function tested(path: string): Promise<void> {
   if (!sent) throw new Error(error ?? "It could not be sent.");
 }
 
-function addReceiver(attempt: (act: () => Promise<unknown>) => void): HTMLElement {
-  const kind = h("select", { id: freshId("kind"), aria: { label: "Kind of receiver" } }, h("option", { value: "ntfy" }, "ntfy"), h("option", { value: "webhook" }, "webhook"));
+function addReceiver(kinds: readonly string[], attempt: (act: () => Promise<unknown>) => void): HTMLElement {
+  const kind = h("select", { id: freshId("kind"), aria: { label: "Kind of receiver" } }, ...kinds.map((name) => h("option", { value: name }, name)));
   const url = h("input", { type: "url", id: freshId("url"), placeholder: "https://…", autocomplete: "off", aria: { label: "Address of the receiver" } });
   const secret = h("p", { class: "hint", role: "status" });
   const add = async (): Promise<void> => {

@@ -51,8 +51,8 @@ from .ownership import KeptOwnership, NotAddressed, OwnershipBucket, Verb, key_i
 
 log = logging.getLogger(__name__)
 
-_SEALED = ("url", "secret", "token", "public_key", "auth")
-"""The fields of a receiver that are not in the clear."""
+_CLEAR = ("id", "kind", "device", "created_at")
+"""The fields of a receiver that are in the clear. All others are sealed: also those that a kind brings with it."""
 _ATTEMPTS = 8
 _AT_ONCE = 32
 """Requests to receivers at the same time."""
@@ -250,9 +250,9 @@ class FleetReceivers:
     def _sealed_row(self, principal: str, receiver: Receiver) -> dict[str, Any]:
         fields = receiver.model_dump(mode="json")
         address = urlsplit(receiver.url)
-        secrets = {name: fields.pop(name) for name in _SEALED}
-        sealed = seal_for(self._secret.public_key, _subject(principal, receiver.id), secrets)
-        return {**fields, "url": f"{address.scheme}://{address.netloc}", "base": self.base, "sealed": sealed}
+        shown = {name: fields.pop(name) for name in _CLEAR}
+        sealed = seal_for(self._secret.public_key, _subject(principal, receiver.id), fields)
+        return {**shown, "url": f"{address.scheme}://{address.netloc}", "base": self.base, "sealed": sealed}
 
 
 def _key(principal: str) -> str:

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from claude_code_mcp.testing.script import tool
 from tests.web.receiver import BrowserKeys, receiving
@@ -71,3 +71,19 @@ def test_a_push_is_shown_while_the_page_is_closed_and_leads_to_the_question(
     person.says("done")
     pushes.deliver({"title": "x", "url": "https://evil.example/#/costs"})  # or this server under another name
     assert pushes.shown()[0]["url"] == f"{site.url}/#/costs"
+
+
+def test_the_page_offers_the_kinds_of_receivers_that_the_server_has(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
+    person = open_browser(storage_state=signed_in).arrive()
+
+    def with_another(route: Route) -> None:
+        settings = route.fetch().json()
+        route.fulfill(json={**settings, "kinds": [*settings["kinds"], "pigeon"]})
+
+    person.page.route("**/api/push", with_another)
+    person.page.get_by_role("link", name="Settings").click()
+    person.page.get_by_text("Send them elsewhere too").click()
+    kinds = person.page.get_by_label("Kind of receiver").get_by_role("option")
+    expect(kinds).to_have_text([*Caller(site).get("/api/push")["kinds"], "pigeon"], timeout=PATIENCE)

@@ -30,7 +30,6 @@ News = Literal["question", "ended", "stalled", "budget"]
 ALL_NEWS: tuple[News, ...] = ("question", "ended", "stalled", "budget")
 _FIRST_NEWS = ("question", "ended", "stalled")
 """Those that there were before it was written down from which people had chosen."""
-Kind = Literal["webpush", "webhook", "ntfy"]
 
 
 def _check_time(text: str) -> str:
@@ -75,12 +74,14 @@ class QuietHours(BaseModel):
 
 
 class Receiver(BaseModel):
-    """Where news go to. The secrets in it leave the database only to be used."""
+    """Where news go to. The secrets in it leave the database only to be used. One of a later version is kept as it is,
+    with fields that only that version knows: it cannot be sent to, and the others can."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     id: str
-    kind: Kind
+    kind: str
+    """A name in `KINDS` of `receivers.py`, or one of a later version."""
     url: str
     """The endpoint of a subscription, the address of a webhook, or that of a topic."""
     device: str = ""

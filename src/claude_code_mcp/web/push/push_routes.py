@@ -1,6 +1,5 @@
 """The routes on push: where and when somebody wants to be told that a session needs them."""
 
-import os
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -18,10 +17,9 @@ from ...server.tools.base import Arguments
 from ..answers import Nothing, answer, arguments_of
 from ..guard import WebUser
 from .delivery import Status
-from .preferences import Kind, News, Preferences, QuietHours, Receiver, new_id, with_receiver, without_receiver
-from .receivers import check_keys, check_topic, check_url, new_secret
+from .preferences import News, Preferences, QuietHours, Receiver, new_id, with_receiver, without_receiver
+from .receivers import KINDS, ReceiverDetails, check_url
 
-_SECRET_BYTES = 32
 _LONGEST_DEVICE = 60
 _LONGEST_TOKEN = 500
 
@@ -45,7 +43,7 @@ class BrowserSubscription(Arguments):
 
 
 class ReceiverArguments(Arguments):
-    kind: Kind
+    kind: str
     url: str | None = None
     token: str | None = Field(None, max_length=_LONGEST_TOKEN)
     subscription: BrowserSubscription | None = None
@@ -111,25 +109,22 @@ class PushRoutes:
 
     def _receiver(self, arguments: ReceiverArguments, private: bool) -> Receiver:
         """InvalidArgument where something is missing, or does not belong to this kind."""
-        device = one_line(visible(arguments.device or ""), _LONGEST_DEVICE)
-        made = {"id": new_id(), "kind": arguments.kind, "created_at": time.time(), "device": device}
-        if arguments.kind == "webpush":
-            if arguments.subscription is None:
+        kind, subscription = KINDS.get(arguments.kind), arguments.subscription
+        if kind is None:
+            raise InvalidArgument(f"kind: must be one of {', '.join(KINDS)}.", field="kind")
+        if kind.by_browser:
+            if subscription is None:
                 raise InvalidArgument("subscription: required", field="subscription")
-            keys = arguments.subscription.keys
-            check_url(arguments.subscription.endpoint, private=private)
-            check_keys(keys.p256dh, keys.auth)
-            return Receiver(**made, url=arguments.subscription.endpoint, public_key=keys.p256dh, auth=keys.auth)
-        if arguments.url is None:
-            raise InvalidArgument("url: required", field="url")
-        check_url(arguments.url, private=private)
-        if arguments.kind == "webhook":
-            return Receiver(**made, url=arguments.url, secret=new_secret(os.urandom(_SECRET_BYTES)))
-        check_topic(arguments.url)
-        token = arguments.token or ""
-        if not token.isascii() or not token.isprintable():
-            raise InvalidArgument("token: must consist of visible ASCII characters", field="token")
-        return Receiver(**made, url=arguments.url, token=token)
+            keys = subscription.keys
+            details = ReceiverDetails(subscription.endpoint, public_key=keys.p256dh, auth=keys.auth)
+        else:
+            if arguments.url is None:
+                raise InvalidArgument("url: required", field="url")
+            details = ReceiverDetails(arguments.url, arguments.token or "")
+        check_url(details.url, private=private)
+        device = one_line(visible(arguments.device or ""), _LONGEST_DEVICE)
+        fields = {"url": details.url, "device": device, **kind.fields(details)}
+        return Receiver(id=new_id(), kind=arguments.kind, created_at=time.time(), **fields)
 
     async def remove(self, request: Request, user: WebUser) -> Response:
         receiver_id = str(request.path_params["receiver"])
@@ -154,6 +149,7 @@ class PushRoutes:
             {
                 "events": [*chosen.events],
                 "quietHours": quiet.model_dump(by_alias=True) if quiet is not None else None,
+                "kinds": [name for name, kind in KINDS.items() if not kind.by_browser],
                 "receivers": [self._row(receiver) for receiver in chosen.receivers],
                 "vapidPublicKey": await self._push.vapid_key(),
             }

@@ -20,7 +20,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ from filelock import FileLock
 from ... import json_text
 from ...errors import InvalidArgument
 from ...model.network import is_public, read_address
-from ...model.text import clip
+from ...model.text import clip, one_line, visible
 from ...private_files import private_directory, read_regular, replace_file
 from ..guard import base64url
 from .preferences import Notice, Receiver
@@ -172,6 +172,7 @@ def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
 # -- receivers --------------------------------------------------------------------------------------------------------
 
 
+_SECRET_BYTES = 32
 _SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix that the specification has for secrets
 _CONTACT = "https://pypi.org/project/claude-code-mcp/"
 _URGENT = frozenset({"question", "stalled"})
@@ -192,19 +193,30 @@ class PushRequest(NamedTuple):
 
 def request_for(receiver: Receiver, notice: Notice, base: str, key: ServerKey, delivery_id: str) -> PushRequest:
     """The HTTP request that delivers a notice to a receiver. `base` is the address of the page. Each try of the same
-    notice has the same id."""
-    match receiver.kind:
-        case "webhook":
-            return _webhook(receiver, notice, base, delivery_id)
-        case "ntfy":
-            return _ntfy(receiver, notice, base)
-        case "webpush":
-            return _web_push(receiver, notice, base, key)
+    notice has the same id. SendFailed for a kind of a later version, which this one cannot send to."""
+    kind = KINDS.get(receiver.kind)
+    if kind is None:
+        raise SendFailed(f"this version has no receivers of the kind {one_line(visible(receiver.kind), 40)}")
+    return kind.request(receiver, Attempt(notice, base, key, delivery_id))
 
 
-def new_secret(random: bytes) -> str:
-    """A secret for signatures as the libraries take it."""
-    return _SECRET_PREFIX + base64.b64encode(random).decode()
+class Attempt(NamedTuple):
+    """One try to deliver a notice."""
+
+    notice: Notice
+    base: str
+    """The address of the page."""
+    key: ServerKey
+    delivery_id: str
+
+
+class ReceiverDetails(NamedTuple):
+    """What a person has entered of a receiver, or their browser of its subscription. The address is checked."""
+
+    url: str
+    token: str = ""
+    public_key: str = ""
+    auth: str = ""
 
 
 def signature(secret: str, delivery_id: str, timestamp: str, body: bytes) -> str:
@@ -214,14 +226,19 @@ def signature(secret: str, delivery_id: str, timestamp: str, body: bytes) -> str
     return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
 
-def _webhook(receiver: Receiver, notice: Notice, base: str, delivery_id: str) -> PushRequest:
-    body, timestamp = json_text.encode(notice.fields(base)), str(int(time.time()))
+def _webhook_fields(_: ReceiverDetails) -> dict[str, str]:
+    """A secret for signatures as the libraries take it."""
+    return {"secret": _SECRET_PREFIX + base64.b64encode(os.urandom(_SECRET_BYTES)).decode()}
+
+
+def _webhook(receiver: Receiver, attempt: Attempt) -> PushRequest:
+    body, timestamp = json_text.encode(attempt.notice.fields(attempt.base)), str(int(time.time()))
     headers = {
         "Content-Type": "application/json",
         "User-Agent": "claude-code-mcp",
-        "webhook-id": delivery_id,
+        "webhook-id": attempt.delivery_id,
         "webhook-timestamp": timestamp,
-        "webhook-signature": signature(receiver.secret, delivery_id, timestamp, body),
+        "webhook-signature": signature(receiver.secret, attempt.delivery_id, timestamp, body),
     }
     return PushRequest(receiver.url, headers, body)
 
@@ -234,15 +251,22 @@ def check_topic(url: str) -> str:
     return topic
 
 
-def _ntfy(receiver: Receiver, notice: Notice, base: str) -> PushRequest:
-    parts = urlsplit(receiver.url)
+def _ntfy_fields(details: ReceiverDetails) -> dict[str, str]:
+    check_topic(details.url)
+    if not details.token.isascii() or not details.token.isprintable():
+        raise InvalidArgument("token: must consist of visible ASCII characters", field="token")
+    return {"token": details.token}
+
+
+def _ntfy(receiver: Receiver, attempt: Attempt) -> PushRequest:
+    parts, notice = urlsplit(receiver.url), attempt.notice
     message = {
         "topic": check_topic(receiver.url),
         "title": notice.title,
         "message": notice.body,
         "priority": 4 if notice.kind in _URGENT else 3,
         "tags": _TAGS.get(notice.kind, []),
-        "click": base + notice.path,
+        "click": attempt.base + notice.path,
     }
     headers = {"Content-Type": "application/json", "User-Agent": "claude-code-mcp"}
     if receiver.token:
@@ -250,8 +274,13 @@ def _ntfy(receiver: Receiver, notice: Notice, base: str) -> PushRequest:
     return PushRequest(parts._replace(path="/", query="", fragment="").geturl(), headers, json_text.encode(message))
 
 
-def _web_push(receiver: Receiver, notice: Notice, base: str, key: ServerKey) -> PushRequest:
-    fields = notice.fields(base)
+def _web_push_fields(details: ReceiverDetails) -> dict[str, str]:
+    check_keys(details.public_key, details.auth)
+    return {"public_key": details.public_key, "auth": details.auth}
+
+
+def _web_push(receiver: Receiver, attempt: Attempt) -> PushRequest:
+    notice, fields = attempt.notice, attempt.notice.fields(attempt.base)
     message = json_text.encode(fields)
     while len(message) > LONGEST and len(fields["body"]) > 1:  # one character may take six bytes
         fields["body"] = clip(fields["body"], max(1, len(fields["body"]) // 2))
@@ -262,9 +291,28 @@ def _web_push(receiver: Receiver, notice: Notice, base: str, key: ServerKey) -> 
         "TTL": str(max(0, int(notice.expires_at - time.time()))),
         "Urgency": "high" if notice.kind in _URGENT else "normal",
         "Topic": notice.tag,
-        "Authorization": key.authorization(receiver.url, _CONTACT),
+        "Authorization": attempt.key.authorization(receiver.url, _CONTACT),
     }
     return PushRequest(receiver.url, headers, encrypt(message, receiver.public_key, receiver.auth))
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverKind:
+    """What is particular to one kind of receiver."""
+
+    fields: Callable[[ReceiverDetails], dict[str, str]]
+    """What is kept of it beside its address. Raises InvalidArgument where something is missing or does not fit."""
+    request: Callable[[Receiver, Attempt], PushRequest]
+    by_browser: bool = False
+    """Whether a browser registers itself with a subscription. The address of any other a person enters."""
+
+
+KINDS: Mapping[str, ReceiverKind] = {
+    "ntfy": ReceiverKind(_ntfy_fields, _ntfy),
+    "webhook": ReceiverKind(_webhook_fields, _webhook),
+    "webpush": ReceiverKind(_web_push_fields, _web_push, by_browser=True),
+}
+"""All kinds, in the order in which the page offers those that a person enters."""
 
 
 # -- sending ----------------------------------------------------------------------------------------------------------
