@@ -30,6 +30,7 @@ from claude_code_mcp.state.session_records import SessionRecord
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from claude_code_mcp.web.guard import Accounts
+from claude_code_mcp.web.session_routes import LISTS
 from tests.support.waiting import HANG_SECONDS, until
 from tests.web.conftest import write_tokens
 from tests.web.console_client import Browser, StreamEvent
@@ -114,6 +115,9 @@ async def test_the_page_shows_the_sessions_of_all_machines_and_works_with_them_w
                     break
             path = f"/api/sessions/{second}/questions/{question}"
             assert alice.get(path).json["question"]["toolInput"]["command"] == "touch asked"
+            asked = alice.get("/api/questions").json
+            assert [(row["questionId"], row["machineId"]) for row in asked["questions"]] == [(question, "b")]
+            assert asked["unanswered"] == []
             assert bob.post(path, {"decision": "allow"}).status == 404, "it is alice's"
             assert alice.post(path, {"decision": "allow"}).status == 200
             return next(event.data for event in events if event.name == "ended")
@@ -176,7 +180,14 @@ async def test_a_machine_that_is_gone_is_shown_and_so_are_its_sessions(
     assert (await in_thread(lambda: alice.get("/api/sessions?text=there"))).json["sessions"] == [known]
     for nothing in ("machine=a", "archived=1", "project=/elsewhere"):
         assert (await in_thread(partial(alice.get, f"/api/sessions?{nothing}"))).json["sessions"] == []
-    assert listed["unanswered"] == [{"machine": "b.example.org", "reason": "Machine b.example.org is not there."}]
+    gone = [{"machine": "b.example.org", "reason": "Machine b.example.org is not there."}]
+    assert listed["unanswered"] == gone
+    for route in LISTS:
+        rows = (await in_thread(partial(alice.get, f"/api{route.path}"))).json
+        assert rows["unanswered"] == gone, "the other machine has the route"
+        assert {row["machineId"] for row in rows[route.field]} <= {"a"}
+    servers = (await in_thread(lambda: alice.get("/api/mcp-servers"))).json
+    assert servers == {"servers": [], "problems": [], "unanswered": gone}
 
     def machines() -> Any:
         with alice.stream(f"?session={session_id}") as events:

@@ -39,6 +39,7 @@ from ..web.feeds import HEARTBEAT, StreamResponse
 from ..web.guard import WebUser
 from ..web.page_routes import Handler, Handlers, StillSignedIn
 from ..web.push.push_routes import PushRoutes
+from ..web.session_routes import LISTS, ListRoute
 from .dispatch import Dispatch
 from .machine_link import MachineUnavailable
 from .machine_server import Taken
@@ -91,9 +92,8 @@ class FleetRoutes:
             ("POST", f"{session}/messages", self._send),
             ("POST", f"{session}/manage", self._manage),
             *((method, more, self._of_session) for method in ("GET", "POST", "PUT", "DELETE")),
-            ("GET", "/questions", self._questions),
+            *(("GET", route.path, partial(self._list, route)) for route in LISTS),
             ("GET", "/costs", self._costs),
-            ("GET", "/budgets", self._budgets),
             ("GET", "/mcp-servers", self._servers),
             ("POST", "/mcp-servers/{server}", self._steer),
             *(self._push.handlers() if self._push is not None else ()),
@@ -313,10 +313,13 @@ class FleetRoutes:
                 break
         return {**page, "sessions": rows, "attention": first.get("attention"), "total": first.get("total")}
 
-    async def _questions(self, request: Request, user: WebUser) -> Response:
-        answers, _ = await self._of_all(user, await _as_asked(request))
-        rows = _rows(answers, "questions")
-        return answer({"questions": sorted(rows, key=lambda row: str(row.get("openedAt")))})
+    async def _list(self, route: ListRoute, request: Request, user: WebUser) -> Response:
+        """The rows of all machines. Those that do not answer are named: what they have is not known to be nothing."""
+        answers, silent = await self._of_all(user, await _as_asked(request))
+        rows = _rows(answers, route.field)
+        if route.sorted_by:
+            rows.sort(key=lambda row: str(row.get(route.sorted_by)))
+        return answer({route.field: rows, "unanswered": [each.row for each in silent]})
 
     async def _costs(self, request: Request, user: WebUser) -> Response:
         query = {name: value for name, value in request.query_params.items() if name != "format"}
@@ -329,10 +332,6 @@ class FleetRoutes:
             return Response(csv_of(merged["lines"]), headers=headers, media_type="text/csv")
         return answer({**merged, "unanswered": [each.row for each in silent]})
 
-    async def _budgets(self, request: Request, user: WebUser) -> Response:
-        answers, _ = await self._of_all(user, await _as_asked(request))
-        return answer({"budgets": _rows(answers, "budgets")})
-
     async def _servers(self, request: Request, user: WebUser) -> Response:
         query = dict(request.query_params)
         only = query.pop("machine", None)
@@ -341,9 +340,10 @@ class FleetRoutes:
             asked = PageRequest("GET", "/api/mcp-servers", query)
             return await self._json(machine, user, asked) if only in (None, machine.id) else {}
 
-        answers, _ = await self._of_all(user, PageRequest("GET", "/api/mcp-servers"), read)
+        answers, silent = await self._of_all(user, PageRequest("GET", "/api/mcp-servers"), read)
         problems = [f"{machine.name}: {each}" for machine, page in answers for each in page.get("problems") or ()]
-        return answer({"servers": _rows(answers, "servers"), "problems": problems})
+        unanswered = [each.row for each in silent]
+        return answer({"servers": _rows(answers, "servers"), "problems": problems, "unanswered": unanswered})
 
     async def _steer(self, request: Request, user: WebUser) -> Response:
         wanted, machines = text_of(request, "machine"), self._dispatch.machines()

@@ -20,7 +20,7 @@ from .feeds import Feeds, Streams
 from .guard import WebUser
 from .push.delivery import Push
 from .push.push_routes import PushRoutes
-from .session_routes import OverviewRoutes, QuestionRoutes, SessionRoutes, SharingRoutes
+from .session_routes import QUESTIONS, OverviewRoutes, QuestionRoutes, SessionRoutes, SharingRoutes
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
@@ -77,7 +77,6 @@ class ServiceRoutes:
         service, path = self._service, "/sessions/{session}"
         sessions, sharing = SessionRoutes(service), SharingRoutes(service)
         changes, questions = ChangeRoutes(service), QuestionRoutes(service)
-        overview = OverviewRoutes(service, self._find_hub)
         handlers: list[tuple[str, str, Handler]] = [
             ("GET", "/events", self._open_stream),
             ("GET", "/sessions", sessions.list),
@@ -103,13 +102,10 @@ class ServiceRoutes:
             ("GET", f"{path}/shares", sharing.list),
             ("PUT", path + "/shares/{grantee:path}", sharing.give),
             ("DELETE", path + "/shares/{grantee:path}", sharing.take_back),
-            ("GET", "/questions", questions.list),
+            ("GET", QUESTIONS.path, questions.list),
             ("GET", path + "/questions/{question}", questions.show),
             ("POST", path + "/questions/{question}", questions.answer),
-            ("GET", "/costs", overview.costs),
-            ("GET", "/budgets", overview.budgets),
-            ("GET", "/mcp-servers", overview.servers),
-            ("POST", "/mcp-servers/{server}", overview.steer),
+            *OverviewRoutes(service, self._find_hub).handlers(),
         ]
         return [*handlers, *(PushRoutes(service.audit, self._push).handlers() if self._push is not None else ())]
 

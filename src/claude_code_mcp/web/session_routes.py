@@ -1,8 +1,8 @@
 """The routes on sessions, with whom they are shared, questions, costs and MCP servers."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -40,6 +40,20 @@ _MOST_FOUND = 100
 _USUAL_COMMANDS = ("clear", "compact", "context", "cost", "init")
 _REPEATED = 200
 """Events that are repeated where the beginning of a turn is not in the log any more."""
+
+
+class ListRoute(NamedTuple):
+    """A route whose answer is rows in one field. The gateway of a fleet answers with those of all machines."""
+
+    path: str
+    field: str
+    sorted_by: str = ""
+    """A field of each row by which those of several machines are put in order; without one, by machine."""
+
+
+QUESTIONS = ListRoute("/questions", "questions", sorted_by="openedAt")
+BUDGETS = ListRoute("/budgets", "budgets")
+LISTS = (QUESTIONS, BUDGETS)
 
 
 class SendArguments(Arguments):
@@ -399,7 +413,7 @@ class QuestionRoutes:
         sessions = self._service.sessions(principal=user.principal)
         questions = [question for session in sessions for question in session.questions]
         rows = [self._row(question, user) for question in questions]
-        return answer({"questions": sorted(rows, key=lambda row: str(row["openedAt"]))})
+        return answer({QUESTIONS.field: sorted(rows, key=lambda row: str(row[QUESTIONS.sorted_by]))})
 
     async def show(self, request: Request, user: WebUser) -> Response:
         question = self._question(request, user)
@@ -470,6 +484,15 @@ class OverviewRoutes:
         self._service = service
         self._find_hub = find_hub
 
+    def handlers(self) -> list[tuple[str, str, Callable[[Request, WebUser], Awaitable[Response]]]]:
+        """By method and path below `/api`."""
+        return [
+            ("GET", "/costs", self.costs),
+            ("GET", BUDGETS.path, self.budgets),
+            ("GET", "/mcp-servers", self.servers),
+            ("POST", "/mcp-servers/{server}", self.steer),
+        ]
+
     async def costs(self, request: Request, user: WebUser) -> Response:
         by, since = text_of(request, "by") or "day", text_of(request, "since") or ""
         if by not in get_args(Grouping):
@@ -486,7 +509,7 @@ class OverviewRoutes:
 
     async def budgets(self, _: Request, user: WebUser) -> Response:
         """What limits the person's spending, alone and with their groups, and how much of that is spent."""
-        return answer({"budgets": await budget_rows(self._service, user.caller)})
+        return answer({BUDGETS.field: await budget_rows(self._service, user.caller)})
 
     def _hub_of(self, user: WebUser) -> "Hub | None":
         """The hub of a person who shares servers with nobody, or else the one that all share."""
