@@ -17,18 +17,40 @@
     ├── TranscriptUnreadable       INTERNAL              a conversation on disk cannot be read now
     └── UpstreamUnavailable        UPSTREAM_UNAVAILABLE  an MCP server, a machine or an issuer cannot be used now
 
-Each carries a code for programs, a sentence for people (`message`), and `data` for both. A class without a code of its
-own has that of its parent. Exceptions that never reach a caller, such as an illegal move of a state machine or a
-malformed entry of a configuration file, are defined where they are raised and are not part of this tree.
+Each carries a code for programs, a sentence for people (`message`), and `data` for both; and the exit code of a command
+that ends with it. A class without a code or an exit code of its own has that of its parent. Exceptions that never reach
+a caller, such as an illegal move of a state machine or a malformed entry of a configuration file, are defined where
+they are raised and are not part of this tree.
 """
 
+from enum import IntEnum
 from typing import Any, ClassVar
+
+
+class ExitCode(IntEnum):
+    """The same in every command; docs/shell.md has the table, and a test compares the two."""
+
+    DONE = 0
+    """It was done; the turn completed."""
+    FAILED = 1
+    """It was tried and failed, or something was found wrong: a turn that ended with an error, a check."""
+    MISUSE = 2
+    """The command line, a setting or a value in it makes no sense."""
+    NOT_FOUND = 3
+    """There is no such session, question, server or file, or several fit its name."""
+    REFUSED = 4
+    """The policy, a limit, another writer or the person says no; or a question was denied because nobody was there."""
+    UNAVAILABLE = 5
+    """No server runs, or an MCP server or Claude Code cannot be used now."""
+    INTERRUPTED = 130
+    """Ctrl-C; another signal is 128 and its number."""
 
 
 class ClaudeCodeError(Exception):
     """The root of the tree. Raised as itself only for bugs."""
 
     code: ClassVar[str] = "INTERNAL"
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
     def __init__(self, message: str, **data: Any) -> None:
         super().__init__(message)
@@ -40,6 +62,7 @@ class InvalidArgument(ClaudeCodeError):
     """The request can never work as it is; `data["field"]` names the culprit where there is one."""
 
     code = "INVALID_ARGUMENT"
+    exit_code = ExitCode.MISUSE
 
 
 class QuestionClosed(InvalidArgument):
@@ -50,18 +73,21 @@ class SessionNotFound(ClaudeCodeError):
     """Neither this server nor the transcripts on disk know the session."""
 
     code = "SESSION_NOT_FOUND"
+    exit_code = ExitCode.NOT_FOUND
 
 
 class SessionBusy(ClaudeCodeError):
     """Another writer holds the session: a running turn, or another server on this machine."""
 
     code = "SESSION_BUSY"
+    exit_code = ExitCode.REFUSED
 
 
 class PermissionDenied(ClaudeCodeError):
     """The caller may not do this."""
 
     code = "PERMISSION_DENIED"
+    exit_code = ExitCode.REFUSED
 
 
 class RecordUnreadable(PermissionDenied):
@@ -72,6 +98,7 @@ class LimitReached(ClaudeCodeError):
     """A limit of this server or of the session is used up."""
 
     code = "LIMIT_REACHED"
+    exit_code = ExitCode.REFUSED
 
 
 class RateLimited(LimitReached):
@@ -100,12 +127,14 @@ class Cancelled(ClaudeCodeError):
     """The session was cancelled; it takes no more messages."""
 
     code = "CANCELLED"
+    exit_code = ExitCode.REFUSED
 
 
 class ExecutableNotFound(ClaudeCodeError):
     """No Claude Code executable was found; the message says how to install one."""
 
     code = "CLI_NOT_FOUND"
+    exit_code = ExitCode.UNAVAILABLE
 
 
 class ProcessFailed(ClaudeCodeError):
@@ -130,3 +159,4 @@ class UpstreamUnavailable(ClaudeCodeError):
     """
 
     code = "UPSTREAM_UNAVAILABLE"
+    exit_code = ExitCode.UNAVAILABLE

@@ -3,18 +3,23 @@
 import json
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import claude_code_mcp
+from claude_code_mcp import errors
 from claude_code_mcp.commands.conventions import ExitCode, exit_code_of
 from claude_code_mcp.commands.parser import COMMANDS, build_parser, commands_of
+from claude_code_mcp.errors import ClaudeCodeError, LimitReached
 from claude_code_mcp.testing import Sandbox
 from tests.support import warm_commands
 
 from .test_output import write_session
 
+SOURCES = Path(claude_code_mcp.__file__).parent
 SESSION = "0f3c1e5a-7d5b-4f0e-9a86-3d2b7c1a9e10"
 WITHOUT_JSON = {
     "serve": "speaks MCP",
@@ -98,8 +103,6 @@ def test_without_a_server_it_is_5(environment: dict[str, str], sandbox: Sandbox,
 
 
 def test_every_code_of_an_error_has_its_exit_code() -> None:
-    from claude_code_mcp import errors  # noqa: PLC0415
-
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     codes = {kind.code for kind in kinds if issubclass(kind, errors.ClaudeCodeError)}
     assert {code: exit_code_of(code) for code in codes} == {
@@ -115,6 +118,31 @@ def test_every_code_of_an_error_has_its_exit_code() -> None:
         "CLI_NOT_FOUND": 5,
         "UPSTREAM_UNAVAILABLE": 5,
     }
+
+
+def test_errors_with_the_same_code_have_the_same_exit_code_and_subclasses_that_of_their_parent() -> None:
+    for path in SOURCES.rglob("*.py"):
+        if re.search(r"^    code = ", path.read_text(encoding="utf-8"), re.MULTILINE):
+            parts = path.relative_to(SOURCES).with_suffix("").parts
+            import_module(".".join((SOURCES.name, *parts)))
+    kinds: list[type[ClaudeCodeError]] = [ClaudeCodeError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    assert len({kind.code for kind in kinds}) > 11, "also those that only commands have"
+    assert [kind for kind in kinds if kind.exit_code != exit_code_of(kind.code)] == []
+
+    class TooManyCooks(LimitReached):
+        code = "TOO_MANY_COOKS"
+
+    assert exit_code_of("TOO_MANY_COOKS") == TooManyCooks("").exit_code == ExitCode.REFUSED
+    assert exit_code_of("OF_A_LATER_VERSION") == ExitCode.FAILED
+
+
+def test_every_code_that_a_tool_answers_with_is_in_the_documentation() -> None:
+    page = (SOURCES.parent.parent / "docs" / "tools.md").read_text(encoding="utf-8")
+    table = page.partition("| code | when |")[2].partition("\n\n")[0]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ClaudeCodeError)]
+    assert set(re.findall(r"^  \| `(\w+)` \|", table, re.MULTILINE)) == {kind.code for kind in kinds}
 
 
 def test_the_table_in_the_documentation_has_every_code() -> None:

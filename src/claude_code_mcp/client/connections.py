@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from ..errors import ClaudeCodeError, InvalidArgument
+from ..errors import ClaudeCodeError, ExitCode, InvalidArgument
 from ..processes.environment import OWN_PREFIX
 from ..shared import hello, place
 from ..shared.place import NoPlace, Place
@@ -270,6 +270,7 @@ class NoServer(ClaudeCodeError):
     """There is no server to talk to, and none could be started."""
 
     code = "UNAVAILABLE"
+    exit_code = ExitCode.UNAVAILABLE
 
 
 _HTTP_TIMEOUT = 120.0

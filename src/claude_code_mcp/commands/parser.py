@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.first_answers import GreetedInput
-from .conventions import ExitCode, exit_code_of, suggestion
+from .conventions import ExitCode, suggestion
 
 COMMANDS = {
     "serve": "serve",
@@ -101,7 +101,7 @@ def _run(argv: Sequence[str], greeted: GreetedInput | None) -> int:
         from ..model.text import visible  # noqa: PLC0415 - only here, and it takes its time
 
         print(f"claude-code-mcp: {visible(error.message)}", file=sys.stderr)  # names of files may be in it
-        return exit_code_of(error.code)
+        return int(error.exit_code)
     except KeyboardInterrupt:
         return int(ExitCode.INTERRUPTED)
 

@@ -24,7 +24,7 @@ from ..model.text import count_of
 from ..processes.environment import DEPTH, MARK
 from ..shared import place
 from ..shared.hello import Hello, new_identity
-from .conventions import ExitCode, Unavailable, add_config_file, add_json, exit_code_of, failed, positive, print_outcome
+from .conventions import ExitCode, Unavailable, add_config_file, add_json, failed, positive, print_outcome
 
 SETTINGS_WITH_FLAG = ("on_disconnect", "toolsets")
 """Fields of `Settings` that can be set on the command line too."""
@@ -131,7 +131,7 @@ def refuse(problem: ClaudeCodeError, greeted: GreetedInput | None) -> int:
     print(f"claude-code-mcp: {problem.message}", file=sys.stderr)
     if greeted is not None and not os.isatty(0):
         asyncio.run(refuse_stdio(problem, greeted))
-    return exit_code_of(problem.code)
+    return int(problem.exit_code)
 
 
 # -- token ------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import anyio
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from ..errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
+from ..errors import ClaudeCodeError, ExitCode, InvalidArgument, UpstreamUnavailable
 from ..processes import limits
 from . import names
 from .connection import MACHINE_SECONDS, FleetConnection, follow_bucket
@@ -35,6 +35,7 @@ class MachineNotFound(ClaudeCodeError):
     """No machine of the fleet has this id or name, or several have the name."""
 
     code = "NOT_FOUND"
+    exit_code = ExitCode.NOT_FOUND
 
 
 @dataclass(frozen=True)
