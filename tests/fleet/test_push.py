@@ -26,7 +26,7 @@ from claude_code_mcp.fleet.tickets import new_seed
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from claude_code_mcp.web.push.preferences import Notice, Receiver, with_receiver, without_receiver
-from tests.support.waiting import until
+from tests.support.waiting import HANG_SECONDS, until
 from tests.web.console_client import Browser
 from tests.web.receiver import BrowserKeys, PushReceiver, Received, receiving, verified_claims
 
@@ -242,3 +242,18 @@ async def test_a_try_that_failed_is_made_again_and_a_subscription_that_has_ended
         assert (await gateway.read("alice")).receivers == ()
         assert len([service.next() for _ in range(3)]) == 3
         assert service.received.empty()
+
+
+async def test_no_request_of_a_machine_ends_the_keeper(keepers: Keepers) -> None:
+    receiver = webhook("http://127.0.0.1:9/")
+    await keepers.gateways[0].update("alice", partial(with_receiver, receiver=receiver))
+    for senseless in ({"at": 10**400}, {"expires_at": 10**400}, {"title": {}, "kind": []}):
+        with pytest.raises(InvalidArgument):
+            await keepers.push(receiver, "msg_1", **senseless)
+    holding = {"session_id": keepers.session_id, "principal": "alice", "revision": 0}
+    with pytest.raises(InvalidArgument):
+        await keepers.machine.ask("confirm", epoch=float("inf"), **holding)
+    client = keepers.machine._connection.client
+    nested = await client.request(names.keeper("m", "read"), b"[" * 100_000, timeout=HANG_SECONDS)
+    assert json.loads(nested.data)["error"] == "InvalidArgument"
+    assert await keepers.machine.ask("read", session_id=keepers.session_id)

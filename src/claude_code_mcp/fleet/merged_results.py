@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from .. import json_text
 from ..model.outcome import SESSION_TOOL_STATUS
 from ..model.text import iso
 from .records import AbsentSession
@@ -235,7 +236,7 @@ def json_of(answer: JsonObject) -> dict[str, Any]:
     """The object in the text of a resource's contents; an empty one if there is none."""
     for content in answer.get("contents") or []:
         with suppress(ValueError, TypeError):
-            value = json.loads(content.get("text"))
+            value = json_text.decode(content.get("text"))
             if isinstance(value, dict):
                 return value
     return {}
