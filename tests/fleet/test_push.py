@@ -1,5 +1,6 @@
 """People are told of what happens on any machine, at the receivers that they have registered at the gateway."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -17,7 +18,7 @@ import nats
 import pytest
 from nats.aio.client import Client
 
-from claude_code_mcp.errors import InvalidArgument, PermissionDenied
+from claude_code_mcp.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
 from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import FleetConnection
 from claude_code_mcp.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
@@ -179,6 +180,7 @@ async def keepers(fleet: FleetConnection) -> AsyncIterator[Keepers]:
             seed = new_seed()
             receivers = FleetReceivers(fleet, bucket, seed)
             receivers.private, receivers.base = ("alice",), f"http://gateway-{len(gateways)}/"
+            receivers.knows = lambda _: True
             keeper = Keeper(fleet, bucket, seed, receivers.verbs, receivers.verbs_for_all)
             await stack.enter_async_context(in_own_task(keeper.serving()))
             gateways.append(receivers)
@@ -257,3 +259,44 @@ async def test_no_request_of_a_machine_ends_the_keeper(keepers: Keepers) -> None
     nested = await client.request(names.keeper("m", "read"), b"[" * 100_000, timeout=HANG_SECONDS)
     assert json.loads(nested.data)["error"] == "InvalidArgument"
     assert await keepers.machine.ask("read", session_id=keepers.session_id)
+
+
+async def test_a_receiver_that_hangs_or_is_flooded_keeps_nobody_elses_news_waiting(keepers: Keepers) -> None:
+    gateway, reached, over = keepers.gateways[0], asyncio.Event(), asyncio.Event()
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.set()
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    dead = webhook(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    with receiving() as hook:
+        for receiver in (dead, alive := webhook(hook.url)):
+            await gateway.update("alice", partial(with_receiver, receiver=receiver))
+        waiting = [asyncio.ensure_future(keepers.push(dead, f"msg_{number}")) for number in range(50)]
+        await reached.wait()
+        assert (await keepers.push(alive, "msg_1"))["status"] == 200
+        assert not any(each.done() for each in waiting), "they wait, and nobody else does"
+        over.set()
+        assert await asyncio.gather(*waiting) == [{"failed": "it was not reached"}] * 50, "its address is no machine's"
+        # A stolen key makes up as many as it likes; the person is not told all of them.
+        answers = [await keepers.push(alive, f"msg_{number}") for number in range(2, 70)]
+        assert {answer["status"] for answer in answers} == {200, 429}
+        refused = next(answer for answer in answers if answer["status"] == 429)
+        assert refused["retry_after"] >= 1
+        assert hook.received.qsize() < 69
+    server.close()
+
+
+async def test_nobody_is_sent_anything_before_it_is_known_who_may_sign_in(keepers: Keepers) -> None:
+    gateway = keepers.gateways[0]
+    with receiving() as hook:
+        await gateway.update("alice", partial(with_receiver, receiver=(receiver := webhook(hook.url))))
+        gateway.knows = None
+        with pytest.raises(UpstreamUnavailable):  # which a machine tries again
+            await keepers.push(receiver, "msg_1")
+        gateway.knows = lambda _: True
+        assert (await keepers.push(receiver, "msg_1"))["status"] == 200
+        hook.next()
+        assert hook.received.empty()

@@ -27,7 +27,7 @@ from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
 from .. import __version__, json_text
-from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
+from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
 from . import names
 from .connection import FleetConnection, follow_bucket
 from .leases import HeldElsewhere, Holding, LeaseLapsed, StillArriving
@@ -490,7 +490,8 @@ def open_sealed(key: PrivateKey, session_id: str, sealed: str) -> dict[str, Any]
 
 
 _REFUSALS: dict[str, type[ClaudeCodeError]] = {
-    problem.__name__: problem for problem in (PermissionDenied, InvalidArgument, LeaseLapsed, StillArriving)
+    problem.__name__: problem
+    for problem in (PermissionDenied, InvalidArgument, LeaseLapsed, StillArriving, UpstreamUnavailable)
 }
 
 
