@@ -22,8 +22,9 @@ from claude_code_mcp.errors import InvalidArgument, PermissionDenied, UpstreamUn
 from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import FleetConnection
 from claude_code_mcp.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
-from claude_code_mcp.fleet.push_receivers import FleetReceivers
+from claude_code_mcp.fleet.push_receivers import FleetReceivers, MachinePush
 from claude_code_mcp.fleet.tickets import new_seed
+from claude_code_mcp.service import Service
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from claude_code_mcp.web.push.preferences import Notice, Receiver, with_receiver, without_receiver
@@ -249,7 +250,8 @@ async def test_a_try_that_failed_is_made_again_and_a_subscription_that_has_ended
 async def test_no_request_of_a_machine_ends_the_keeper(keepers: Keepers) -> None:
     receiver = webhook("http://127.0.0.1:9/")
     await keepers.gateways[0].update("alice", partial(with_receiver, receiver=receiver))
-    for senseless in ({"at": 10**400}, {"expires_at": 10**400}, {"title": {}, "kind": []}):
+    wrong: list[dict[str, Any]] = [{"at": 10**400}, {"expires_at": 10**400}, {"title": {}, "kind": []}]
+    for senseless in wrong:
         with pytest.raises(InvalidArgument):
             await keepers.push(receiver, "msg_1", **senseless)
     holding = {"session_id": keepers.session_id, "principal": "alice", "revision": 0}
@@ -300,3 +302,29 @@ async def test_nobody_is_sent_anything_before_it_is_known_who_may_sign_in(keeper
         assert (await keepers.push(receiver, "msg_1"))["status"] == 200
         hook.next()
         assert hook.received.empty()
+
+
+async def test_a_machine_understands_a_keeper_of_a_later_version(fleet: FleetConnection, service: Service) -> None:
+    session_id, answer = str(uuid.uuid4()), dict[str, Any]()
+
+    async def later(_: str, __: dict[str, Any]) -> Any:
+        return answer
+
+    bucket = await OwnershipBucket.opened(fleet)
+    async with AsyncExitStack() as stack:
+        keeper = Keeper(fleet, bucket, new_seed(), {"receivers": later})
+        await stack.enter_async_context(in_own_task(keeper.serving()))
+        asking = KeptOwnership(replace(fleet, client=await inbox_of(fleet, "m", stack)), "m")
+        push = MachinePush(service, asking, service.settings.state_dir / "web")
+        answer.update(
+            events=["question", "weather"], chosen_from=["question", "weather"], quiet_hours=None, mood=1,
+            receivers=[{"id": "r1", "kind": "pigeon", "colour": "grey"}, {"id": "r2", "kind": "webpush"}],
+        )  # fmt: skip
+        chosen = await push.chosen_for("alice", session_id)
+        assert "question" in chosen.events
+        assert [each.id for each in chosen.receivers] == ["r1", "r2"]
+        assert chosen.receivers[1].kind == "webpush"
+        answer["quiet_hours"] = {"weekdays": 5}
+        with pytest.raises(UpstreamUnavailable, match="not understood"):  # what it may mean is tried again
+            await push.chosen_for("alice", session_id)
+        push.close()

@@ -257,7 +257,7 @@ def json_of(answer: JsonObject) -> dict[str, Any]:
     """The object in the text of a resource's contents; an empty one if there is none."""
     for content in objects(answer.get("contents")):
         with suppress(ValueError, TypeError):
-            value = json_text.decode(content.get("text"))
+            value = json_text.decode(str(content.get("text")))
             if isinstance(value, dict):
                 return value
     return {}

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
@@ -38,6 +38,8 @@ from ..service import Service
 from ..sessions.policy_enforcer import MinuteLimit
 from ..web.push.delivery import Push, Status, has_ended
 from ..web.push.preferences import (
+    ALL_NEWS,
+    Kind,
     Notice,
     Preferences,
     Receiver,
@@ -307,13 +309,30 @@ class MachinePush(Push):
         service.broker.add_audience(self._expects)
 
     async def chosen_for(self, principal: str, session_id: str) -> Preferences:
-        """Nothing for a session that this machine does not hold any more. UpstreamUnavailable if no keeper answers."""
+        """Nothing for a session that this machine does not hold any more. UpstreamUnavailable if no keeper answers so
+        that it is understood."""
         try:
             chosen = await self._keeper.ask("receivers", session_id=session_id)
         except PermissionDenied:
             return Preferences(principal=principal)
-        rows = [{**row, "url": "", "created_at": 0.0} for row in chosen["receivers"]]
-        return preferences_in(principal, {**chosen, "principal": principal, "receivers": rows})
+        try:
+            # A keeper of a later version may know more kinds: of receivers, which its gateway sends to, so that the
+            # kind says little here; and of news, which this machine has not.
+            kinds = get_args(Kind)
+            rows = [
+                {
+                    "id": row["id"],
+                    "kind": row["kind"] if row["kind"] in kinds else kinds[-1],
+                    "url": "",
+                    "created_at": 0.0,
+                }
+                for row in chosen["receivers"]
+            ]
+            known = {name: chosen[name] for name in ("chosen_from", "quiet_hours")}
+            known["events"] = [news for news in chosen["events"] if news in ALL_NEWS]
+            return preferences_in(principal, {**known, "principal": principal, "receivers": rows})
+        except (ValidationError, KeyError, TypeError) as problem:
+            raise UpstreamUnavailable(f"What the keeper says of receivers is not understood: {problem}") from None
 
     async def post_notice(self, principal: str, receiver: Receiver, notice: Notice, delivery_id: str) -> PushReply:
         delivery = {"session_id": notice.session_id, "receiver": receiver.id, "delivery": delivery_id}
