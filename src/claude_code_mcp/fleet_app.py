@@ -139,8 +139,8 @@ class GatewayConsoles:
         if console is not None:
             self._made.append(console)
         if console is not None and self._receivers is not None:
-            self._receivers.knows = accounts.has
             self._receivers.base = self._receivers.base or console.url  # the first page that there is
+            self._receivers.knows = accounts.has  # last: from here on it sends
         _, own = authorization_routes(service, address, accounts, console)  # whose task ends with the gateway's
         return [*own, *(console.routes() if console is not None else ())]
 

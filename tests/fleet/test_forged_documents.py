@@ -1,6 +1,7 @@
 """What another machine of the fleet has stored is a claim: with a stolen key it may say anything of a session."""
 
 import json
+import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import PermissionDenied, SessionNotFound
+from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.records import SessionDocument, put_beside
+from claude_code_mcp.fleet.leases import Holding
+from claude_code_mcp.fleet.records import AbsentRecords, SessionDocument, put_beside
 from claude_code_mcp.fleet.trees import TreeRef, TreeRefused
 from claude_code_mcp.model.options import LOCAL, SessionOptions
 from claude_code_mcp.policy.policy import LOCAL_PROFILE, Policy, Profile
@@ -125,3 +128,21 @@ async def test_a_session_whose_record_was_changed_to_name_a_program_is_not_taken
         ledger.release(session.id)
         await two.mover.take(session.id, LOCAL, str(cwd))
         assert (await say(two.service, session.id, script("go on", "here"))).result == "here"
+
+
+async def test_no_document_of_a_machine_that_is_gone_takes_the_others_out_of_a_list(fleet: FleetConnection) -> None:
+    bucket = await fleet.jetstream.key_value(names.RECORDS)
+    good = RECORD.model_copy(update={"cwd": "/" + "x" * 100_000, "options": SessionOptions(model="m" * 100_000)})
+    documents = {
+        ID: SessionDocument(epoch=1, record=good).model_dump_json(),
+        ID.replace("1", "2"): "[" * 1_000_000,
+        ID.replace("1", "3"): '{"record": {"created_at": NaN}}',
+    }
+    for session_id, document in documents.items():
+        await bucket.put(session_id, zlib.compress(document.encode()))
+    holdings = [Holding(session_id, "b", 1, "alice", at) for at, session_id in enumerate(documents)]
+    known, *damaged = await AbsentRecords(fleet).read(holdings, ["a"])
+    assert (known.session_id, known.directory) == (ID, good.cwd[:4096])
+    assert len(known.model or "") < 1000, "many of them make one answer"
+    assert [each.state for each in damaged] == [None, None]
+    assert all("cannot be used" in each.title for each in damaged)

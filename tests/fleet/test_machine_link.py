@@ -299,3 +299,23 @@ async def test_a_gateway_serves_the_clients_of_a_shared_socket(
             writer.close()
             shared.end()
             await running
+
+
+async def test_a_machine_that_promises_rows_and_sends_none_is_not_asked_for_ever(
+    engine: Running, fleet: FleetConnection
+) -> None:
+    asked: list[Any] = []
+
+    async def on_call(_: sdk.Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        asked.append(params.arguments)
+        return types.CallToolResult(content=[], structured_content={"sessions": [], "nextOffset": 1})
+
+    async with (
+        backend_machine(engine.url, on_call),
+        gateway_to(fleet) as gateway,
+        Client(InMemoryTransport(gateway.server()), mode="legacy") as client,
+        asyncio.timeout(HANG_SECONDS),
+    ):
+        listed = await client.call_tool("claude_list_sessions", {})
+    assert not listed.is_error
+    assert len(asked) == 1

@@ -137,3 +137,14 @@ async def test_machines_are_followed_on_after_the_server_was_restarted(tmp_path:
         await following.__aexit__(None, None, None)
         await connection.close()
         await other.close()
+
+
+@pytest.mark.parametrize(
+    "report", [b"[" * 10_000, b'{"capacity": Infinity}', b'{"sessions": -1e999}', b'{"labels": {}}', b"\xff", b"7"]
+)
+async def test_a_report_that_makes_no_sense_hides_nobody_else(fleet: FleetConnection, report: bytes) -> None:
+    async with Membership(fleet).followed() as membership:
+        await fleet.jetstream.publish(names.entry(names.MACHINES, "b"), report)
+        async with reporting(fleet, MachineReport(MACHINE)):
+            await when(membership, membership.machines)
+            assert [machine.id for machine in membership.machines()] == ["a"]

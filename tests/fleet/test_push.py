@@ -1,5 +1,6 @@
 """People are told of what happens on any machine, at the receivers that they have registered at the gateway."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -17,16 +18,17 @@ import nats
 import pytest
 from nats.aio.client import Client
 
-from claude_code_mcp.errors import InvalidArgument, PermissionDenied
+from claude_code_mcp.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
 from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import FleetConnection
 from claude_code_mcp.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
-from claude_code_mcp.fleet.push_receivers import FleetReceivers
+from claude_code_mcp.fleet.push_receivers import FleetReceivers, MachinePush
 from claude_code_mcp.fleet.tickets import new_seed
+from claude_code_mcp.service import Service
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from claude_code_mcp.web.push.preferences import Notice, Receiver, with_receiver, without_receiver
-from tests.support.waiting import until
+from tests.support.waiting import HANG_SECONDS, until
 from tests.web.console_client import Browser
 from tests.web.receiver import BrowserKeys, PushReceiver, Received, receiving, verified_claims
 
@@ -179,6 +181,7 @@ async def keepers(fleet: FleetConnection) -> AsyncIterator[Keepers]:
             seed = new_seed()
             receivers = FleetReceivers(fleet, bucket, seed)
             receivers.private, receivers.base = ("alice",), f"http://gateway-{len(gateways)}/"
+            receivers.knows = lambda _: True
             keeper = Keeper(fleet, bucket, seed, receivers.verbs, receivers.verbs_for_all)
             await stack.enter_async_context(in_own_task(keeper.serving()))
             gateways.append(receivers)
@@ -263,3 +266,86 @@ async def test_a_try_that_failed_is_made_again_and_a_subscription_that_has_ended
         assert (await gateway.read("alice")).receivers == ()
         assert len([service.next() for _ in range(3)]) == 3
         assert service.received.empty()
+
+
+async def test_no_request_of_a_machine_ends_the_keeper(keepers: Keepers) -> None:
+    receiver = webhook("http://127.0.0.1:9/")
+    await keepers.gateways[0].update("alice", partial(with_receiver, receiver=receiver))
+    wrong: list[dict[str, Any]] = [{"at": 10**400}, {"expires_at": 10**400}, {"title": {}, "kind": []}]
+    for senseless in wrong:
+        with pytest.raises(InvalidArgument):
+            await keepers.push(receiver, "msg_1", **senseless)
+    holding = {"session_id": keepers.session_id, "principal": "alice", "revision": 0}
+    with pytest.raises(InvalidArgument):
+        await keepers.machine.ask("confirm", epoch=float("inf"), **holding)
+    client = keepers.machine._connection.client
+    nested = await client.request(names.keeper("m", "read"), b"[" * 100_000, timeout=HANG_SECONDS)
+    assert json.loads(nested.data)["error"] == "InvalidArgument"
+    assert await keepers.machine.ask("read", session_id=keepers.session_id)
+
+
+async def test_a_receiver_that_hangs_or_is_flooded_keeps_nobody_elses_news_waiting(keepers: Keepers) -> None:
+    gateway, reached, over = keepers.gateways[0], asyncio.Event(), asyncio.Event()
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.set()
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    dead = webhook(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    with receiving() as hook:
+        for receiver in (dead, alive := webhook(hook.url)):
+            await gateway.update("alice", partial(with_receiver, receiver=receiver))
+        waiting = [asyncio.ensure_future(keepers.push(dead, f"msg_{number}")) for number in range(50)]
+        await reached.wait()
+        assert (await keepers.push(alive, "msg_1"))["status"] == 200
+        assert not any(each.done() for each in waiting), "they wait, and nobody else does"
+        over.set()
+        assert await asyncio.gather(*waiting) == [{"failed": "it was not reached"}] * 50, "its address is no machine's"
+        # A stolen key makes up as many as it likes; the person is not told all of them.
+        answers = [await keepers.push(alive, f"msg_{number}") for number in range(2, 70)]
+        assert {answer["status"] for answer in answers} == {200, 429}
+        refused = next(answer for answer in answers if answer["status"] == 429)
+        assert refused["retry_after"] >= 1
+        assert hook.received.qsize() < 69
+    server.close()
+
+
+async def test_nobody_is_sent_anything_before_it_is_known_who_may_sign_in(keepers: Keepers) -> None:
+    gateway = keepers.gateways[0]
+    with receiving() as hook:
+        await gateway.update("alice", partial(with_receiver, receiver=(receiver := webhook(hook.url))))
+        gateway.knows = None
+        with pytest.raises(UpstreamUnavailable):  # which a machine tries again
+            await keepers.push(receiver, "msg_1")
+        gateway.knows = lambda _: True
+        assert (await keepers.push(receiver, "msg_1"))["status"] == 200
+        hook.next()
+        assert hook.received.empty()
+
+
+async def test_a_machine_understands_a_keeper_of_a_later_version(fleet: FleetConnection, service: Service) -> None:
+    session_id, answer = str(uuid.uuid4()), dict[str, Any]()
+
+    async def later(_: str, __: dict[str, Any]) -> Any:
+        return answer
+
+    bucket = await OwnershipBucket.opened(fleet)
+    async with AsyncExitStack() as stack:
+        keeper = Keeper(fleet, bucket, new_seed(), {"receivers": later})
+        await stack.enter_async_context(in_own_task(keeper.serving()))
+        asking = KeptOwnership(replace(fleet, client=await inbox_of(fleet, "m", stack)), "m")
+        push = MachinePush(service, asking, service.settings.state_dir / "web")
+        answer.update(
+            events=["question", "weather"], chosen_from=["question", "weather"], quiet_hours=None, mood=1,
+            receivers=[{"id": "r1", "kind": "pigeon", "colour": "grey"}, {"id": "r2", "kind": "webpush"}],
+        )  # fmt: skip
+        chosen = await push.chosen_for("alice", session_id)
+        assert "question" in chosen.events
+        assert [each.id for each in chosen.receivers] == ["r1", "r2"]
+        assert chosen.receivers[1].kind == "webpush"
+        answer["quiet_hours"] = {"weekdays": 5}
+        with pytest.raises(UpstreamUnavailable, match="not understood"):  # what it may mean is tried again
+            await push.chosen_for("alice", session_id)
+        push.close()

@@ -168,3 +168,27 @@ def test_a_refusal_of_every_machine_is_the_answer() -> None:
         {"machine": "a.example.org", "reason": "Error [INVALID_ARGUMENT]: limit"}
     ]
     assert "gave no answer" in merged["content"][0]["text"]
+
+
+NONSENSE: list[Any] = [
+    7, "text", [], [7], {"sessions": 7}, {"sessions": [None, 7, []], "nextOffset": "x", "error": 5},
+    {"lines": [7, {"usd": "much"}], "total": {"usd": "x"}, "leftOut": "x", "budgets": {}, "by": []},
+    {"lines": 7, "total": 7, "leftOut": float("inf"), "budgets": 7, "error": []},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_no_answer_of_one_machine_takes_those_of_the_others_away(nonsense: Any) -> None:
+    good = {"sessions": [row(1)], "lines": [{"name": "day", "usd": 0.5}], "total": {"usd": 0.5}}
+    for first, second in (((A, good), (B, nonsense)), ((B, nonsense), (A, good))):
+        answers = [(machine, {"structuredContent": value}) for machine, value in (first, second)]
+        listed = merged_results.merged_tool("claude_list_sessions", {}, answers, [])
+        assert [each["machine"] for each in listed["structuredContent"]["sessions"]] == ["a.example.org"]
+        costs = merged_results.merged_tool("claude_session_costs", {}, answers, [])
+        assert costs["structuredContent"]["total"]["usd"] == 0.5
+        contents = [(machine, {"contents": value, "resources": value, "completion": value, "_meta": value})
+                    for machine, value in (first, second)]  # fmt: skip
+        merged_results.merged_resources(contents, [])
+        merged_results.merged_completions(contents)
+        pages = [(machine, merged_results.json_of(answer)) for machine, answer in contents]
+        merged_results.merged_contents("claude-sessions:///", contents[0][1], pages, [])

@@ -13,7 +13,7 @@ from nats.js.errors import NotFoundError
 
 from claude_code_mcp.claude.executable import bundled_executable
 from claude_code_mcp.claude.protocol import Other
-from claude_code_mcp.errors import SessionNotFound
+from claude_code_mcp.errors import SessionBusy, SessionNotFound
 from claude_code_mcp.fleet import names, session_copy
 from claude_code_mcp.fleet.connection import FleetConnection
 from claude_code_mcp.fleet.engine import Running
@@ -25,6 +25,7 @@ from claude_code_mcp.store.transcript_lines import new_folder_of
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import agent, script, tool
 from tests.sessions.support import options, run, say
+from tests.sessions.test_open_elsewhere import open_in_claude
 from tests.sessions.worktree_support import repository
 from tests.support.forging_cli import PIPE, REAL, forge, install_forging_cli
 
@@ -94,6 +95,11 @@ async def test_a_session_that_was_deleted_is_not_in_the_fleet_any_more(
         finally:
             os.kill(engine.pid, signal.SIGCONT)
         assert one.local_transcript(session.id).exists(), "nothing was deleted"
+        async with open_in_claude(one.sandbox, one.sandbox.environment(), session.id, "--resume"):
+            with pytest.raises(SessionBusy, match="open in another"):
+                await one.service.stored.delete(session.id)
+        assert (await one.records.read(session.id)).record.session_id == session.id, "nor was the copy"
+        assert await one.transcripts.load(session.id)
         await one.service.stored.delete(session.id)
         with pytest.raises(SessionNotFound):
             await one.records.read(session.id)

@@ -1,6 +1,7 @@
 """Tasks of a service: what fails is logged by its name, and a watch that fails begins anew."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -21,7 +22,7 @@ async def test_a_watch_that_fails_begins_anew_and_ends_with_the_service(caplog: 
         await asyncio.Event().wait()
 
     tasks = BackgroundTasks()
-    tasks.watch(watch_something, pause=0)
+    tasks.watch(partial(watch_something), pause=0)
     await asyncio.wait_for(goes_on.wait(), HANG_SECONDS)
     await tasks.close(HANG_SECONDS)
     assert rounds == 3

@@ -2,13 +2,15 @@
 
 import asyncio
 import os
+import resource
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from claude_code_mcp.store.watched_files import INTERVAL, FileFollower, KernelReports, LibraryReports
+from claude_code_mcp.store.watched_files import INTERVAL, FileFollower, KernelReports, LibraryReports, WatchedFile
 from tests.support.clock import stopped_clock
 from tests.support.waiting import HANG_SECONDS
 
@@ -95,3 +97,23 @@ async def test_nothing_is_left_open_when_nobody_follows(tmp_path: Path) -> None:
     async with follower.follow(str(tmp_path / "a")), follower.follow(str(tmp_path / "b")):
         assert len(os.listdir("/proc/self/fd")) == before + 1
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify")
+async def test_who_must_see_a_file_unchanged_for_a_while_waits_that_long_also_where_nothing_is_noted(
+    tmp_path: Path,
+) -> None:
+    # With no descriptor left for the kernel's reports, the file is looked at again and again.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with AsyncExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            watched = await stack.enter_async_context(WatchedFile(str(tmp_path / "file"), lambda: None))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        unchanged = asyncio.ensure_future(watched.wait(HANG_SECONDS))
+        for _ in range(2):  # it has begun by the second
+            await watched.wait()
+        assert not unchanged.done()
+        unchanged.cancel()
+        await asyncio.wait([unchanged])

@@ -94,6 +94,8 @@ def test_a_test_message_tells_whether_it_arrived(console: Console, alice: Browse
         path = f"/api/push/receivers/{made['id']}"
         assert alice.post(f"{path}/test").json == {"sent": True, "error": None}
         assert alice.post(f"{path}/test").json == {"sent": False, "error": "it answered 500"}
+        tries = [alice.post(f"{path}/test") for _ in range(12)]
+        assert (tries[-1].status, tries[-1].code) == (429, "RATE_LIMITED"), "each sends where somebody wants"
         (row,) = alice.get("/api/push").json["receivers"]
         assert (row["lastError"], row["target"]) == ("it answered 500", webhook.url.removeprefix("http://"))
         assert row["lastSentAt"] is not None

@@ -210,7 +210,8 @@ async def follow_bucket(
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Calls `take` with every entry of a bucket, and with each change (deletions too), until it is cancelled. It has
-    started when all entries are known. After an interruption all are read again."""
+    started when all entries are known. After an interruption all are read again. An entry that `take` fails on is
+    logged and left out."""
     reconnected, known = anyio.Event(), False
 
     def note_reconnection() -> None:
@@ -223,7 +224,11 @@ async def follow_bucket(
         nonlocal known
         async for entry in watcher:
             if entry is not None:
-                take(entry)
+                try:
+                    take(entry)
+                except Exception:
+                    # It may be a machine's claim: what one of them says must not keep those of the others away.
+                    log.exception("entry %s of the bucket %s is not understood", entry.key, bucket)
             elif not known:
                 known = True
                 task_status.started()

@@ -513,11 +513,14 @@ async def _listed(link: MachineLink, params: Mapping[str, Any]) -> dict[str, Any
     while len(rows) < wanted:
         part = {**arguments, "offset": len(rows), "limit": min(wanted - len(rows), merged_results.MOST_OF_ONE)}
         result = await link.request("tools/call", {**params, "arguments": part})
-        structured = result.get("structuredContent") or {}
-        rows += structured.get("sessions") or []
-        if result.get("isError") or structured.get("nextOffset") is None:
+        found = result.get("structuredContent")
+        structured = found if isinstance(found, dict) else {}
+        more = merged_results.objects(structured.get("sessions"))
+        rows += more
+        # Nothing more, whatever it says: a machine that promises rows and sends none would be asked for ever.
+        if result.get("isError") or structured.get("nextOffset") is None or not more:
             break
-    return {**result, "structuredContent": {**(result.get("structuredContent") or {}), "sessions": rows}}
+    return {**result, "structuredContent": {**structured, "sessions": rows}}
 
 
 async def _report_progress(context: Context, step: int, message: str) -> None:

@@ -84,11 +84,17 @@ class GatewayService:
         self.audited(event)
 
     def start_task(self, work: Coroutine[Any, Any, Any], *, endless: bool = False) -> "asyncio.Task[Any]":
-        """Runs something in the background until it is done, or the gateway closes, also if it is `endless`."""
+        """Runs something in the background until it is done, or the gateway closes, also if it is `endless`. What it
+        fails with is logged."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
         return task
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            log.error("%s failed", getattr(task.get_coro(), "__qualname__", "a task"), exc_info=problem)
 
     @property
     def state(self) -> Database:

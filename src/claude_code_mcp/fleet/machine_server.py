@@ -24,6 +24,7 @@ from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from .. import json_text
 from ..errors import ClaudeCodeError
 from ..model.options import LOCAL
 from ..server.sdk import NotificationLines, sound_line
@@ -79,7 +80,7 @@ def taking_request(session_id: str, principal: str) -> bytes:
 def refusal_in(reply: bytes) -> str:
     """Why a machine refuses what was asked; empty if it does not."""
     try:
-        return str(json.loads(reply).get("refused") or "")
+        return str(json_text.decode(reply).get("refused") or "")
     except (ValueError, AttributeError):
         return "its answer cannot be read"
 
@@ -100,7 +101,7 @@ class Taken:
 
 def taken_in(reply: bytes) -> Taken:
     """What a machine says that has taken a session over."""
-    answer = json.loads(reply)
+    answer = json_text.decode(reply)
     return Taken(**{name: str(answer.get(name) or "") for name in Taken.__slots__})
 
 

@@ -17,6 +17,7 @@ import anyio
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
+from .. import json_text
 from ..errors import ClaudeCodeError, ExitCode, InvalidArgument, UpstreamUnavailable
 from ..processes import limits
 from . import names
@@ -82,7 +83,7 @@ class Machine:
                 draining=value.get("draining", False) is True,
                 repositories=tuple(_text(name) for name in value.get("repositories", ())[:_MOST_REPOSITORIES]),
             )
-        except (TypeError, AttributeError) as problem:
+        except (TypeError, AttributeError, KeyError, OverflowError) as problem:
             raise ValueError(f"machine {machine_id} reports what cannot be read: {problem}") from None
 
 
@@ -251,7 +252,7 @@ class Membership:
             self._alive.pop(entry.key, None)
         else:
             try:
-                machine = Machine.from_json(entry.key, json.loads(entry.value or b""))
+                machine = Machine.from_json(entry.key, json_text.decode(entry.value or b""))
             except ValueError as problem:
                 log.warning("%s", problem)
                 return

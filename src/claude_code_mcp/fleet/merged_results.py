@@ -4,6 +4,7 @@ Every row says its machine, and a machine that gave no answer is named.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from .. import json_text
 from ..model.outcome import SESSION_TOOL_STATUS
 from ..model.text import iso
 from .records import AbsentSession
@@ -55,6 +57,20 @@ def leave_to(holder: str, session_id: str, answers: Structured) -> None:
         is_other = machine.id != holder if holder else not machine.id
         if is_other and (rows := _session_rows(answer)):
             answer["sessions"] = [row for row in rows if row.get("sessionId") != session_id]
+
+
+def objects(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list. What is none is left out: a machine may have answered anything."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def number(value: Any) -> float:
+    """A number of a machine's answer; 0 for what is none."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else 0
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _session_rows(answer: Any) -> list[dict[str, Any]]:
@@ -103,15 +119,15 @@ def merged_tool(
     if not accepted and answers:
         return answers[0][1]
     refused = [Silent(machine, _text_of(answer)) for machine, answer in answers if answer.get("isError")]
-    structured_answers = [(machine, answer.get("structuredContent") or {}) for machine, answer in accepted]
+    structured_answers = [(machine, _object(answer.get("structuredContent"))) for machine, answer in accepted]
     structured_answers += absent
     if name == "claude_session_costs":
         structured = merged_costs(structured_answers)
         lines = [
-            f"{line.get('name')}  ${line.get('usd', 0):.4f}  {line['machine']}  {line.get('title') or ''}".rstrip()
+            f"{line.get('name')}  ${number(line.get('usd')):.4f}  {line['machine']}  {line.get('title') or ''}".rstrip()
             for line in structured["lines"]
         ]
-        lines.append(f"total  ${structured['total'].get('usd', 0):.4f}")
+        lines.append(f"total  ${number(structured['total'].get('usd')):.4f}")
     else:
         offset, limit = 0, len(_rows(structured_answers))
         if name == "claude_list_sessions":
@@ -157,8 +173,8 @@ def _session_line(row: JsonObject) -> str:
 
 
 def _text_of(answer: JsonObject) -> str:
-    blocks = answer.get("content") or []
-    return "\n".join(block["text"] for block in blocks if block.get("type") == "text" and block.get("text"))
+    blocks = objects(answer.get("content"))
+    return "\n".join(str(block["text"]) for block in blocks if block.get("type") == "text" and block.get("text"))
 
 
 def merged_sessions(answers: Answers, offset: int, limit: int) -> dict[str, Any]:
@@ -175,28 +191,30 @@ def merged_sessions(answers: Answers, offset: int, limit: int) -> dict[str, Any]
 
 
 def _rows(answers: Answers) -> list[dict[str, Any]]:
-    return [{**row, "machine": machine.name} for machine, answer in answers for row in answer.get("sessions") or []]
+    return [{**row, "machine": machine.name} for machine, answer in answers for row in objects(answer.get("sessions"))]
 
 
 def merged_costs(answers: Answers) -> dict[str, Any]:
     """The costs of all machines: each line says its machine, the total is that of all."""
-    lines = [{**line, "machine": machine.name} for machine, answer in answers for line in answer.get("lines") or []]
+    lines = [{**line, "machine": machine.name} for machine, answer in answers for line in objects(answer.get("lines"))]
     merged: dict[str, Any] = {"lines": lines}
     if answers:
         merged["by"] = answers[0][1].get("by")
     total: dict[str, Any] = {}
     for _, answer in answers:
-        for name, value in (answer.get("total") or {}).items():
+        for name, value in _object(answer.get("total")).items():
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            total[name] = total.get(name, 0) + value if is_number else total.get(name, value)
+            total[name] = number(total.get(name)) + number(value) if is_number else total.get(name, value)
     if "usd" in total:
-        total["usd"] = round(total["usd"], 6)
+        total["usd"] = round(number(total["usd"]), 6)
     merged["total"] = total
     # Each machine counts what was spent on it alone.
-    budgets = [{**row, "machine": machine.name} for machine, answer in answers for row in answer.get("budgets") or []]
+    budgets = [
+        {**row, "machine": machine.name} for machine, answer in answers for row in objects(answer.get("budgets"))
+    ]
     if budgets:
         merged["budgets"] = budgets
-    left_out = sum(answer.get("leftOut") or 0 for _, answer in answers)
+    left_out = sum(number(answer.get("leftOut")) for _, answer in answers)
     if left_out:
         merged["leftOut"] = left_out
     return {**merged, **_errors(answers)}
@@ -204,7 +222,7 @@ def merged_costs(answers: Answers) -> dict[str, Any]:
 
 def _errors(answers: Answers) -> dict[str, Any]:
     """What a machine could not read, which is not the same as that it is not there."""
-    errors = [(machine, answer["error"]) for machine, answer in answers if answer.get("error")]
+    errors = [(machine, error) for machine, answer in answers if (error := _object(answer.get("error")))]
     if not errors:
         return {}
     message = " ".join(f"{machine.name}: {error.get('message', '')}" for machine, error in errors)
@@ -220,22 +238,26 @@ def merged_contents(uri: str, first: JsonObject, contents: Answers, silent: Sequ
     merged = merged_costs(contents) if "costs" in uri.partition("?")[0] else _merged_page(contents)
     if silent:
         merged[_UNANSWERED] = [each.row for each in silent]
-    content = {**(first.get("contents") or [{}])[0], "uri": uri, "text": json.dumps(merged, ensure_ascii=False)}
+    content = {
+        **(objects(first.get("contents")) or [{}])[0],
+        "uri": uri,
+        "text": json.dumps(merged, ensure_ascii=False),
+    }
     return {**first, "contents": [content]}
 
 
 def _merged_page(answers: Answers) -> dict[str, Any]:
     page = merged_sessions(answers, 0, len(_rows(answers)))
-    offsets = [answer["nextOffset"] for _, answer in answers if answer.get("nextOffset") is not None]
+    offsets = [offset for _, answer in answers if isinstance(offset := answer.get("nextOffset"), int)]
     page.pop("nextOffset", None)
     return {**page, **({"nextOffset": max(offsets)} if offsets else {})}
 
 
 def json_of(answer: JsonObject) -> dict[str, Any]:
     """The object in the text of a resource's contents; an empty one if there is none."""
-    for content in answer.get("contents") or []:
+    for content in objects(answer.get("contents")):
         with suppress(ValueError, TypeError):
-            value = json.loads(content.get("text"))
+            value = json_text.decode(str(content.get("text")))
             if isinstance(value, dict):
                 return value
     return {}
@@ -245,23 +267,24 @@ def merged_resources(answers: Answers, silent: Sequence[Silent]) -> dict[str, An
     """The resources of all machines. Those that every machine has are listed once; the others say their machine."""
     listed: dict[str, dict[str, Any]] = {}
     for machine, answer in answers:
-        for resource in answer.get("resources") or []:
+        for resource in objects(answer.get("resources")):
             uri = str(resource.get("uri"))
             if not uri.startswith("claude-session:///"):
                 listed.setdefault(uri, resource)
                 continue
             description = f"{resource.get('description') or ''} on {machine.name}".strip()
-            meta = {**(resource.get("_meta") or {}), "machine": machine.name}
+            meta = {**_object(resource.get("_meta")), "machine": machine.name}
             listed.setdefault(uri, {**resource, "description": description, "_meta": meta})
     first = answers[0][1]
-    meta = {**(first.get("_meta") or {}), **({_UNANSWERED: [each.row for each in silent]} if silent else {})}
+    meta = {**_object(first.get("_meta")), **({_UNANSWERED: [each.row for each in silent]} if silent else {})}
     return {**first, "resources": [*listed.values()], **({"_meta": meta} if meta else {})}
 
 
 def merged_completions(answers: Answers) -> dict[str, Any]:
     """The values that any machine offers, each once."""
-    values = [value for _, answer in answers for value in (answer.get("completion") or {}).get("values") or []]
-    unique = [*dict.fromkeys(values)]
+    completions = [_object(answer.get("completion")) for _, answer in answers]
+    offered = [each for completion in completions if isinstance(each := completion.get("values"), list)]
+    unique = [*dict.fromkeys(value for values in offered for value in values if isinstance(value, str))]
     shown = unique[:_MOST_COMPLETIONS]
-    more = len(shown) < len(unique) or any((answer.get("completion") or {}).get("hasMore") for _, answer in answers)
+    more = len(shown) < len(unique) or any(completion.get("hasMore") for completion in completions)
     return {**answers[0][1], "completion": {"values": shown, "total": len(unique), "hasMore": more}}

@@ -26,8 +26,8 @@ from nats.aio.msg import Msg
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from .. import __version__
-from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
+from .. import __version__, json_text
+from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
 from . import names
 from .connection import FleetConnection, follow_bucket
 from .leases import HeldElsewhere, Holding, LeaseLapsed, StillArriving
@@ -327,7 +327,7 @@ class Keeper:
         try:
             if name not in self._verbs:
                 raise InvalidArgument(f"The keeper has no {name!r}.")
-            arguments = json.loads(message.data)
+            arguments = json_text.decode(message.data)
             answer = {"result": await self._verbs[name](machine_id, arguments)}
         except NotAddressed:
             return
@@ -335,10 +335,14 @@ class Keeper:
             answer = {"error": type(problem).__name__, "message": problem.message}
             if isinstance(problem, HeldElsewhere):
                 answer["holding"] = _fields(problem.holding)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             answer = {"error": "InvalidArgument", "message": "The request makes no sense."}
         except (nats.errors.Error, OSError, TimeoutError) as problem:
             answer = {"error": "LeaseLapsed", "message": f"The fleet's stores do not answer: {problem}"}
+        except Exception:
+            # Raised from here it would end the keeper, and the gateway with it, for all machines.
+            log.exception("a request of machine %s failed", machine_id)
+            answer = {"error": "ClaudeCodeError", "message": "The keeper has failed; its log says how."}
         try:
             await message.respond(json.dumps(answer).encode())
         except nats.errors.Error as problem:
@@ -480,13 +484,14 @@ def open_sealed(key: PrivateKey, session_id: str, sealed: str) -> dict[str, Any]
         if content["session"] != session_id:
             raise ValueError
         return dict(content["secrets"])
-    except (CryptoError, ValueError, KeyError, TypeError):
+    except (CryptoError, ValueError, KeyError, TypeError, RecursionError):
         message = f"The secrets of session {session_id} were sealed for another session or key, or are damaged."
         raise InvalidArgument(message) from None
 
 
 _REFUSALS: dict[str, type[ClaudeCodeError]] = {
-    problem.__name__: problem for problem in (PermissionDenied, InvalidArgument, LeaseLapsed, StillArriving)
+    problem.__name__: problem
+    for problem in (PermissionDenied, InvalidArgument, LeaseLapsed, StillArriving, UpstreamUnavailable)
 }
 
 

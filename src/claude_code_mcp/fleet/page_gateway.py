@@ -44,7 +44,7 @@ from .dispatch import Dispatch
 from .machine_link import MachineUnavailable
 from .machine_server import Taken
 from .machines import Machine
-from .merged_results import Silent, merged_costs
+from .merged_results import Silent, merged_costs, number, objects
 from .page_link import FACTS, PageAnswer, PageRequest, ask_page
 from .records import AbsentSession
 from .routing import FleetView, MachineIdentity, PlacementRequest
@@ -103,7 +103,7 @@ class FleetRoutes:
     async def facts(self, user: WebUser) -> dict[str, Any]:
         answers, _ = await self._of_all(user, PageRequest("GET", f"/api{FACTS}"))
         facts = [fact for _, fact in answers]
-        directories = dict.fromkeys(each for fact in facts for each in fact.get("directories") or ())
+        directories = dict.fromkeys(str(each) for fact in facts for each in fact.get("directories") or ())
         return {
             "modes": next((fact["modes"] for fact in facts if fact.get("modes")), []),
             "directories": [*directories],
@@ -273,7 +273,7 @@ class FleetRoutes:
             return await self._listed(machine, user, query, offset + limit)
 
         answers, silent = await self._of_all(user, PageRequest("GET", "/api/sessions"), read)
-        total = sum(page.get("total") or len(page.get("sessions") or ()) for _, page in answers)
+        total = sum(number(page.get("total")) or len(page.get("sessions") or ()) for _, page in answers)
         wanted = {**query, "projectDirectory": query.get("project"), "archived": flag_of(request, "archived")}
         absent = await self._dispatch.absent(user.principal, wanted)
         absent = [(machine, session) for machine, session in absent if only in (None, machine.id)]
@@ -308,8 +308,9 @@ class FleetRoutes:
             part = {"offset": str(len(rows)), "limit": str(min(wanted - len(rows), _ROWS_OF_ONE))}
             page = await self._json(machine, user, PageRequest("GET", "/api/sessions", {**query, **part}))
             first = first or page
-            rows += page.get("sessions") or []
-            if page.get("nextOffset") is None or not page.get("sessions"):
+            more = objects(page.get("sessions"))
+            rows += more
+            if page.get("nextOffset") is None or not more:
                 break
         return {**page, "sessions": rows, "attention": first.get("attention"), "total": first.get("total")}
 
@@ -541,8 +542,7 @@ def _rows(answers: Sequence[tuple[MachineIdentity, Any]], name: str) -> list[dic
     return [
         {"machineGone": False, **row, "machine": machine.name, "machineId": machine.id}
         for machine, page in answers
-        for row in page.get(name) or ()
-        if isinstance(row, dict)
+        for row in objects(page.get(name))
     ]
 
 

@@ -20,22 +20,26 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 from nacl.public import PrivateKey
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 from pydantic import ValidationError
 
-from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
+from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, RateLimited, UpstreamUnavailable
 from ..model.events import AuditEvent
 from ..model.options import LOCAL
 from ..model.question import Question
 from ..model.text import clip_line
 from ..service import Service
+from ..sessions.policy_enforcer import MinuteLimit
 from ..web.push.delivery import Push, Status, has_ended
 from ..web.push.preferences import (
+    ALL_NEWS,
+    Kind,
     Notice,
     Preferences,
     Receiver,
@@ -54,8 +58,10 @@ log = logging.getLogger(__name__)
 _CLEAR = ("id", "kind", "device", "created_at")
 """The fields of a receiver that are in the clear. All others are sealed: also those that a kind brings with it."""
 _ATTEMPTS = 8
-_AT_ONCE = 32
-"""Requests to receivers at the same time."""
+_AT_ONCE = 4
+"""Requests to one receiver at the same time. Of each by itself: one that hangs keeps nobody else's news waiting."""
+_MOST_A_MINUTE = 60
+"""Notices to one receiver: a machine whose key was stolen can make up any number."""
 _MOST_SENT = 10_000
 """Deliveries that are remembered, so that one whose answer was lost is not sent again."""
 _PUSH_SECONDS = 30.0
@@ -79,12 +85,15 @@ class FleetReceivers:
         self._vapid = DerivedKey(seed.encode())
         self.base = ""
         """The address of the page, to which notices lead."""
-        self.knows: Callable[[str], bool] = lambda _: True
-        """Whether a principal may still sign in: one who was removed is told nothing."""
+        self.knows: Callable[[str], bool] | None = None
+        """Whether a principal may still sign in: one who was removed is told nothing. None before there is a console,
+        which knows it; until then nobody is told anything, and machines try again."""
         self.private: Collection[str] = ()
         """Principals whose receivers may be in the networks of this machine."""
         self._status: dict[str, Status] = {}
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """By receiver, while something is sent to it."""
+        self._notices = MinuteLimit(lambda _: _MOST_A_MINUTE, sentence="One receiver is sent {most} notices a minute")
         self._sending: OrderedDict[tuple[str, str], asyncio.Task[PushReply]] = OrderedDict()
         """By receiver and delivery: under way, or done. A try that failed is taken out again."""
 
@@ -172,33 +181,44 @@ class FleetReceivers:
             return {"status": 410}
         if not self._is_ours(row):
             raise NotAddressed
+        if self.knows is None:
+            raise UpstreamUnavailable("The gateway of this receiver has no console yet.")
         if not self.knows(principal):
             return {"status": 403}
         receiver = Receiver.model_validate(self._opened_row(principal, row))
         key = (receiver.id, delivery_id)
         if key not in self._sending:
+            try:
+                self._notices.take(receiver.id)
+            except RateLimited as limited:
+                return {"status": 429, "retry_after": limited.retry_after}
             work = self._send(principal, receiver, str(row.get("base") or self.base), notice, delivery_id)
-            self._sending[key] = asyncio.ensure_future(work)
+            trying = self._sending[key] = asyncio.ensure_future(work)
+            trying.add_done_callback(partial(self._tried, key))
             while len(self._sending) > _MOST_SENT:
                 self._sending.popitem(last=False)
         try:
             # Shielded: a machine that asks again finds the same try under way, and makes no second one.
             reply = await asyncio.shield(self._sending[key])
         except SendFailed as error:
-            self._sending.pop(key, None)
-            return {"failed": str(error)}
-        if not reply.ok:
-            self._sending.pop(key, None)
+            log.info("a %s receiver of %s was not reached: %s", receiver.kind, principal, error)
+            return {"failed": "it was not reached"}  # why names its address, which no machine has to know
         if has_ended(receiver, reply):
             with suppress(InvalidArgument):  # somebody has removed it at the same time
                 await self.update(principal, partial(without_receiver, receiver_id=receiver.id))
         return {"status": reply.status, "retry_after": reply.retry_after}
 
+    def _tried(self, key: tuple[str, str], trying: "asyncio.Task[PushReply]") -> None:
+        """A try that has failed, however, is forgotten: the next one is another. Runs before its result is seen."""
+        failed = trying.cancelled() or trying.exception() is not None or not trying.result().ok
+        if failed and self._sending.get(key) is trying:
+            del self._sending[key]
+
     async def _send(self, principal: str, receiver: Receiver, base: str, notice: Notice, delivery_id: str) -> PushReply:
         """One try. SendFailed if there is no answer."""
         try:
             request = request_for(receiver, notice, base, self._vapid, delivery_id)
-            async with self._room:
+            async with self._rooms.setdefault(receiver.id, asyncio.Semaphore(_AT_ONCE)):
                 private = self.may_reach_private(principal)
                 reply = await post(request.url, request.headers, request.body, private=private)
         except (SendFailed, ClaudeCodeError, OSError, ValueError) as error:
@@ -289,13 +309,30 @@ class MachinePush(Push):
         service.broker.add_audience(self._expects)
 
     async def chosen_for(self, principal: str, session_id: str) -> Preferences:
-        """Nothing for a session that this machine does not hold any more. UpstreamUnavailable if no keeper answers."""
+        """Nothing for a session that this machine does not hold any more. UpstreamUnavailable if no keeper answers so
+        that it is understood."""
         try:
             chosen = await self._keeper.ask("receivers", session_id=session_id)
         except PermissionDenied:
             return Preferences(principal=principal)
-        rows = [{**row, "url": "", "created_at": 0.0} for row in chosen["receivers"]]
-        return preferences_in(principal, {**chosen, "principal": principal, "receivers": rows})
+        try:
+            # A keeper of a later version may know more kinds: of receivers, which its gateway sends to, so that the
+            # kind says little here; and of news, which this machine has not.
+            kinds = get_args(Kind)
+            rows = [
+                {
+                    "id": row["id"],
+                    "kind": row["kind"] if row["kind"] in kinds else kinds[-1],
+                    "url": "",
+                    "created_at": 0.0,
+                }
+                for row in chosen["receivers"]
+            ]
+            known = {name: chosen[name] for name in ("chosen_from", "quiet_hours")}
+            known["events"] = [news for news in chosen["events"] if news in ALL_NEWS]
+            return preferences_in(principal, {**known, "principal": principal, "receivers": rows})
+        except (ValidationError, KeyError, TypeError) as problem:
+            raise UpstreamUnavailable(f"What the keeper says of receivers is not understood: {problem}") from None
 
     async def post_notice(self, principal: str, receiver: Receiver, notice: Notice, delivery_id: str) -> PushReply:
         delivery = {"session_id": notice.session_id, "receiver": receiver.id, "delivery": delivery_id}

@@ -51,6 +51,7 @@ _MOST_NAMED = 200
 _MOST_KNOWN = 20_000
 _READ_AT_ONCE = 16
 _LONGEST_TITLE = 300
+_LONGEST_DIRECTORY = 4096
 
 
 class UnansweredQuestion(BaseModel):
@@ -304,12 +305,13 @@ def _absent_session(holding: Holding, value: bytes) -> AbsentSession:
         holding.session_id,
         machine,
         title=clip_line(record.first_prompt or "", _LONGEST_TITLE),
-        directory=record.cwd,
+        # Whatever the machine has written there: many of them make one answer.
+        directory=record.cwd[:_LONGEST_DIRECTORY],
         created=record.created_at,
         last_used=record.used_at,
         state=state,
         cost_usd=record.usage.cost_usd,
-        model=record.options.model,
+        model=clip_line(record.options.model, _LONGEST_TITLE) if record.options.model is not None else None,
         was_active=record.running_since is not None or bool(document.questions),
     )
 
@@ -328,7 +330,7 @@ def _decode(session_id: str, value: bytes) -> SessionDocument:
         document = SessionDocument.model_validate({**raw, "record": _known_fields(raw["record"], writer)})
         if document.record.session_id != session_id:
             raise ValueError("of another session")
-    except (ValueError, zlib.error) as error:
+    except (ValueError, RecursionError, zlib.error) as error:
         # Without its contents, which may be anything.
         reason = str(error) if type(error) is ValueError else "damaged"
         if isinstance(error, ValidationError) and writer:

@@ -110,6 +110,7 @@ class BackgroundTasks:
 
 def _name_of(work: object) -> str:
     """For the log: the function that a task runs."""
+    work = work.func if isinstance(work, partial) else work
     return getattr(work, "__qualname__", type(work).__name__)
 
 

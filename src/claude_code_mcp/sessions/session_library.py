@@ -10,7 +10,7 @@ import contextlib
 import os
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -299,20 +299,29 @@ class SessionLibrary:
             raise
         return new_id
 
-    @in_thread
-    def remove(self, session_id: str) -> None:
-        """Removes a session for good. SessionBusy while anybody runs it; then nothing is removed."""
-        with self._alone(session_id):
-            if self.catalogue.find(session_id) is None:
+    async def remove(self, session_id: str, before: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Removes a session for good. SessionBusy while anybody runs it; then nothing is removed.
+
+        `before` removes what must be gone before the files are: it is called when nobody can run the session any more,
+        and if it raises, the files stay. Not to be cancelled: a thread may be at work on the files.
+        """
+        with contextlib.ExitStack() as held:
+            await self.threads.run(held.enter_context, self._alone(session_id))
+            if await self.threads.run(self.catalogue.find, session_id) is None:
                 raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
-            # The conversation first: what is left if this is cut short
-            # is a record without one, which is cleaned up some day.
-            self._files.remove(session_id)
-            self._records.remove(session_id)
-            for mark in (Mark.PINNED, Mark.ARCHIVED):
-                self.catalogue.marks.set(session_id, mark, False)
-            if self.catalogue.find(session_id) is not None:  # the CLI's history still names it
-                self.catalogue.marks.set(session_id, Mark.DELETED, True)
+            if before is not None:
+                await before()
+            await self.threads.run(self._remove, session_id)
+
+    def _remove(self, session_id: str) -> None:
+        # The conversation first: what is left if this is cut short is a record without one, which is cleaned up some
+        # day.
+        self._files.remove(session_id)
+        self._records.remove(session_id)
+        for mark in (Mark.PINNED, Mark.ARCHIVED):
+            self.catalogue.marks.set(session_id, mark, False)
+        if self.catalogue.find(session_id) is not None:  # the CLI's history still names it
+            self.catalogue.marks.set(session_id, Mark.DELETED, True)
 
     @contextlib.contextmanager
     def _alone(self, session_id: str) -> Iterator[None]:

@@ -176,12 +176,15 @@ class StoredSessions:
             # Before the removal: a write that is under way would bring the record back.
             await stores.recorder.saved(own_id)
             replica = self._environments.of(caller).replica
-            if replica is not None:
-                # Before the files: were it the other way round and this machine died in between, the copy would bring
-                # the session back at another one.
-                record = await stores.threads.run(stores.recorder.records.read, own_id)
-                await replica.remove(own_id, record.owner if record is not None else caller.principal)
-            await stores.library.remove(own_id)
+
+            async def remove_copy() -> None:
+                if replica is not None:
+                    record = await stores.threads.run(stores.recorder.records.read, own_id)
+                    await replica.remove(own_id, record.owner if record is not None else caller.principal)
+
+            # The copy before the files: were it the other way round and this machine died in between, it would bring
+            # the session back at another one. Shielded: whoever has begun this and leaves has it done.
+            await asyncio.shield(stores.library.remove(own_id, remove_copy))
             await self._access.take_back(own_id, caller.principal)
 
     async def unread(self, *, caller: Caller = LOCAL_CALLER) -> str | None:

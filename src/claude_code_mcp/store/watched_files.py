@@ -338,10 +338,12 @@ class WatchedFile:
         """Changes from now on count; to be called before the file is read."""
         self._changed.clear()
 
-    async def wait(self, longest: float = _LOOK_AGAIN) -> None:
-        """Returns when a change is noted, or when it is time to look again without one: after `longest` seconds."""
+    async def wait(self, longest: float | None = None) -> None:
+        """Returns when a change is noted, or when it is time to look again without one: after `longest` seconds, also
+        where changes are not noted; unset, when a look is due."""
+        usual = _BLIND_SECONDS if self._blind else _LOOK_AGAIN
         try:
-            async with asyncio.timeout(min(longest, _BLIND_SECONDS) if self._blind else longest):
+            async with asyncio.timeout(usual if longest is None else longest):
                 await self._changed.wait()
         except TimeoutError:
             return

@@ -14,6 +14,7 @@ from ...errors import InvalidArgument
 from ...model.events import AuditEvent, AuditKind
 from ...model.text import iso, one_line, visible
 from ...server.tools.base import Arguments
+from ...sessions.policy_enforcer import MinuteLimit
 from ..answers import Nothing, answer, arguments_of
 from ..guard import WebUser
 from .delivery import Status
@@ -22,6 +23,8 @@ from .receivers import KINDS, ReceiverDetails, check_url
 
 _LONGEST_DEVICE = 60
 _LONGEST_TOKEN = 500
+_TRIES_A_MINUTE = 10
+"""Of one person: each has the server send a request to an address that they have chosen."""
 
 
 class PreferenceArguments(Arguments):
@@ -74,6 +77,7 @@ class PushRoutes:
     def __init__(self, audit: Callable[[AuditEvent], None], push: ReceiverBook) -> None:
         self._record = audit
         self._push = push
+        self._tries = MinuteLimit(lambda _: _TRIES_A_MINUTE, sentence="You may try receivers {most} times a minute")
 
     def handlers(self) -> list[tuple[str, str, Callable[[Request, WebUser], Awaitable[Response]]]]:
         """By method and path below `/api`."""
@@ -140,6 +144,7 @@ class PushRoutes:
         receiver = next((known for known in chosen.receivers if known.id == wanted), None)
         if receiver is None:
             raise InvalidArgument("There is no such receiver.", field="id")
+        self._tries.take(user.principal)
         problem = await self._push.try_out(user.principal, receiver)
         return answer({"sent": problem is None, "error": problem})
 
