@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
@@ -39,7 +39,6 @@ from ..sessions.policy_enforcer import MinuteLimit
 from ..web.push.delivery import Push, Status, has_ended
 from ..web.push.preferences import (
     ALL_NEWS,
-    Kind,
     Notice,
     Preferences,
     Receiver,
@@ -316,18 +315,9 @@ class MachinePush(Push):
         except PermissionDenied:
             return Preferences(principal=principal)
         try:
-            # A keeper of a later version may know more kinds: of receivers, which its gateway sends to, so that the
-            # kind says little here; and of news, which this machine has not.
-            kinds = get_args(Kind)
-            rows = [
-                {
-                    "id": row["id"],
-                    "kind": row["kind"] if row["kind"] in kinds else kinds[-1],
-                    "url": "",
-                    "created_at": 0.0,
-                }
-                for row in chosen["receivers"]
-            ]
+            # A keeper of a later version may know more kinds of receivers, which its gateway sends to, and of news,
+            # which this machine has not.
+            rows = [{"id": row["id"], "kind": row["kind"], "url": "", "created_at": 0.0} for row in chosen["receivers"]]
             known = {name: chosen[name] for name in ("chosen_from", "quiet_hours")}
             known["events"] = [news for news in chosen["events"] if news in ALL_NEWS]
             return preferences_in(principal, {**known, "principal": principal, "receivers": rows})
