@@ -18,7 +18,7 @@ DEMAND = Demand(version="1.0")
     ("machine", "demand", "reason"),
     [
         (replace(ORDINARY, sessions=4), DEMAND, "full, 4 of 4 sessions"),
-        (replace(ORDINARY, free_memory=10 << 20), DEMAND, "only 10 MiB of memory free"),
+        (replace(ORDINARY, free_memory=10 << 20), DEMAND, "only 10 MB of memory free"),
         (replace(ORDINARY, draining=True), DEMAND, "drained: it takes nothing new"),
         (replace(ORDINARY, version="0.9"), DEMAND, "version 0.9 of claude-code-mcp, not 1.0"),
         (replace(ORDINARY, cli_version=""), DEMAND, "without Claude Code"),

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.model.outcome import ModelUsage, Outcome, OutcomeCode, State, read_outcome
+from claude_code_mcp.model.outcome import ModelUsage, Outcome, OutcomeCode, State, call_statuses, read_outcome
 from tests.support.tables import every_row
 
 SUCCESS = {"type": "result", "subtype": "success", "is_error": False, "result": "done", "num_turns": 2}
@@ -191,3 +191,42 @@ NOTHING = {"input_tokens": 0, "output_tokens": 0, "service_tier": "standard"}
 )
 def test_the_usage_has_the_tokens_of_the_usage_by_model_where_there_is_one(raw: Any, usage: Any) -> None:
     assert read(raw).raw_usage == usage
+
+
+def results(*calls: str, is_error: bool = True) -> dict[str, Any]:
+    content = [{"type": "tool_result", "tool_use_id": call, "is_error": is_error} for call in calls]
+    return {"type": "user", "message": {"role": "user", "content": content}}
+
+
+@every_row(
+    ("line", "status"),
+    [
+        (results("a", is_error=False), "ok"),
+        (results("a"), "error"),
+        ({**results("a"), "toolDenialKind": "user-rejected"}, "denied"),
+        ({**results("a"), "toolDenialKind": "permission-rule"}, "denied"),
+        ({**results("a"), "toolDenialKind": "interrupted"}, "error"),
+        ({**results("a"), "toolDenialKind": ["user-rejected"]}, "error"),
+        ({**results("a", is_error=False), "toolDenialKind": "user-rejected"}, "ok"),
+        ({**results("a"), "tool_result_meta": [{"id": "a", "non_execution_kind": "permission-rule"}]}, "denied"),
+        ({**results("a"), "tool_result_meta": [{"id": "a", "permission_decision": {"decision": "accept"}}]}, "error"),
+        ({**results("a"), "tool_result_meta": [None, {"id": ["a"]}, "x"]}, "error"),
+    ],
+)
+def test_a_call_that_was_denied_has_not_failed(line: dict[str, Any], status: str) -> None:
+    assert call_statuses(line) == {"a": status}
+
+
+def test_of_several_calls_in_one_frame_each_has_its_own_status() -> None:
+    frame = {**results("a", "b"), "tool_result_meta": [{"id": "b", "non_execution_kind": "user-rejected"}, {"id": "a"}]}
+    assert call_statuses(frame) == {"a": "error", "b": "denied"}
+
+
+def test_what_is_no_message_has_no_calls() -> None:
+    for line in (
+        {},
+        {"message": "x"},
+        {"message": {"content": "x"}},
+        {"message": {"content": [None, {"type": "text"}]}},
+    ):
+        assert call_statuses(line) == {}

@@ -25,6 +25,7 @@ from claude_code_mcp.model.text import (
     iso,
     one_line,
     page_of,
+    size_of,
     visible,
 )
 from claude_code_mcp.server.server import tools_of
@@ -186,6 +187,23 @@ def test_a_time_is_iso_8601_in_utc(seconds: float, text: str) -> None:
 
 def test_it_reads_back_as_the_same_moment() -> None:
     assert datetime.fromisoformat(iso(1794760274.25)) == datetime.fromtimestamp(1794760274.25, UTC)
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KB"),
+        (3_565_158, "3.4 MB"),
+        ((1 << 20) - 6, "1 MB"),
+        (74_422 << 20, "72.7 GB"),
+        (5 << 40, "5 TB"),
+        (5000 << 40, "5,000 TB"),
+    ],
+)
+def test_sizes_are_said_as_people_say_them(count: int, words: str) -> None:
+    assert size_of(count) == words
 
 
 def times(schema: Any, path: str = "") -> dict[str, Any]:

@@ -186,7 +186,7 @@ def test_what_is_spent_in_a_group_is_the_groups_also_when_its_person_has_left(da
     leads = Budget(10.0, "month", "leads")
     assert spending.spent("alice", leads) == 7.0
     assert Spending(database, Clock()).spent("dave", leads) == 7.0
-    lines = spending.by_month(groups=True)
+    lines = spending.by_period(groups=True)
     assert [(line.group, line.principal, line.usd) for line in lines] == [
         ("leads", "alice", 3.0),
         ("leads", "bob", 4.0),
@@ -209,7 +209,7 @@ def test_an_amount_is_that_of_its_own_groups_although_an_equal_one_was_never_wri
     spending.note("alice", 1.0, "a-session")  # the server is stopped before it is written
     groups.clear()
     spending.write(spending.note("alice", 1.0, "a-session"))
-    assert spending.by_month(groups=True) == []
+    assert spending.by_period(groups=True) == []
 
 
 def test_of_a_groups_budget_nothing_is_given_away_twice(database: Database) -> None:
@@ -244,11 +244,11 @@ def test_sessions_of_old_days_are_added_up_and_no_month_is_lost(database: Databa
     spending = Spending(database, clock)
     for session, usd in (("a", 1.0), ("b", 2.0)):
         spending.write(spending.note("alice", usd, session))
-    before = spending.by_month()
+    before = spending.by_period()
     clock.now += 60 * DAY
     assert spending.clean_up() == 2
     assert spending.clean_up() == 0
-    assert spending.by_month() == before
+    assert spending.by_period() == before
     clock.now += 400 * DAY
     spending.clean_up()
-    assert spending.by_month() == []
+    assert spending.by_period() == []

@@ -48,7 +48,7 @@ async def test_an_edit_is_shown_as_a_diff_and_allowed_with_one_key_and_a_denial_
         await screen.pilot.press("ctrl+n", "d")
         await screen.type("use make instead")
         await screen.pilot.press("enter")
-        await screen.shows("Fixed.", "✓ done")
+        await screen.shows("Fixed.", "✓ done", "✗ denied Run: touch denied")
         assert screen.focused == "MessageArea"
         assert screen.app.query_one("MessageArea").text == "a note"  # type: ignore[attr-defined]
         screen.view.action_unfold_all()

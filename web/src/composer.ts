@@ -1,14 +1,15 @@
 // The next message: grows with its text, takes pictures and files, sends with Enter where there is a keyboard. What is
-// typed stays in this browser until it is sent.
+// typed or attached stays in this browser until it is sent.
 
 import { ApiError, messageOf } from "./api";
 import { Attachments, dataOf, withFiles, type Attachment } from "./attachments";
 import { Completion } from "./completion";
 import { button, freshId, h } from "./dom";
-import { draftOf, freshKey, saveDraft } from "./drafts";
+import { attachmentsOf, draftOf, freshKey, saveAttachments, saveDraft } from "./drafts";
 
 const TALLEST = 240;
 const SAVE_DELAY = 300;
+const NOT_KEPT = "This browser keeps no files: the attachments are gone when you leave this page.";
 const UNSURE = "The server cannot be reached, so it is not known whether this was sent. To send it again is safe: it counts once.";
 
 export interface Outgoing {
@@ -22,17 +23,21 @@ export class Composer {
   readonly element: HTMLElement;
   readonly input: HTMLTextAreaElement;
   private readonly problem = h("p", { class: "problem", role: "alert", hidden: true });
-  private readonly attachments = new Attachments(() => this.drawSend(), (why) => this.complain(why));
+  private readonly attachments = new Attachments(() => this.attachedChanged(), (why) => this.complain(why));
   private readonly stop: HTMLButtonElement;
   private readonly send: HTMLButtonElement;
   private sending = false;
   /** What may have been sent or not, and its key. */
-  private unsure: { key: string; parts: string } | null = null;
+  private unsure: (Written & { key: string }) | null = null;
+  /** Settles when the files of the draft are here. */
+  private restored: Promise<void> = Promise.resolve();
+  private restoring = false;
+  private closed = false;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
   private readonly completion: Completion;
   /** What is written is sent in another way than usual, until that is done or given up. */
-  private detour: { say(message: Outgoing): Promise<void> } | null = null;
+  private detour: { say(message: Outgoing): Promise<void>; before: Written } | null = null;
   private readonly detourNote = h("p", { class: "detour", role: "status", hidden: true });
 
   /** `scope` is the session, whose draft it is and whose commands and files are completed. */
@@ -57,12 +62,24 @@ export class Composer {
   restore(): void {
     const draft = draftOf(this.scope());
     this.input.value = draft.text;
-    if (draft.key) this.unsure = { key: draft.key, parts: parts(draft.text, []) };
+    if (draft.key && !draft.attached) this.unsure = { key: draft.key, text: draft.text, attachments: [] };
+    this.restored = this.restoreFiles(draft);
     requestAnimationFrame(() => this.grow());
+  }
+
+  private async restoreFiles(draft: { text: string; key?: string | undefined; attached?: number }): Promise<void> {
+    const found = await attachmentsOf(this.scope());
+    if (this.closed || this.detour !== null || !found.length) return;
+    // Not with fewer of them: that would be another message under the same key.
+    if (draft.key && found.length === draft.attached) this.unsure = { key: draft.key, text: draft.text, attachments: found };
+    this.restoring = !this.attachments.all.length; // then they are as they were kept
+    this.attachments.set([...found, ...this.attachments.all]);
+    this.restoring = false;
   }
 
   /** The page of this message is left. */
   close(): void {
+    this.closed = true;
     if (this.timer !== undefined) this.save();
   }
 
@@ -91,16 +108,16 @@ export class Composer {
 
   /** Has this text edited and sent by `say`; `about` says what that means. What was typed before comes back after it. */
   rewrite(text: string, attachments: readonly Attachment[], about: string, say: (message: Outgoing) => Promise<void>): void {
-    const before = this.detour === null ? this.input.value : "";
+    const before = this.detour?.before ?? { text: this.input.value, attachments: this.attachments.all };
     const end = (): void => {
       this.detour = null;
       this.detourNote.hidden = true;
-      this.input.value = before;
-      this.attachments.set([]);
+      this.input.value = before.text;
+      this.attachments.set(before.attachments);
       this.save();
       this.grow();
     };
-    this.detour = { say: async (message) => {
+    this.detour = { before, say: async (message) => {
       await say(message);
       end();
     } };
@@ -123,10 +140,8 @@ export class Composer {
     clearTimeout(this.timer);
     this.timer = undefined;
     if (this.detour !== null) return; // the draft is what was typed before
-    const text = this.input.value;
-    // With attachments, which are not kept, it would be another message under the same key.
-    const again = this.unsure?.parts === parts(text, []) ? this.unsure.key : undefined;
-    saveDraft(this.scope(), text, again);
+    const now = this.written();
+    saveDraft(this.scope(), now.text, this.keyOf(now), now.attachments.length);
   }
 
   private grow(): void {
@@ -182,6 +197,22 @@ export class Composer {
     void this.attachments.add(files);
   }
 
+  private attachedChanged(): void {
+    this.drawSend();
+    if (this.detour !== null || this.restoring) return;
+    this.save();
+    saveAttachments(this.scope(), this.attachments.all).catch(() => this.complain(NOT_KEPT));
+  }
+
+  private written(): Written {
+    return { text: this.input.value, attachments: this.attachments.all };
+  }
+
+  /** The key of what may have been sent, if this is it. */
+  private keyOf(now: Written): string | undefined {
+    return this.unsure !== null && isSame(this.unsure, now) ? this.unsure.key : undefined;
+  }
+
   private drawSend(): void {
     this.send.disabled = this.sending;
   }
@@ -189,19 +220,18 @@ export class Composer {
   // -- sending ------------------------------------------------------------------------------------------------------
 
   private async submit(): Promise<void> {
-    const attachments = this.attachments.all;
-    const typed = this.input.value;
+    await this.restored; // otherwise a message would go without the files that belong to it
+    const { text: typed, attachments } = this.written();
     const text = withFiles(typed.trim(), attachments);
     const images = dataOf(attachments);
     if ((!text && !images.length) || this.sending) return;
-    const whole = parts(typed, images);
-    const key = this.unsure?.parts === whole ? this.unsure.key : freshKey();
+    const key = this.keyOf({ text: typed, attachments }) ?? freshKey();
     this.sending = true;
     this.problem.hidden = true;
     this.completion.hide();
     this.drawSend();
     // Before it is sent: a page that is closed now still knows the key.
-    this.unsure = { key, parts: whole };
+    this.unsure = { key, text: typed, attachments };
     this.save();
     try {
       const usual = this.detour === null;
@@ -231,6 +261,13 @@ export function isUnknown(error: unknown): boolean {
   return error instanceof ApiError && (error.status === 0 || (error.status >= 500 && error.code.startsWith("HTTP_")));
 }
 
-function parts(text: string, images: readonly string[]): string {
-  return JSON.stringify([text, ...images]);
+/** What would be sent. */
+interface Written {
+  text: string;
+  attachments: readonly Attachment[];
+}
+
+function isSame(one: Written, other: Written): boolean {
+  return one.text === other.text && one.attachments.length === other.attachments.length
+    && one.attachments.every((attachment, at) => attachment === other.attachments[at]);
 }

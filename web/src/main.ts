@@ -164,7 +164,7 @@ class Console {
       case "new":
         return newView(this.me, this.live.machines, this.go);
       case "costs":
-        return costsView();
+        return costsView(this.me);
       case "servers":
         this.servers = new ServersView();
         return this.servers.element;

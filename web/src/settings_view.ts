@@ -58,7 +58,7 @@ type Attempt = (act: () => Promise<unknown>, then: () => void) => void;
 async function leave(everywhere: boolean): Promise<void> {
   const left = await post<{ provider?: string | null }>("/api/sign-out", { everywhere });
   forget();
-  clearDrafts();
+  await clearDrafts();
   // Otherwise the next person at this browser would be signed in again with a click.
   if (left.provider) location.assign(left.provider);
 }

@@ -97,7 +97,8 @@ function field(name: string, value: unknown): HTMLElement {
   return h("dl", { class: "field" }, label, h("dd", null, body));
 }
 
-const STATUS_WORDS: Record<string, string> = { ok: "done", error: "failed", asked: "asks", running: "running", none: "no result" };
+const STATUS_WORDS: Record<string, string> = { ok: "done", error: "failed", denied: "denied", asked: "asks", running: "running", none: "no result" };
+const RESULT_LABELS: Record<string, string> = { error: "error", denied: "why" };
 
 /** What can be done with an item, where it is shown. */
 export interface ItemActs {
@@ -134,7 +135,8 @@ export class ToolView {
     this.running = running;
     this.drawStatus();
     this.name.textContent = toolTitle(visible(item.name ?? "tool"));
-    this.about.textContent = below(summary(item), this.directory);
+    const why = item.status === "denied" ? visible((item.result ?? "").slice(0, 200)).replace(/\s+/g, " ") : "";
+    this.about.textContent = [below(summary(item), this.directory), why].filter(Boolean).join(" · ");
     this.draw();
   }
 
@@ -153,7 +155,9 @@ export class ToolView {
   private drawStatus(): void {
     const status = this.item.status || (this.asked ? "asked" : this.running ? "running" : "none");
     this.element.dataset["status"] = status;
-    this.status.textContent = [STATUS_WORDS[status] ?? "", this.decided].filter(Boolean).join(", ");
+    const words = STATUS_WORDS[status] ?? "";
+    // "denied by bob" says both.
+    this.status.textContent = this.decided.startsWith(words) ? this.decided || words : [words, this.decided].filter(Boolean).join(", ");
   }
 
   private open(): void {
@@ -173,7 +177,7 @@ export class ToolView {
       item.cut && h("p", { class: "hint" }, "Long parts are shortened until all of it is here."),
       item.agent && this.acts.agentRoute && h("a", { route: this.acts.agentRoute(item.agent) }, "Open the subagent's conversation"),
       item.diff ? diffView(unifiedDiff(item.diff), file, this.acts.margin?.(file)) : inputView(name, item.input, this.directory),
-      item.result && h("div", { class: "result" }, resultView(item.result, item.status === "error" ? "error" : "result")));
+      item.result && h("div", { class: "result" }, resultView(item.result, RESULT_LABELS[item.status ?? ""] ?? "result")));
   }
 }
 

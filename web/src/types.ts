@@ -113,7 +113,7 @@ export interface Item {
   description?: string | null;
   input?: unknown;
   /** Of a tool call; empty while nothing has come back. */
-  status?: "ok" | "error" | "" | null;
+  status?: "ok" | "error" | "denied" | "" | null;
   result?: string | null;
   diff?: string | null;
   agent?: string | null;
@@ -160,6 +160,8 @@ export interface Me {
   modes: string[];
   directories: string[];
   hub: boolean;
+  /** Whether the policy shows this person what everybody spends. */
+  allCosts?: boolean;
   vapidPublicKey?: string | null;
   /** False where nothing is pushed. */
   push?: boolean;

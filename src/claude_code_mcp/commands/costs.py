@@ -17,7 +17,7 @@ from ..client.connections import ask_shared
 from ..config import load_settings
 from ..errors import InvalidArgument, PermissionDenied, StateUnavailable
 from ..model.options import LOCAL
-from ..model.text import clip_line, count_of, csv_of, visible
+from ..model.text import clip_line, count_of, csv_of, size_of, visible
 from ..state.spending import BudgetWarning, Spending
 from ..state.state_directory import database_in
 from ..store.cost_table import CostLine, Costs
@@ -45,9 +45,12 @@ def _add_costs(commands: Any) -> None:
     )
     parser.add_argument(
         "--by",
-        choices=("day", "project", "model", "session", "caller", "group"),
+        choices=("day", "month", "project", "model", "session", "caller", "group"),
         default="day",
-        help="default: day. caller, group: by month, for the people and programs that a server has served over HTTP",
+        help="default: day. caller, group: for the people and programs that a server has served over HTTP",
+    )
+    parser.add_argument(
+        "--per", choices=("month", "day"), default="month", help="of callers and groups (default: month)"
     )
     parser.add_argument("--days", type=positive, metavar="N", help="of the last N days (default: all)")
     parser.add_argument("--project", metavar="DIR", help="only the sessions of this directory")
@@ -59,12 +62,12 @@ def _add_costs(commands: Any) -> None:
     parser.set_defaults(run=_run_costs)
 
 
-def _run_months(arguments: argparse.Namespace) -> int:
+def _run_spending(arguments: argparse.Namespace) -> int:
     """By caller or group: what the server itself has written down."""
     spending = Spending(database_in(load_settings(file=arguments.config).state_dir))
-    lines = spending.by_month(groups=arguments.by == "group")
+    lines = spending.by_period(arguments.per, since=_since(arguments.days), groups=arguments.by == "group")
     rows = [
-        {"month": line.period, **({"group": line.group} if line.group else {}), "caller": line.principal}
+        {arguments.per: line.period, **({"group": line.group} if line.group else {}), "caller": line.principal}
         | {"usd": round(line.usd, 6)}
         for line in lines
     ]
@@ -101,15 +104,11 @@ def _print_warnings(warnings: Sequence[BudgetWarning]) -> None:
 
 def _run_costs(arguments: argparse.Namespace) -> int:
     if arguments.by in ("caller", "group"):
-        return _run_months(arguments)
-    since = ""
-    if arguments.days is not None:
-        since = time.strftime("%Y-%m-%d", time.gmtime(time.time() - (arguments.days - 1) * _DAY))
+        return _run_spending(arguments)
     sessions = library()
     most = None if arguments.json or arguments.csv else arguments.limit
-    costs = asyncio.run(
-        sessions.costs(arguments.by, principal=LOCAL, since=since, project=arguments.project, most=most)
-    )
+    wanted = {"since": _since(arguments.days), "project": arguments.project, "most": most}
+    costs = asyncio.run(sessions.costs(arguments.by, principal=LOCAL, **wanted))
     print_unread(sessions)
     warnings = _warnings(arguments.config)
     if arguments.json:
@@ -121,6 +120,11 @@ def _run_costs(arguments: argparse.Namespace) -> int:
     print("" if arguments.csv else "\n", end="")
     _print_warnings(() if arguments.csv else warnings)
     return 0
+
+
+def _since(days: int | None) -> str:
+    """The first of the last so many days; without a number, before all."""
+    return "" if days is None else time.strftime("%Y-%m-%d", time.gmtime(time.time() - (days - 1) * _DAY))
 
 
 def _chart(costs: Costs) -> str:
@@ -251,7 +255,7 @@ def _samples(text: str) -> Iterator[_Sample]:
 def _formatted(sample: _Sample) -> str:
     value = sample.value
     if sample.name.endswith("_bytes"):
-        return f"{value / (1 << 20):.1f} MB"
+        return size_of(value)
     if "_usd" in sample.name:
         return f"${value:.4f}"
     return f"{value:g}" if value == int(value) and abs(value) < 1e6 else f"{value:,.3f}".rstrip("0").rstrip(".")

@@ -33,7 +33,7 @@ from ..config import Settings, load_settings, unknown_variables, without_setting
 from ..errors import ClaudeCodeError, ExecutableNotFound, ProcessFailed, StateUnavailable
 from ..installation import extra_command
 from ..model.paths import config_directory
-from ..model.text import clip_line, visible
+from ..model.text import clip_line, size_of, visible
 from ..private_files import private_directory
 from ..processes.bubblewrap import unavailable as sandbox_unavailable
 from ..processes.child import containment
@@ -408,7 +408,7 @@ def _check_disks(settings: Settings) -> Iterator[Finding]:
             by_disk.setdefault(directory.stat().st_dev, []).append(directory)
     for directories in by_disk.values():
         free = shutil.disk_usage(directories[0]).free
-        detail = f"{free >> 20} MB free in {', '.join(map(str, directories))}"
+        detail = f"{size_of(free)} free in {', '.join(map(str, directories))}"
         yield Finding("disk", free > _NEEDED_DISK, detail, "free at least 500 MB")
 
 

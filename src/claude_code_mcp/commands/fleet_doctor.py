@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from ..config import Settings
 from ..errors import ClaudeCodeError
-from ..model.text import visible
+from ..model.text import size_of, visible
 
 if TYPE_CHECKING:
     from ..fleet.connection import FleetConnection
@@ -128,4 +128,4 @@ def _check_disks(directories: list[Path]) -> Iterator[Check]:
     for directory in directories:
         there = next(each for each in (directory, *directory.parents) if each.exists())
         free = shutil.disk_usage(there).free
-        yield "fleet's disk", free > _NEEDED_DISK, f"{free >> 20} MB free for {directory}", "free at least 1 GB"
+        yield "fleet's disk", free > _NEEDED_DISK, f"{size_of(free)} free for {directory}", "free at least 1 GB"

@@ -109,6 +109,8 @@ class FleetRoutes:
             "directories": [*directories],
             "bypassPossible": any(fact.get("bypassPossible") for fact in facts),
             "hub": any(fact.get("hub") for fact in facts),
+            # One machine that refuses them refuses the sum of all.
+            "allCosts": bool(facts) and all(fact.get("allCosts") for fact in facts),
             "vapidPublicKey": None,  # `/api/push` has it
             "push": self._push is not None,
             "machines": self._machine_rows(),

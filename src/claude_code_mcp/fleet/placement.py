@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from .. import __version__
 from ..errors import InvalidArgument, LimitReached
+from ..model.text import size_of
 from .dispatch import ReportPosition
 from .leases import RENEWAL_SECONDS
 from .machines import Machine
@@ -84,7 +85,7 @@ def refusal(machine: Machine, demand: Demand) -> str | None:
     if machine.free_slots == 0:
         return f"full, {machine.sessions} of {machine.capacity} sessions"
     if machine.free_memory < MEMORY_OF_A_SESSION:
-        return f"only {machine.free_memory >> 20} MiB of memory free"
+        return f"only {size_of(machine.free_memory)} of memory free"
     return None
 
 

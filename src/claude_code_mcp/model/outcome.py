@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 _ABSURD = 1 << 60
 SYNTHETIC = "<synthetic>"
@@ -372,6 +372,36 @@ class Outcome:
     def state(self) -> State:
         """The state of the session after it."""
         return _STATE_AFTER.get(self.code, State.ERROR)
+
+
+_DENIALS = frozenset(
+    {"user-rejected", "permission-rule", "automode-blocked", "automode-unavailable", "automode-parsing-error"}
+)
+"""Why a call did not run, as Claude Code writes it down, without those that say that it was broken off."""
+CallStatus = Literal["ok", "error", "denied"]
+
+
+def call_statuses(line: Mapping[str, Any]) -> dict[str, CallStatus]:
+    """What became of the calls whose results are in a line of a transcript, or a frame of the stream, by their ids.
+    Whoever denied a call, a person, a rule or the time that a question may stay open: it was denied, and has not
+    failed. Lines of early versions do not say so; there it is an error."""
+    message, facts = line.get("message"), line.get("tool_result_meta")
+    content = message.get("content") if isinstance(message, Mapping) else None
+    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    # A frame says it of each call, a line of the transcript of all that it has, which is one.
+    kinds = {
+        str(fact.get("id")): fact.get("non_execution_kind")
+        for fact in (facts if isinstance(facts, list) else ())
+        if isinstance(fact, Mapping)
+    }
+    found: dict[str, CallStatus] = {}
+    for block in blocks:
+        if block.get("type") == "tool_result":
+            call = str(block.get("tool_use_id"))
+            kind = kinds.get(call, line.get("toolDenialKind"))
+            denied = isinstance(kind, str) and kind in _DENIALS
+            found[call] = "ok" if not block.get("is_error") else "denied" if denied else "error"
+    return found
 
 
 def read_outcome(

@@ -236,10 +236,23 @@ def gaps(text: str) -> Iterator[str]:
 
 # -- numbers and times ------------------------------------------------------------------------------------------
 
+_SIZE_UNITS = ("B", "KB", "MB", "GB", "TB")
+_SIZE_STEP = 1024
+
 
 def count_of(number: float, noun: str, form: str = ",") -> str:
     """`1 line`, `2,000 lines`; `form` is how the number is formatted."""
     return f"{number:{form}} {noun}" if number == 1 else f"{number:{form}} {noun}s"
+
+
+def size_of(count: float) -> str:
+    """An amount of bytes as people say it: `512 B`, `3.4 MB`, `72.7 GB`. A unit is 1024 of the one before."""
+    for unit in _SIZE_UNITS[:-1]:
+        # Of what is rounded: 1,048,570 bytes are 1 MB, and not 1024 KB.
+        if round(count, 1) < _SIZE_STEP:
+            return f"{count:.1f}".removesuffix(".0") + f" {unit}"
+        count /= _SIZE_STEP
+    return f"{count:,.1f}".removesuffix(".0") + f" {_SIZE_UNITS[-1]}"
 
 
 def iso(seconds: float) -> str:

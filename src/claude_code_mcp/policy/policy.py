@@ -131,6 +131,8 @@ class Profile(_Frozen):
     """Whether callers may name programs: another Claude Code executable, hooks of agents."""
     mcp_servers: tuple[str, ...] = ("stdio", "http", "sse", "ws", "sdk")
     """Kinds of MCP servers that callers may add."""
+    costs: Literal["own", "everybody"] = "own"
+    """Whose costs and budgets callers are shown: their `own`, or those of `everybody` whom the server serves."""
     steer_hub: bool = True
     """Whether callers may steer the MCP servers that all share: reconnect, enable, disable, sign in."""
     setting_sources: tuple[str, ...] | None = None

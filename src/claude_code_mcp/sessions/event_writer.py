@@ -15,7 +15,7 @@ from typing import Any
 
 from ..claude.protocol import Conversation, Frame, Garbage, Lifecycle, Other, Raw, Result, StreamEvent, System
 from ..model.events import Message, Noise, Output, Partial, Retrying, StateChanged
-from ..model.outcome import BUSY, MOVES, IllegalMove, State
+from ..model.outcome import BUSY, MOVES, CallStatus, IllegalMove, State, call_statuses
 from ..model.text import one_line
 from ..questions import presentation
 from ..store.event_log import EventLog
@@ -31,6 +31,7 @@ _EXCERPT_SOURCE = 4000
 """What is redacted for an excerpt is longer than the excerpt, so that a secret in it is there whole."""
 _CONTEXT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 _MOST_COMMANDS = 1000
+_TOOL_STATUS: Mapping[CallStatus, str] = {"ok": "completed", "error": "failed", "denied": "denied"}
 _OUTCOME_LABELS = {"completed": "ok", "failed": "failed", "denied": "denied"}
 
 
@@ -197,6 +198,7 @@ class ReadableLines:
 
     def conversation(self, frame: Conversation) -> Iterator[tuple[str, str]]:
         """The lines that a whole frame adds, each with its kind: text, tool or outcome."""
+        statuses = call_statuses(frame.raw) if frame.role == "user" else {}
         for block in frame.content:
             match block.get("type"):
                 case "text" if frame.role == "assistant" and not frame.from_subagent:
@@ -207,7 +209,7 @@ class ReadableLines:
                 case "tool_use":
                     yield "tool", self._start_tool(block)
                 case "tool_result":
-                    yield from self._end_tool(block)
+                    yield from self._end_tool(block, statuses.get(str(block.get("tool_use_id")), "error"))
 
     def plan_input(self, tool_use_id: str | None) -> Raw:
         """The input of a recent call with a plan, as the model wrote it."""
@@ -243,12 +245,12 @@ class ReadableLines:
                 self._plans.popitem(last=False)
         return f"[tool] {tool.description}"
 
-    def _end_tool(self, block: Raw) -> Iterator[tuple[str, str]]:
+    def _end_tool(self, block: Raw, status: CallStatus) -> Iterator[tuple[str, str]]:
         tool = self.tools.get(str(block.get("tool_use_id")))
         if tool is None:
             return
         if tool.status == "running":
-            tool.status = "failed" if block.get("is_error") else "completed"
+            tool.status = _TOOL_STATUS[status]
         excerpt = one_line(self._redact(_first_line(block.get("content"))), _EXCERPT_LENGTH)
         yield "outcome", f"[{_OUTCOME_LABELS[tool.status]}] {tool.description}" + (f" -> {excerpt}" if excerpt else "")
 

@@ -163,15 +163,29 @@ class PrincipalLimits:
         monthly = self._policy.profile(principal).limits.monthly_usd
         found = [] if monthly is None else [Budget(monthly)]
         for group in self._policy.counted_groups(principal):
-            budget = self._policy.budgets.get(group, GroupBudget())
-            found += [Budget(budget.daily_usd, "day", group)] if budget.daily_usd is not None else []
-            found += [Budget(budget.monthly_usd, "month", group)] if budget.monthly_usd is not None else []
+            found += _group_budgets(group, self._policy.budgets.get(group, GroupBudget()))
         return found
 
     def all_budgets(self, principal: str) -> list[Budget]:
         """The same with that of its day."""
         daily = self._policy.profile(principal).limits.daily_usd
         return [*([] if daily is None else [Budget(daily, "day")]), *self.budgets(principal)]
+
+    def everybodys_budgets(self) -> list[tuple[str, Budget, float]]:
+        """Every budget of those who have spent something this month, or whom the policy names, and of every group; with
+        whose it is, nobody's of a group's, and how much of it is spent. The one of which most is spent is the first.
+        Blocks on the disk; OSError if it cannot be read."""
+        spenders = (line.principal for line in self.spending.by_period("month", since=self.spending.this_month()))
+        found = [
+            (principal, budget)
+            for principal in dict.fromkeys((*spenders, *self._policy.principals))
+            for budget in self.all_budgets(principal)
+            if budget.group is None
+        ]
+        for group, limits in self._policy.budgets.items():
+            found += [("", budget) for budget in _group_budgets(group, limits)]
+        rows = [(principal, budget, self.spending.spent(principal, budget)) for principal, budget in found]
+        return sorted(rows, key=lambda row: row[2] / row[1].limit, reverse=True)
 
     def write_cost(self, noted: NotedAmount) -> list[BudgetWarning]:
         """Writes a cost that was noted; returns the warnings of the principal's budgets that are due with it, each of
@@ -217,6 +231,11 @@ class PrincipalLimits:
             how = "spent; it starts anew at midnight UTC" if spent else "spent, or reserved for sessions at work"
             raise LimitReached(f"Your budget of ${limit:g} for today is {how}.", limit=limit)
         return amount
+
+
+def _group_budgets(group: str, limits: GroupBudget) -> list[Budget]:
+    daily = [] if limits.daily_usd is None else [Budget(limits.daily_usd, "day", group)]
+    return daily if limits.monthly_usd is None else [*daily, Budget(limits.monthly_usd, "month", group)]
 
 
 def _over(budget: Budget, *, spent: bool) -> LimitReached:
@@ -429,6 +448,18 @@ class PolicyEnforcer:
                 "The MCP servers are shared by all callers, and the operator's policy does not let you change them.",
                 field="action",
             )
+
+    # -- costs of others ----------------------------------------------------------------------------------------
+
+    def sees_all_costs(self, principal: str) -> bool:
+        """Whether the operator has made the principal somebody who is shown what everybody spends."""
+        return self._policy.profile(principal).costs == "everybody"
+
+    def check_all_costs(self, principal: str) -> None:
+        """PermissionDenied for a caller who is shown no costs but their own. Everything that reads the costs of others
+        asks here first."""
+        if not self.sees_all_costs(principal):
+            raise PermissionDenied("The operator's policy shows you no costs but your own.", field="of")
 
     # -- bypassing --------------------------------------------------------------------------------------------
 

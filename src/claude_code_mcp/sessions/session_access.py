@@ -24,7 +24,7 @@ from ..model.events import AuditEvent, AuditKind
 from ..model.options import Caller, is_reserved
 from ..model.question import Answer, Question, Scope
 from ..state.shares import GROUP, Access, Share, Shares
-from ..state.spending import Budget
+from ..state.spending import Budget, Period, SpentLine
 from .background import ObserverList
 from .dependencies import ClientEnvironments
 from .policy_enforcer import PolicyEnforcer
@@ -315,6 +315,27 @@ class CallerPolicy:
         return [
             (budget, limits.spending.spent(self._principal, budget)) for budget in limits.all_budgets(self._principal)
         ]
+
+    @property
+    def sees_all_costs(self) -> bool:
+        """Whether this caller is shown what everybody spends."""
+        return self._service_enforcer.sees_all_costs(self._principal)
+
+    def check_all_costs(self) -> None:
+        """PermissionDenied, which is audited, for a caller who is shown no costs but their own."""
+        with self._observers.auditing_refusals(self._principal, "costs of everybody"):
+            self._service_enforcer.check_all_costs(self._principal)
+
+    def everybodys_budgets(self) -> list[tuple[str, Budget, float]]:
+        """As `PrincipalLimits.everybodys_budgets`; PermissionDenied as in `check_all_costs`, but not audited: this is
+        for a thread, since it blocks on the disk."""
+        self._service_enforcer.check_all_costs(self._principal)
+        return self._service_enforcer.limits.everybodys_budgets()
+
+    def everybodys_spending(self, period: Period, since: str, *, groups: bool) -> list[SpentLine]:
+        """As `Spending.by_period`; PermissionDenied as above. Blocks on the disk."""
+        self._service_enforcer.check_all_costs(self._principal)
+        return self._service_enforcer.limits.spending.by_period(period, since=since, groups=groups)
 
     def shares_budget(self, group: str) -> bool:
         """Whether what this caller spends counts towards the budget of a group."""

@@ -389,6 +389,11 @@ class SessionLibrary:
 
     # -- costs ----------------------------------------------------------------------------------------------------
 
+    @in_thread
+    def owners(self) -> list[str]:
+        """Who has sessions that servers on this state directory have run, wherever their transcripts lie."""
+        return sorted({summary.owner for summary in self._records.summaries().values()})
+
     async def costs(
         self,
         by: Grouping,
@@ -398,10 +403,13 @@ class SessionLibrary:
         project: str | None = None,
         most: int | None = None,
         without: Iterable[str] = (),
+        recorded: bool = False,
     ) -> Costs:
-        """What everything on disk has cost, `without` these sessions; for a principal other than the local user, their
-        own sessions alone. In at most so many groups."""
-        query = CostQuery(by, since, None if principal == LOCAL else principal, project, most, frozenset(without))
+        """What everything on disk has cost, `without` these sessions; for a principal other than the local user, and
+        with `recorded` for that one too, the sessions alone that a server has run for them. In at most so many
+        groups."""
+        owner = None if principal == LOCAL and not recorded else principal
+        query = CostQuery(by, since, owner, project, most, frozenset(without))
         return await self._counting.run(
             lambda: self._ledger.report(self._records.summaries(), self._moved_ids.all(), query)
         )

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ..config import Settings
 from ..errors import LimitReached
+from ..model.text import size_of
 from ..processes import limits
 from ..processes.limits import MachineMemory
 
@@ -230,7 +231,7 @@ class Slots:
         while (used := self.memory_used) and used + EXPECTED > limit:
             if not (park and self._evict_one()):
                 return (
-                    f"Claude Code processes use {_gib(used)} of the {_gib(limit)} GiB that they may have together "
+                    f"Claude Code processes use {size_of(used)} of the {size_of(limit)} that they may have together "
                     "(CLAUDE_CODE_MCP_MEMORY_LIMIT), and none of them is idle; wait for one to finish or cancel one."
                 )
         being_freed = sum(self._closing.values())
@@ -264,7 +265,3 @@ class Slots:
         if self.memory_limit is not None and machine is not None and machine.available < machine.total * _LOW:
             self._evict_one()
         self._admit()
-
-
-def _gib(size: int) -> str:
-    return f"{size / (1 << 30):.2f}"

@@ -23,7 +23,7 @@ from ..state.documents import Mark
 from ..state.shares import Access
 from ..store.catalogue import Entry
 from ..store.conversation import Item
-from ..store.cost_table import Costs, Grouping
+from ..store.cost_table import Costs, Grouping, added_up
 from ..store.edited_files import EditedFiles, edited_files
 from ..store.transcript_export import Detail
 from ..store.transcript_reader import Checkpoint, ConversationPage, Extent, read_checkpoints
@@ -210,6 +210,26 @@ class StoredSessions:
         return await deps.stores.library.costs(
             by, principal=caller.principal, since=since, project=project, most=most, without=without
         )
+
+    async def everybodys_costs(
+        self, by: Grouping, *, caller: Caller, since: str = "", most: int | None = None
+    ) -> tuple[Costs, list[str]]:
+        """What the sessions of all callers have cost that this server, or another on its state, has run: what each of
+        them is shown as their own, added up; and why something may be missing. PermissionDenied for a caller who is not
+        shown it, and by session for all, since that says what others have asked for."""
+        own = self._environments.of(caller)
+        own.enforcer.check_all_costs(caller.principal)
+        if by == "session":
+            raise PermissionDenied("The sessions of others are not listed.", field="by")
+        reports, unread = [], []
+        for owner in await own.stores.library.owners():
+            deps = self._environments.of(Caller(owner))
+            without = deps.replica.elsewhere() if deps.replica is not None else ()
+            reports.append(
+                await deps.stores.library.costs(by, principal=owner, recorded=True, since=since, without=without)
+            )
+            unread.append(await self.unread(caller=Caller(owner)))
+        return added_up(by, reports, most), [*dict.fromkeys(filter(None, unread))]
 
     async def reconfigure(self, session_id: str, change: Mapping[str, Any], *, caller: Caller = LOCAL_CALLER) -> None:
         """Goes on with another `model` or `permission_mode`, which the policy must admit, now and when resumed."""

@@ -471,15 +471,20 @@ class Spending:
 
         return self._database.write(change)
 
-    def by_month(self, *, groups: bool = False) -> list[SpentLine]:
-        """What was spent in each month, the newest first, by caller or, with `groups`, by group and caller. OSError if
-        it cannot be read."""
+    def this_month(self) -> str:
+        """The first day of the month that it is."""
+        return f"{_day_of(self._clock())[:7]}-01"
+
+    def by_period(self, period: Period = "month", *, since: str = "", groups: bool = False) -> list[SpentLine]:
+        """What was spent in each month, or on each day, the newest first, by caller or, with `groups`, by group and
+        caller; `since` is the first day that counts. OSError if it cannot be read."""
         name, table = ("group_name", "group_spending") if groups else ("NULL", "spending")
         query = (
-            f"SELECT substr(day, 1, 7), principal, sum(usd), {name} FROM {table}"  # noqa: S608 - our own names
+            f"SELECT substr(day, 1, ?), principal, sum(usd), {name} FROM {table} WHERE day >= ?"  # noqa: S608 - our own names
             " GROUP BY 1, 2, 4 ORDER BY 1 DESC, 4, 2"
         )
-        return [SpentLine(*row) for row in self._database.rows(query)]
+        length = len("2026-11") if period == "month" else len("2026-11-17")
+        return [SpentLine(*row) for row in self._database.rows(query, length, since)]
 
 
 def _day_of(moment: float) -> str:

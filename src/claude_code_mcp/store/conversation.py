@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from ..model.outcome import call_statuses
 from ..model.text import clip_line
 from ..model.unified_diff import unified_diff
 from ..private_files import entries_at, is_absence, unless_absent
@@ -95,7 +96,7 @@ class Item:
     """Of the tool."""
     input: Any = None
     status: str = ""
-    """Of a tool call: `ok`, `error`, or empty if nothing came back."""
+    """Of a tool call: `ok`, `error`, `denied`, or empty if nothing came back."""
     result: str = ""
     output: str = ""
     """The result as it was printed, where it has colours of a terminal or lines that were written over."""
@@ -294,9 +295,11 @@ def turn_of(lines: Iterable[Mapping[str, Any]]) -> ConversationTurn:
             case "attachment":
                 _add_message(turn, line)
     for line in waiting:  # at the end, since a result may lie before its call where several ran at once
+        statuses = call_statuses(line)
         for block in message_blocks(line):
             item = calls.get(str(block.get("tool_use_id"))) if block.get("type") == "tool_result" else None
             if item is not None:
+                item.status = statuses[str(block.get("tool_use_id"))]
                 _set_result(item, block, line.get("toolUseResult"))
     return turn
 
@@ -364,7 +367,6 @@ def _set_result(item: Item, block: Mapping[str, Any], details: object) -> None:
     text = shown_text(block.get("content"))
     item.result = clean(without_sequences(text))
     item.output = without_surrogates(text) if steers_terminal(text) else ""
-    item.status = "error" if block.get("is_error") else "ok"
     if isinstance(details, Mapping):
         item.diff = _diff(details)
         agent = details.get("agentId")
@@ -379,9 +381,10 @@ def frame_items(frame: Mapping[str, Any]) -> list[Item]:
         _add_answer(turn, frame, {})
         return turn.items
     results = [block for block in message_blocks(frame) if block.get("type") == "tool_result"]
-    items = []
+    items, statuses = [], call_statuses(frame) if results else {}
     for block in results if frame.get("type") == "user" else ():
-        item = Item("tool", id=_call_id(block.get("tool_use_id")))
+        call = block.get("tool_use_id")
+        item = Item("tool", id=_call_id(call), status=statuses[str(call)])
         _set_result(item, block, frame.get("tool_use_result"))
         items.append(item)
     return items

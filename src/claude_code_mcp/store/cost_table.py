@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _NOTHING: Row = [0.0] * 5
 _LARGEST_AMOUNT = 1e15
 """Transcripts can be written by anybody: what is in one must not make the sum of all infinite."""
-Grouping = Literal["session", "project", "model", "day"]
+Grouping = Literal["session", "project", "model", "day", "month"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Costs:
 
     by: Grouping
     lines: list[CostLine]
-    """Days in their order, all others with the most expensive first."""
+    """Days and months in their order, all others with the most expensive first."""
     total: CostLine
     left_out: int = 0
     """So many more groups there are: days before these, or cheaper ones."""
@@ -181,7 +181,9 @@ _NAMES: Mapping[Grouping, str] = {
     "project": "project",
     "model": "model",
     "day": f"CASE day WHEN '{NO_DAY}' THEN 'unknown' ELSE day END",
+    "month": f"CASE day WHEN '{NO_DAY}' THEN 'unknown' ELSE substr(day, 1, 7) END",
 }
+_BY_TIME = ("day", "month")
 _SUMS = "total(usd), total(input), total(output), count(DISTINCT session_id), total(unpriced)"
 
 
@@ -276,15 +278,38 @@ def _report(db: "sqlite3.Connection", query: CostQuery, projects: list[str] | No
     source = "costs JOIN spent_sessions USING (session_id)" if joined else "costs"
     where = f"FROM {source} WHERE {' AND '.join(conditions)}"
     name, title = _NAMES[query.by], "max(title)" if query.by == "session" else "NULL"
-    order = "name DESC" if query.by == "day" else "total(usd) DESC, total(unpriced) DESC, name"
+    order = "name DESC" if query.by in _BY_TIME else "total(usd) DESC, total(unpriced) DESC, name"
     groups = f"SELECT {name} AS name, {_SUMS}, {title} {where} GROUP BY name ORDER BY {order} LIMIT ?"
     whole = f"SELECT 'total', {_SUMS}, NULL, count(DISTINCT {name}) {where}"
     most = -1 if query.most is None else query.most
     lines = [_line(*row) for row in db.execute(groups, (*values, most))]
     *sums, number = db.execute(whole, values).fetchone()
-    if query.by == "day":
+    if query.by in _BY_TIME:
         lines.reverse()
     return Costs(query.by, lines, _line(*sums), number - len(lines))
+
+
+def added_up(by: Grouping, reports: Iterable[Costs], most: int | None) -> Costs:
+    """Whole reports on different sessions, as one in at most so many groups."""
+    sums: dict[str, CostLine] = {}
+    total = CostLine("total")
+    for report in reports:
+        for line in report.lines:
+            _add(sums.setdefault(line.name, CostLine(line.name)), line)
+        _add(total, report.total)
+    cheapest_last = sorted(sums.values(), key=lambda line: (-line.usd, -line.unpriced_tokens, line.name))
+    newest_last = sorted(sums.values(), key=lambda line: line.name)
+    kept = len(sums) if most is None else min(most, len(sums))
+    lines = newest_last[len(sums) - kept :] if by in _BY_TIME else cheapest_last[:kept]
+    return Costs(by, lines, total, len(sums) - kept)
+
+
+def _add(line: CostLine, more: CostLine) -> None:
+    line.usd += more.usd
+    line.input_tokens += more.input_tokens
+    line.output_tokens += more.output_tokens
+    line.sessions += more.sessions
+    line.unpriced_tokens += more.unpriced_tokens
 
 
 def _line(

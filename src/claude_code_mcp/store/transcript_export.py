@@ -304,10 +304,14 @@ def _item(item: Item, detail: Detail) -> str:
     return ""
 
 
+_UNDONE = {"error": "failed", "denied": "denied"}
+
+
 def _call(item: Item, detail: Detail) -> str:
     file = item.input.get("file_path") if isinstance(item.input, dict) else None
     line = _safe(clip_line(file if isinstance(file, str) else arguments(item.input), _LONGEST_LINE))
-    mark = {"ok": "", "error": ' <span class="error">failed</span>'}.get(item.status, " (no result)")
+    marks = {"ok": "", **{status: f' <span class="error">{word}</span>' for status, word in _UNDONE.items()}}
+    mark = marks.get(item.status, " (no result)")
     agent = f" → subagent {_safe(item.agent)}" if item.agent else ""
     summary = f"<b>{_safe(item.name)}</b> {line}{mark}{agent}"
     shown = item.result if detail.full else clip_line(item.result, 20 * _LONGEST_LINE)

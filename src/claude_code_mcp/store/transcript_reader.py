@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..model.outcome import CallStatus, call_statuses
 from ..model.text import clip_line, cut, cut_data
 from ..private_files import open_at
 from .conversation import ConversationTurn, Item, Outline, read_turn
@@ -68,18 +69,20 @@ def _line_of_transcript(line: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"> {part}" for part in prompt.splitlines())
     if line.get("subtype") == "compact_boundary":
         yield "[the conversation so far was summarized]"
+    statuses = call_statuses(line)
     for block in message_blocks(line):
-        yield from _block(block, by_assistant=line.get("type") == "assistant")
+        status = statuses.get(str(block.get("tool_use_id")), "ok")
+        yield from _block(block, status, by_assistant=line.get("type") == "assistant")
 
 
-def _block(block: Mapping[str, Any], *, by_assistant: bool) -> Iterator[str]:
+def _block(block: Mapping[str, Any], status: CallStatus, *, by_assistant: bool) -> Iterator[str]:
     match block.get("type"):
         case "text" if by_assistant:
             yield from clean(str(block.get("text", ""))).splitlines()
         case "tool_use":
             yield _clipped(f"[{block.get('name', 'tool')}] {arguments(block.get('input'))}")
         case "tool_result":
-            yield _clipped(f"[{'error' if block.get('is_error') else 'ok'}] {shown_text(block.get('content'), ' ')}")
+            yield _clipped(f"[{status}] {shown_text(block.get('content'), ' ')}")
 
 
 def _clipped(text: str) -> str:

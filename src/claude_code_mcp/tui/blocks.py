@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..client.styled_lines import call_line, result_text
-from ..model.outcome import BUSY_STATUSES
+from ..model.outcome import BUSY_STATUSES, call_statuses
 from ..model.text import clip_line, cut, visible
 
 LONGEST = 200_000
@@ -249,13 +249,16 @@ class ShownConversation:
         elif kind == "system" and message.get("subtype") == "compact_boundary":
             self._note("The conversation so far was summarized.")
         elif kind in ("assistant", "user") and isinstance(content, list):
+            statuses = call_statuses(message)
             for part in content:
                 if isinstance(part, Mapping):
-                    self._fold_part(kind, message, part)
+                    self._fold_part(kind, message, part, statuses)
         elif "omitted_bytes" in message:
             self._note(f"A message of {message['omitted_bytes']} bytes is too long to be shown here.")
 
-    def _fold_part(self, kind: str, message: Mapping[str, Any], part: Mapping[str, Any]) -> None:
+    def _fold_part(
+        self, kind: str, message: Mapping[str, Any], part: Mapping[str, Any], statuses: Mapping[str, str]
+    ) -> None:
         within = message.get("parent_tool_use_id") is not None
         match part.get("type"):
             case ("text" | "thinking") as wanted if kind == "assistant" and not within:
@@ -264,7 +267,7 @@ class ShownConversation:
                 self._writing_input = 0
                 self._add(self._call(str(part.get("id")), str(part.get("name")), part.get("input"), within))
             case "tool_result":
-                self._result(part, message.get("tool_use_result"))
+                self._result(part, statuses, message.get("tool_use_result"))
 
     def _whole(self, kind: str, block_id: str, text: str) -> None:
         """A text that was streamed, or not, is whole."""
@@ -292,10 +295,11 @@ class ShownConversation:
             "tool", block_id, name=visible(name), summary=summary, input=tool_input, within_agent=within
         )
 
-    def _result(self, part: Mapping[str, Any], details: object = None) -> None:
-        block = self._by_id.get(str(part.get("tool_use_id")))
+    def _result(self, part: Mapping[str, Any], statuses: Mapping[str, str], details: object = None) -> None:
+        call = str(part.get("tool_use_id"))
+        block = self._by_id.get(call)
         if block is not None and block.kind == "tool":
-            block.status = "error" if part.get("is_error") else "ok"
+            block.status = statuses.get(call, "error")
             block.result = cut(visible(result_text(part.get("content"))), _LONGEST_RESULT)
             named = details.get("agentId") if isinstance(details, Mapping) else None
             block.agent = visible(str(named)) if named else block.agent

@@ -39,7 +39,7 @@ _PARSER = (
     .disable("reference")
 )
 _EMPTY = Markdown("", hyperlinks=False)
-_SIGNS = {"ok": ("✓", "good"), "error": ("✗", "bad"), "": ("…", "quiet")}
+_SIGNS = {"ok": ("✓", "good"), "error": ("✗", "bad"), "denied": ("✗ denied", "bad"), "": ("…", "quiet")}
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ def _call_line(block: ConversationBlock, width: int, palette: Palette) -> list[S
         text.append("  a: its conversation", palette.style("quiet"))
     outcome = clip_line(block.result, 120)
     if outcome and not block.is_open:
-        text.append(f"  {outcome}", palette.style("bad" if block.status == "error" else "quiet"))
+        text.append(f"  {outcome}", palette.style("bad" if block.status in ("error", "denied") else "quiet"))
     return lines_of(text, width, palette)
 
 

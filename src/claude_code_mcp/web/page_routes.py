@@ -116,6 +116,7 @@ class ServiceRoutes:
             "directories": await asyncio.to_thread(policy.directories),
             "bypassPossible": policy.bypass_possible,
             "hub": self._find_hub() is not None,
+            "allCosts": policy.sees_all_costs,
             "vapidPublicKey": await asyncio.to_thread(lambda: push.public_key) if push is not None else None,
         }
 

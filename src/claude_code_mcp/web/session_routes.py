@@ -14,12 +14,13 @@ from ..model.text import csv_of, iso
 from ..questions.presentation import as_offered, without_secrets
 from ..server.tools.base import Arguments, Images, Name, Text, dump, name_as_written
 from ..server.tools.context import AnswerTexts, ModeAfterPlan, answer_from
-from ..server.tools.library import MARKS, budget_rows, cost_report, give_away
+from ..server.tools.library import MARKS, TeamGrouping, budget_rows, cost_report, everybodys_report, give_away
 from ..server.tools.sessions import CreateSession, session_options
 from ..server.tools.status import interruption, status_of
 from ..service import PendingTurn, Service
 from ..sessions.session import SessionView
 from ..state.shares import Access
+from ..state.spending import Period
 from ..store.cost_table import Grouping
 from ..store.transcript_reader import LONGEST_PREVIEW, Extent
 from .answers import ANSWER_HEADERS, Nothing, answer, arguments_of, flag_of, number_of, session_id_of, text_of
@@ -477,6 +478,14 @@ async def _until_connected(hub: "Hub", server: str) -> None:
         unwatch()
 
 
+def _choice_of(request: Request, name: str, choices: tuple[str, ...]) -> str:
+    """One of the choices, the first if the query names none."""
+    chosen = text_of(request, name) or choices[0]
+    if chosen not in choices:
+        raise InvalidArgument(f"{name}: must be one of {', '.join(choices)}.", field=name)
+    return chosen
+
+
 class OverviewRoutes:
     """The handlers."""
 
@@ -494,13 +503,21 @@ class OverviewRoutes:
         ]
 
     async def costs(self, request: Request, user: WebUser) -> Response:
+        """The person's own, or with `of=everybody` those of all, for whom the policy shows them to."""
         by, since = text_of(request, "by") or "day", text_of(request, "since") or ""
-        if by not in get_args(Grouping):
-            raise InvalidArgument(f"by: must be one of {', '.join(get_args(Grouping))}.", field="by")
+        everybody = _choice_of(request, "of", ("own", "everybody")) == "everybody"
+        groupings = (*get_args(Grouping), *(get_args(TeamGrouping) if everybody else ()))
+        if by not in groupings:
+            raise InvalidArgument(f"by: must be one of {', '.join(groupings)}.", field="by")
         if since and not (len(since) == _DAY_LENGTH and since.replace("-", "").isdigit()):
             raise InvalidArgument("since: must be a day such as 2026-11-01.", field="since")
         project = text_of(request, "project", 4096)
-        report = await cost_report(self._service, user.caller, cast("Grouping", by), since=since, project=project)
+        if everybody:
+            per = cast("Period", _choice_of(request, "per", ("month", "day")))
+            grouping = cast("Grouping | TeamGrouping", by)
+            report = await everybodys_report(self._service, user.caller, grouping, per=per, since=since)
+        else:
+            report = await cost_report(self._service, user.caller, cast("Grouping", by), since=since, project=project)
         shown = self._service.redaction.data(dump(report))
         if text_of(request, "format") == "csv":
             headers = {**ANSWER_HEADERS, "Content-Disposition": f'attachment; filename="costs-by-{by}.csv"'}

@@ -127,6 +127,68 @@ def test_drafts_survive_back_new_and_reload_and_end_with_the_sign_out(open_brows
     expect(page.get_by_label("Task")).to_have_value("")
 
 
+KEPT_FILES = """async () => {
+    const database = await new Promise((resolve, reject) => {
+        const request = indexedDB.open("claude-code-mcp.drafts");
+        request.onsuccess = () => resolve(request.result);
+        request.onerror = () => reject(request.error);
+    });
+    const all = database.transaction("attachments").objectStore("attachments").getAll();
+    const rows = await new Promise((resolve) => { all.onsuccess = () => resolve(all.result); });
+    database.close();
+    return rows.map((row) => row.attachments.map((one) => one.name));
+}"""
+"""The names of all files that the browser keeps, by draft."""
+
+
+def test_attachments_stay_with_their_draft_over_reload_and_back_until_they_are_sent_or_somebody_signs_out(
+    open_browser: OpenBrowser, site: Site, model: ScriptedModelThread
+) -> None:
+    person = open_browser(**PHONE).sign_in()
+    person.start("Begin", site.project("Begun.", "Seen.", "Never."))
+    person.says("Begun.")
+    page, files, attached = (
+        person.page,
+        person.page.locator(".composer input[type=file]"),
+        person.page.locator(".attachment"),
+    )
+    shot: FilePayload = {"name": "shot.png", "mimeType": "image/png", "buffer": png(200)}
+    notes: FilePayload = {"name": "notes.txt", "mimeType": "text/plain", "buffer": "Zeile ✓".encode()}
+    files.set_input_files([shot, notes])
+    expect(attached).to_have_count(2, timeout=PATIENCE)
+    page.reload()
+    expect(attached).to_have_count(2, timeout=PATIENCE)
+    page.get_by_role("link", name="All sessions").click()
+    page.go_back()
+    expect(attached).to_have_count(2, timeout=PATIENCE)
+    # A message whose answer was lost is the same one after a reload, with its files: it counts once.
+    message(page).fill("What is this?")
+    lose_one_answer(page, "**/messages")
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator(".composer .problem")).to_contain_text("To send it again is safe", timeout=PATIENCE)
+    page.reload()
+    expect(attached).to_have_count(2, timeout=PATIENCE)
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(attached).to_have_count(0, timeout=PATIENCE)
+    person.says("Seen.")
+    asked = [json.dumps(each.body) for each in model.requests if each.session_id == person.session_id]
+    assert base64.b64encode(png(200)).decode() in asked[-1]
+    assert "Zeile \\u2713" in asked[-1]
+    assert page.evaluate(KEPT_FILES) == []
+    page.reload()
+    person.says("Seen.")
+    assert page.locator(".prompt").all_text_contents() == ["Begin", "What is this?"]
+    files.set_input_files([notes])
+    expect(attached).to_have_count(1, timeout=PATIENCE)
+    page.wait_for_function(
+        f"async () => JSON.stringify(await ({KEPT_FILES})()) === '[[\"notes.txt\"]]'", timeout=PATIENCE
+    )
+    page.goto(f"{site.url}/#/settings")
+    page.get_by_role("button", name="Sign out", exact=True).click()
+    expect(page.get_by_label("Or sign in with a token")).to_be_visible(timeout=PATIENCE)
+    assert page.evaluate(KEPT_FILES) == []
+
+
 @pytest.mark.soak  # tests/sessions/test_keyed_messages.py
 def test_a_message_whose_answer_was_lost_is_sent_again_and_counts_once(person: Person, site: Site) -> None:
     page = person.page

@@ -1,4 +1,7 @@
-"""A session that its owner shares, on the pages of three people. Who watches is offered nothing that is refused."""
+"""A session that its owner shares, on the pages of three people. Who watches is offered nothing that is refused.
+
+What everybody spends, on the page of somebody whom the policy shows it to.
+"""
 
 import os
 import secrets
@@ -7,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
+from claude_code_mcp.state.spending import Spending
+from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import tool
 from tests.conftest import RUN
@@ -18,13 +23,27 @@ from .test_messages import message, send
 
 TOKENS = {name: secrets.token_urlsafe(32) for name in ("alice", "bob", "carol")}
 
+POLICY = """
+[profiles.treasurer]
+base = "local"
+costs = "everybody"
+
+[principals]
+carol = "treasurer"
+
+[budgets.platform]
+monthly_usd = 50.0
+"""
+
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> Iterator[Site]:
     sandbox = Sandbox(tmp_path_factory.mktemp("team"), model.url)
     tokens = sandbox.root / "tokens"
     write_tokens(tokens, TOKENS)
-    settings = {RUN: os.environ[RUN], "CLAUDE_CODE_MCP_TOKENS_FILE": str(tokens)}
+    policy = sandbox.root / "policy.toml"
+    policy.write_text(POLICY)
+    settings = {RUN: os.environ[RUN], "CLAUDE_CODE_MCP_TOKENS_FILE": str(tokens), "CLAUDE_CODE_MCP_POLICY": str(policy)}
     with running(Site(sandbox, sandbox.environment(**settings))) as started:
         yield started
 
@@ -83,3 +102,32 @@ def test_on_a_phone_the_head_has_room_for_the_name_and_for_whose_session_it_is(
     bob = open_browser(team, **PHONE).sign_in(token=TOKENS["bob"]).arrive(f"/sessions/{alice.session_id}")
     whose = bob.page.get_by_text("You are watching. alice has shared this session with you.")
     expect(whose).to_be_in_viewport(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.soak)])
+def test_who_the_policy_shows_it_to_sees_what_everybody_spends_and_others_only_their_own(
+    open_browser: OpenBrowser, team: Site, scheme: str
+) -> None:
+    # As another server on the same state would have written it.
+    others = Spending(database_in(team.sandbox.root / "state"), groups_of=lambda _: ["platform"])
+    others.write(others.note("dave", 45.0, scheme))
+    size = PHONE if scheme == "dark" else {}
+    carol, bob = (
+        open_browser(team, color_scheme=scheme, **size).sign_in(token=TOKENS[name]) for name in ("carol", "bob")
+    )
+    carol.arrive("/costs")
+    carol.page.get_by_label("Of").select_option("everybody")
+    table = carol.page.get_by_role("table")
+    expect(table.get_by_role("row", name="dave")).to_contain_text("$", timeout=PATIENCE)
+    expect(carol.page.get_by_role("alert")).to_contain_text(
+        "of the budget of the group platform for this month is spent"
+    )
+    for way, words in (("person and day", "dave"), ("group and month", "platform · dave")):
+        carol.page.get_by_label("by", exact=True).select_option(way)
+        expect(table.get_by_role("columnheader", name=way)).to_be_visible(timeout=PATIENCE)
+        expect(table.get_by_role("row", name=words)).to_be_visible(timeout=PATIENCE)
+    assert carol.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    bob.arrive("/costs")
+    expect(bob.page.get_by_label("By", exact=True)).to_be_visible(timeout=PATIENCE)
+    expect(bob.page.get_by_label("Of")).to_have_count(0)
+    expect(bob.page.get_by_text("dave")).to_have_count(0)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 import mcp_types as types
 from pydantic import Field, StringConstraints, WithJsonSchema
@@ -16,6 +16,7 @@ from ...service import Service
 from ...sessions.stored_sessions import ChangedFiles
 from ...state.documents import Mark
 from ...state.shares import Access
+from ...state.spending import Budget, Period
 from ...store.cost_table import Grouping
 from ...store.edited_files import diff_of
 from ...store.transcript_export import Detail
@@ -371,6 +372,10 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
 # -- costs --------------------------------------------------------------------------------------------------------
 
 
+TeamGrouping = Literal["caller", "group"]
+"""How the costs of all callers can be grouped beside `Grouping`."""
+
+
 class CostArguments(Arguments):
     by: Literal["session", "project", "model", "day"] | None = Field(None, description="Default day")
     since: Day | None = Field(None, description="First day, such as 2026-11-01")
@@ -421,19 +426,52 @@ async def cost_report(service: Service, caller: Caller, by: Grouping = "day", **
     )
 
 
+async def everybodys_report(
+    service: Service, caller: Caller, by: Grouping | TeamGrouping, *, per: Period = "month", since: str = ""
+) -> CostReport:
+    """What all callers have spent, and their budgets, from what `claude-code-mcp costs` prints too: by caller and group
+    as the server has counted it, `per` day or month, otherwise as the sessions on disk have it. PermissionDenied for a
+    caller who is not shown it."""
+    policy = service.policy_for(caller)
+    policy.check_all_costs()  # before anything is read
+    error = None
+    if by in get_args(Grouping):
+        grouping = cast("Grouping", by)
+        costs, unread = await service.stored.everybodys_costs(grouping, caller=caller, most=_MOST_LINES, since=since)
+        error = ErrorInfo(code="UNREADABLE", message=" ".join(unread)) if unread else None
+        lines, total, left_out = [cost_fields(line) for line in costs.lines], cost_fields(costs.total), costs.left_out
+    else:
+        spent = await asyncio.to_thread(policy.everybodys_spending, per, since, groups=by == "group")
+        lines = [
+            {"name": line.principal, "period": line.period, "group": line.group, "usd": round(line.usd, 6)}
+            for line in spent[:_MOST_LINES]
+        ]
+        # What somebody spends may count for several groups, and is spent once.
+        total = {"usd": round(sum(line.usd for line in spent), 6)} if by == "caller" else {}
+        left_out = len(spent) - len(lines)
+    rows = await asyncio.to_thread(policy.everybodys_budgets)
+    budgets = [
+        {**_budget_row(principal, budget, spent_usd), "caller": principal or None}
+        for principal, budget, spent_usd in rows[:_MOST_LINES]
+    ]
+    return CostReport(by=by, lines=lines, total=total, left_out=left_out or None, budgets=budgets or None, error=error)
+
+
 async def budget_rows(service: Service, caller: Caller) -> list[dict[str, Any]]:
     """What limits a caller's spending, alone and with their groups, how much of each is spent, and a warning where that
     is most of it. OSError if it cannot be read."""
-    return [
-        {
-            "period": budget.period,
-            "group": budget.group,
-            "limitUsd": budget.limit,
-            "spentUsd": round(spent, 6),
-            **({"warning": budget.line(caller.principal, spent)} if budget.is_low(spent) else {}),
-        }
-        for budget, spent in await asyncio.to_thread(service.policy_for(caller).budgets)
-    ]
+    budgets = await asyncio.to_thread(service.policy_for(caller).budgets)
+    return [_budget_row(caller.principal, budget, spent) for budget, spent in budgets]
+
+
+def _budget_row(principal: str, budget: Budget, spent: float) -> dict[str, Any]:
+    return {
+        "period": budget.period,
+        "group": budget.group,
+        "limitUsd": budget.limit,
+        "spentUsd": round(spent, 6),
+        **({"warning": budget.line(principal, spent)} if budget.is_low(spent) else {}),
+    }
 
 
 async def not_read(service: Service, caller: Caller) -> ErrorInfo | None:
