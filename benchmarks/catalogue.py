@@ -18,7 +18,7 @@ import psutil
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.state.session_records import SessionRecord, SessionRecords
 from claude_code_mcp.state.state_directory import database_in
-from claude_code_mcp.store.catalogue import Catalogue
+from claude_code_mcp.store.session_catalogue import Catalogue
 from claude_code_mcp.store.transcript_lines import folder_of
 
 from .common import Figure, Place, benchmark

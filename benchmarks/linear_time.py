@@ -32,7 +32,7 @@ from claude_code_mcp.model.tool_names import ToolNames
 from claude_code_mcp.policy import shell
 from claude_code_mcp.policy.admission import mentioned_paths, mentioned_servers, slash_command
 from claude_code_mcp.policy.rules import ToolCall, fits, judge, parse_rule
-from claude_code_mcp.processes.supervision import LineSplitter
+from claude_code_mcp.processes.supervisor_client import LineSplitter
 from claude_code_mcp.questions.form_model import questions_of
 from claude_code_mcp.questions.presentation import describe
 from claude_code_mcp.redaction import Redactor, is_secret_name, redact_url, secrets_in

@@ -39,7 +39,7 @@ ROWS: list[set[str]] = [
     {"server", "tui"},
     {"web"},
     {"fleet"},
-    {"greeting.build"},  # asks a real server what the greeting is to say
+    {"greeting.build_manifest"},  # asks a real server what the greeting is to say
     {"testing"},
     {"app"},
     {"fleet_app"},
@@ -69,9 +69,9 @@ NARROW: dict[str, set[str]] = {
 # Layers that only some others may know.
 ONLY_FOR: dict[str, set[str]] = {
     "claude": {"sessions", "service", "hub_factory", "commands"},  # a command looks for the CLI without a session
-    "greeting": {"shared", "greeting.build", "server", "app", "commands", "cli"},
+    "greeting": {"shared", "greeting.build_manifest", "server", "app", "commands", "cli"},
     "shared": {"client", "server", "app", "fleet_app", "commands", "cli", "tui"},
-    "greeting.build": {"app", "cli"},
+    "greeting.build_manifest": {"app", "cli"},
     "testing": {"commands"},
 }
 
@@ -151,7 +151,7 @@ class Module:
 
     @property
     def layer(self) -> str:
-        return self.name if self.name == "greeting.build" else self.name.partition(".")[0]
+        return self.name if self.name == "greeting.build_manifest" else self.name.partition(".")[0]
 
     @property
     def text(self) -> str:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .policy.policy import Limits, Policy, Profile
     from .questions.broker import Channel
     from .service import Service
-    from .sessions.acceptance import InterruptResult, PendingTurn
     from .sessions.background import Observer
+    from .sessions.message_acceptance import InterruptResult, PendingTurn
     from .sessions.messages import WhenBusy
     from .sessions.session import Session
 
@@ -66,7 +66,7 @@ _MODULES = {
     "policy.policy": ("Limits", "Policy", "Profile"),
     "questions.broker": ("Channel",),
     "service": ("Service",),
-    "sessions.acceptance": ("InterruptResult", "PendingTurn"),
+    "sessions.message_acceptance": ("InterruptResult", "PendingTurn"),
     "sessions.background": ("Observer",),
     "sessions.messages": ("WhenBusy",),
     "sessions.session": ("Session",),

@@ -29,7 +29,7 @@ from .policy.policy import Policy, built_in, parse_policy
 from .redaction import Redactor
 from .server.server import McpServer
 from .service import Service
-from .sessions.home_sandbox import keeps_sessions_in, open_to_sessions
+from .sessions.sandbox_contents import keeps_sessions_in, open_to_sessions
 
 if TYPE_CHECKING:
     import socket
@@ -85,7 +85,7 @@ async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> 
         ):
             server = McpServer(service, "keep", hosting.host).server()  # the server ends with its one client: see below
             if greeted.leave_manifest is not None:
-                from .greeting.build import leave_manifest  # noqa: PLC0415 - the first start alone needs it
+                from .greeting.build_manifest import leave_manifest  # noqa: PLC0415 - the first start alone needs it
 
                 service.start_task(leave_manifest(server, greeted.leave_manifest))
             with serving:
@@ -220,7 +220,7 @@ async def run_shared(shared: "SharedSocket", settings_of: "Callable[[Hello], Set
 
 
 async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hello", http: str | None) -> None:
-    from .greeting.build import leave_manifest  # noqa: PLC0415
+    from .greeting.build_manifest import leave_manifest  # noqa: PLC0415
     from .observers.metrics import Metrics  # noqa: PLC0415
 
     callers = await asyncio.to_thread(shared_callers, settings, http)

@@ -33,7 +33,11 @@ from .processes.leftovers import sweep_quietly
 from .questions.broker import Broker, put_back
 from .questions.presentation import Redaction
 from .redaction import MARK, Redactor
-from .sessions.acceptance import (
+from .sessions.background import BackgroundTasks, Bookkeeper, Observer, ObserverList, StartTask
+from .sessions.dependencies import ClientEnvironments, HostOf, SessionDeps, SessionReplica, Stores, make_launcher
+from .sessions.homes import Home, Homes, default_directory
+from .sessions.mcp_bridge import McpServerHost
+from .sessions.message_acceptance import (
     InterruptResult,
     KeyedMessage,
     KeyedMessages,
@@ -43,10 +47,6 @@ from .sessions.acceptance import (
     turn_before,
     was_read,
 )
-from .sessions.background import BackgroundTasks, Bookkeeper, Observer, ObserverList, StartTask
-from .sessions.dependencies import ClientEnvironments, HostOf, SessionDeps, SessionReplica, Stores, make_launcher
-from .sessions.homes import Home, Homes, default_directory
-from .sessions.mcp_bridge import McpServerHost
 from .sessions.messages import UserMessage, WhenBusy
 from .sessions.neighbours import Neighbours
 from .sessions.policy_enforcer import PolicyEnforcer

@@ -24,7 +24,7 @@ from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.processes.child import Exit
 from claude_code_mcp.processes.leftovers import new_mark
-from claude_code_mcp.processes.supervision import MAX_LINE
+from claude_code_mcp.processes.supervisor_client import MAX_LINE
 from claude_code_mcp.testing import Sandbox
 from tests.conftest import StartService
 from tests.support.misbehaving_cli import install_misbehaving_cli

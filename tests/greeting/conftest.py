@@ -7,7 +7,7 @@ import json
 import pytest
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.greeting.build import first_answers
+from claude_code_mcp.greeting.build_manifest import first_answers
 from claude_code_mcp.greeting.first_answers import SHIPPED, Manifest, read
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service

@@ -12,7 +12,7 @@ from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.greeting.build import first_answers
+from claude_code_mcp.greeting.build_manifest import first_answers
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 from tests.support.waiting import HANG_SECONDS

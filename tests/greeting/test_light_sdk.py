@@ -13,7 +13,7 @@ NOT_NEEDED = (
     "claude_code_mcp.hub",
     "claude_code_mcp.testing",
     "claude_code_mcp.commands.doctor",
-    "claude_code_mcp.greeting.build",
+    "claude_code_mcp.greeting.build_manifest",
     "filelock",
     "h11",
     "uvicorn",

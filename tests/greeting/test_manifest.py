@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.greeting import first_answers
-from claude_code_mcp.greeting.build import leave_manifest
+from claude_code_mcp.greeting.build_manifest import leave_manifest
 from claude_code_mcp.greeting.first_answers import Manifest, find, read, read_json, write
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service

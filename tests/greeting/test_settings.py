@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from claude_code_mcp.config import Settings, load_settings, variable_of
-from claude_code_mcp.greeting.build import Answers, first_answers
+from claude_code_mcp.greeting.build_manifest import Answers, first_answers
 from claude_code_mcp.greeting.first_answers import ANSWERS_DEPEND_ON, find
 from claude_code_mcp.server import server as server_module
 from claude_code_mcp.server.server import McpServer

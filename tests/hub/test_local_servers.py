@@ -172,7 +172,7 @@ async def test_a_call_during_the_pause_starts_the_server_at_once(start_hub: Star
         assert text_of(await hub.call("x", "echo")) == "{}"
 
 
-@pytest.mark.soak  # when: test_connection_state.py
+@pytest.mark.soak  # when: test_reconnection.py
 async def test_a_server_that_never_lasts_is_given_up(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local("brief")})
     changes = Changes(hub, "x")

@@ -161,9 +161,7 @@ def test_a_command_of_a_subagent_elsewhere_is_doubted_unless_subagents_are_allow
     call = ToolCall(tool, {"command": "make check"}, "/srv", str, elsewhere="/srv/.claude/worktrees/a")
     named, denied = [parse_rule("Bash(make check)")], [parse_rule("Bash(rm *)")]
     verdicts = [judge(call, named, []), judge(call, [parse_rule("Bash")], denied)]
-    assert all(
-        verdict.decision is Decision.ASK and "/srv/.claude/worktrees/a" in verdict.doubt for verdict in verdicts
-    )
+    assert all(verdict.decision is Decision.ASK and "/srv/.claude/worktrees/a" in verdict.doubt for verdict in verdicts)
     assert judge(call, [*named, parse_rule("Agent")], denied).decision is Decision.ALLOW
     assert judge(call, [parse_rule("Bash")], []).doubt == "", "every command may run anywhere"
 

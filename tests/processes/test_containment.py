@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from claude_code_mcp.processes import supervision
+from claude_code_mcp.processes import supervisor_client
 from claude_code_mcp.processes.child import ChildProcess, Exit, containment, prepare
 from claude_code_mcp.processes.limits import ChildOptions
 from tests.claude.conftest import PATIENCE, gone, number_in, runs
@@ -79,14 +79,16 @@ async def test_a_child_and_what_it_starts_run_at_a_lower_priority(start: Start) 
     child, listener = await start("ps -o ni= $$; sh -c 'ps -o ni= $$'")
     ours = os.getpriority(os.PRIO_PROCESS, 0)
     await asyncio.wait_for(child.exited, PATIENCE)
-    assert [int(each) for each in listener.output.split()] == [min(ours + supervision.NICENESS, 19)] * 2
+    assert [int(each) for each in listener.output.split()] == [min(ours + supervisor_client.NICENESS, 19)] * 2
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/autogroup"), reason="this kernel has no automatic task groups")
 async def test_the_priority_counts_between_sessions_too(start: Start) -> None:
     child, _listener = await start("sleep 600")
     group = Path(f"/proc/{child.pid}/autogroup")
-    await until_true(lambda: group.read_text().endswith(f"nice {supervision.NICENESS}\n"))  # it allows ten a second
+    await until_true(
+        lambda: group.read_text().endswith(f"nice {supervisor_client.NICENESS}\n")
+    )  # it allows ten a second
 
 
 async def test_input_reaches_the_child_and_its_end_too(start: Start) -> None:
@@ -229,9 +231,9 @@ async def test_a_child_that_does_not_read_holds_up_only_who_writes_to_it(start: 
 async def test_preparing_twice_starts_one_supervisor() -> None:
     assert containment() == "supervisor"
     await prepare()
-    first = supervision._supervisor._pid  # the number is nobody else's business
+    first = supervisor_client._supervisor._pid  # the number is nobody else's business
     await prepare()
-    assert supervision._supervisor._pid == first
+    assert supervisor_client._supervisor._pid == first
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 5, 8])

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from claude_code_mcp.processes import child, supervision
+from claude_code_mcp.processes import child, supervisor_client
 from claude_code_mcp.processes.child import ChildProcess, Exit
 from claude_code_mcp.processes.environment import MARK
 from claude_code_mcp.processes.leftovers import new_mark
@@ -46,10 +46,10 @@ async def run(command: str, mark: str = "", scratch: Path | None = None) -> tupl
 
 
 @pytest.fixture
-def supervisor(monkeypatch: pytest.MonkeyPatch) -> Iterator[supervision._Supervisor]:
+def supervisor(monkeypatch: pytest.MonkeyPatch) -> Iterator[supervisor_client._Supervisor]:
     """A supervisor of this test alone, which it may break."""
-    own = supervision._Supervisor()
-    monkeypatch.setattr(supervision, "_supervisor", own)
+    own = supervisor_client._Supervisor()
+    monkeypatch.setattr(supervisor_client, "_supervisor", own)
     monkeypatch.setattr(child, "_fallback_logged", False)
     yield own
     own.close()
@@ -62,7 +62,7 @@ def break_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def break_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit(1)")
-    monkeypatch.setattr(supervision, "_SCRIPT", str(broken))
+    monkeypatch.setattr(supervisor_client, "_SCRIPT", str(broken))
 
 
 @pytest.mark.usefixtures("supervisor")
@@ -99,7 +99,7 @@ async def test_a_program_that_does_not_exist_is_no_fault_of_the_supervisor(caplo
     assert caplog.records == []
 
 
-async def test_a_killed_supervisor_is_reaped_and_replaced(supervisor: supervision._Supervisor) -> None:
+async def test_a_killed_supervisor_is_reaped_and_replaced(supervisor: supervisor_client._Supervisor) -> None:
     supervisor.prepare()
     first = supervisor._pid
     os.kill(first, signal.SIGKILL)
@@ -112,9 +112,9 @@ async def test_a_killed_supervisor_is_reaped_and_replaced(supervisor: supervisio
 
 
 async def test_a_supervisor_that_does_not_answer_fails_the_start_in_time(
-    supervisor: supervision._Supervisor, monkeypatch: pytest.MonkeyPatch
+    supervisor: supervisor_client._Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervision, "_START_TIMEOUT", 0.3)
+    monkeypatch.setattr(supervisor_client, "_START_TIMEOUT", 0.3)
     supervisor.prepare()
     os.kill(supervisor._pid, signal.SIGSTOP)
     try:
@@ -125,7 +125,7 @@ async def test_a_supervisor_that_does_not_answer_fails_the_start_in_time(
 
 
 async def test_supervisor_and_reaper_killed_together_leave_the_rest_to_the_sweep(
-    supervisor: supervision._Supervisor, tmp_path: Path
+    supervisor: supervisor_client._Supervisor, tmp_path: Path
 ) -> None:
     child, _ = await run(LEAVE.format(file=tmp_path / "left") + "; read line", new_mark())
     left, reaper = await number_in(tmp_path / "left"), psutil.Process(child.pid).ppid()
@@ -139,7 +139,7 @@ async def test_supervisor_and_reaper_killed_together_leave_the_rest_to_the_sweep
 
 
 async def test_a_killed_reaper_leaves_nothing_even_without_its_mark(
-    supervisor: supervision._Supervisor, tmp_path: Path
+    supervisor: supervisor_client._Supervisor, tmp_path: Path
 ) -> None:
     """The children of a child that dies during the search come to the supervisor only afterwards."""
     leave = "\n".join(

@@ -9,7 +9,7 @@ import pytest
 from claude_code_mcp.model.options import LOCAL, Caller, ClientEnvironment
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.background import DiskThreads
-from claude_code_mcp.store.catalogue import CatalogueEntries
+from claude_code_mcp.store.session_catalogue import CatalogueEntries
 from claude_code_mcp.testing import Sandbox
 from tests.support.waiting import HANG_SECONDS
 

@@ -7,7 +7,7 @@ import pytest
 from claude_code_mcp.errors import Cancelled, InvalidArgument
 from claude_code_mcp.model.events import MessageDropped, MessageQueued, TurnStarted
 from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.sessions.acceptance import digest_of
+from claude_code_mcp.sessions.message_acceptance import digest_of
 from claude_code_mcp.sessions.messages import WhenBusy
 from claude_code_mcp.state.session_records import KeyName, KeyState, MessageKeys
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread

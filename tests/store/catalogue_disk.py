@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.store.catalogue import Catalogue
+from claude_code_mcp.store.session_catalogue import Catalogue
 from claude_code_mcp.store.transcript_lines import folder_of
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.state.session_holders import directory_name
-from claude_code_mcp.store import catalogue as catalogue_module
-from claude_code_mcp.store.catalogue import Catalogue
+from claude_code_mcp.store import session_catalogue as catalogue_module
 from claude_code_mcp.store.index import SCHEMA, VERSION, file_name
+from claude_code_mcp.store.session_catalogue import Catalogue
 from claude_code_mcp.store.transcript_summary import TranscriptSummary, summarize
 
 from .catalogue_disk import Disk, ids, lines, user
@@ -154,7 +154,7 @@ def test_an_index_that_another_process_keeps_locked_hides_nothing(disk: Disk) ->
 def test_several_processes_share_one_index(disk: Disk) -> None:
     made = {disk.session(f"number {number} of many") for number in range(300)}
     code = (
-        "import sys; from pathlib import Path; from claude_code_mcp.store.catalogue import Catalogue\n"
+        "import sys; from pathlib import Path; from claude_code_mcp.store.session_catalogue import Catalogue\n"
         "for _ in range(5): print(len(Catalogue(sys.argv[1], Path(sys.argv[2])).list(text='of many', limit=1000)))"
     )
     command = [sys.executable, "-c", code, str(disk.config), str(disk.config.parent / "state")]

@@ -27,7 +27,7 @@ from ..sessions.worktree_changes import WorktreeChanges
 from ..state.documents import Mark
 from ..state.shares import Shares
 from ..state.state_directory import database_in
-from ..store.catalogue import Catalogue, Entry
+from ..store.session_catalogue import Catalogue, Entry
 from ..store.transcript_export import Detail
 from .conventions import (
     ExitCode,

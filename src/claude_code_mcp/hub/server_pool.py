@@ -24,8 +24,8 @@ from .auth.credentials import NeedsAuthMemory
 from .client_session import NO_SIDE, CallerSide, MovedElsewhere, Requester, UpstreamClient, request_with_input
 from .config_entry import HttpConfig, depends_on_directory, fingerprint
 from .config_files import ConfiguredServer, HubConfig
-from .connection_state import ConnectionState
 from .dependencies import ConnectThrottle, HubDeps, Offer, ServerMemory
+from .reconnection import ConnectionState
 from .streams import JsonObject
 from .upstream import Upstream, UpstreamContext, Watcher, own_connection
 

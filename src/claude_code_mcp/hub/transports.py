@@ -39,7 +39,7 @@ from websockets.typing import Subprotocol
 
 from ..processes.child import ChildProcess, Exit
 from ..processes.environment import child_environment
-from ..processes.supervision import MAX_LINE, LineSplitter, Oversized
+from ..processes.supervisor_client import MAX_LINE, LineSplitter, Oversized
 from ..redaction import redact_url
 from .auth.credentials import NeedsAuth
 from .config_entry import HttpConfig, SseConfig, SseIdeConfig, StdioConfig, TlsConfig

@@ -3,7 +3,7 @@
 `Upstream` says what there is and who waits for it; it opens nothing itself. The task that the connection belongs to
 (`ConnectionOwner`) opens the transport when a caller needs one, keeps it, and closes it; everybody else waits for the
 connection at its `Upstream`, uses it, or asks for it to be given up. What follows from each event is decided by
-`connection_state.Connection`.
+`reconnection.Connection`.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ from .client_session import (
 )
 from .config_entry import OAuthServerConfig, fingerprint
 from .config_files import ConfiguredServer
-from .connection_state import Afterwards, Conclusion, Connection, ConnectionState, Phase
 from .dependencies import ConnectSlot, ConnectThrottle, HubDeps, Offer, ServerMemory, Traits
+from .reconnection import Afterwards, Conclusion, Connection, ConnectionState, Phase
 from .streams import JsonObject, ObservedInbox, RequestsInFlight, Streams, TransportFailure, WritableOutbox
 from .transport_factory import Probe, credential_storage, has_oauth, open_transport, with_helped_headers
 from .transports import SESSION_GONE, UNAUTHORIZED, UNREACHABLE

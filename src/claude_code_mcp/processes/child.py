@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from . import supervision
+from . import supervisor_client
 from .leftovers import sweep
 from .limits import USUAL_OPTIONS, ChildOptions
 
@@ -39,19 +39,19 @@ _fallback_logged = False
 
 def containment() -> str:
     """The name of the containment that this platform has: `supervisor` or `marks`."""
-    return "supervisor" if supervision.available() else "marks"
+    return "supervisor" if supervisor_client.available() else "marks"
 
 
 def needs_sweep(transport: asyncio.SubprocessTransport) -> bool:
     """Whether what this child left behind, now that it has ended, must be looked for by its mark."""
-    return not isinstance(transport, supervision.SupervisedTransport) or transport.reaper_lost
+    return not isinstance(transport, supervisor_client.SupervisedTransport) or transport.reaper_lost
 
 
 async def prepare() -> None:
     """Does ahead of time what the first child would otherwise have to wait for. Never fails."""
-    if supervision.available():
+    if supervisor_client.available():
         with contextlib.suppress(OSError):
-            await supervision.prepare()
+            await supervisor_client.prepare()
 
 
 async def spawn(
@@ -69,11 +69,11 @@ async def spawn(
     does not work, the child is started without it: the log says so once, and the next child tries it again.
     """
     global _fallback_logged  # noqa: PLW0603 - once per process is what is wanted
-    if supervision.available():
+    if supervisor_client.available():
         try:
-            return await supervision.spawn(factory, argv, cwd=cwd, environment=environment, options=options)
+            return await supervisor_client.spawn(factory, argv, cwd=cwd, environment=environment, options=options)
         # Only this: a program that cannot be started under the supervisor cannot be started without it either.
-        except supervision.SupervisorFailed as error:
+        except supervisor_client.SupervisorFailed as error:
             if not _fallback_logged:
                 _fallback_logged = True
                 log.warning(
@@ -88,7 +88,7 @@ async def spawn(
     if sys.platform != "win32":
         # Set from here: code between fork and exec (`preexec_fn`) may deadlock where there are other threads.
         with contextlib.suppress(OSError):  # it has ended already
-            os.setpriority(os.PRIO_PROCESS, transport.get_pid(), supervision.NICENESS)
+            os.setpriority(os.PRIO_PROCESS, transport.get_pid(), supervisor_client.NICENESS)
     return transport, protocol
 
 
@@ -114,7 +114,7 @@ def _signal(transport: asyncio.SubprocessTransport, name: str) -> None:
         return  # only its pipes are left, and its number may belong to another process by now
     # It may end between the look above and the signal. On macOS a group with nothing but zombies gives PermissionError.
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        if sys.platform == "win32" or isinstance(transport, supervision.SupervisedTransport):
+        if sys.platform == "win32" or isinstance(transport, supervisor_client.SupervisedTransport):
             (transport.terminate if name == "SIGTERM" else transport.kill)()
         else:
             os.killpg(transport.get_pid(), getattr(signal, name))

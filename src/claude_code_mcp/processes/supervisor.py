@@ -1,6 +1,6 @@
 """The supervisor: a small program that starts this server's children and ends whatever they leave behind.
 
-Run by `supervision.py` as a script, on Linux, with the standard library alone. It makes the promise *everything a
+Run by `supervisor_client.py` as a script, on Linux, with the standard library alone. It makes the promise *everything a
 child starts ends with it* hold by construction instead of by searching:
 
 - For every child the supervisor forks a *reaper*. A reaper is a subreaper (`PR_SET_CHILD_SUBREAPER`): each orphan

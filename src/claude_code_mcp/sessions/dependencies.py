@@ -39,7 +39,7 @@ from ..redaction import Redactor
 from ..state.session_holders import Leases
 from ..state.session_records import MovedIds, SessionRecord, SessionRecords
 from ..state.state_directory import database_in
-from ..store.catalogue import Catalogue
+from ..store.session_catalogue import Catalogue
 from ..store.transcripts import EXTENSION, ProjectFolders, Transcripts, read_lines
 from .background import DiskThreads, RecordWriter, StartTask
 from .homes import Home, Homes, default_directory

@@ -5,7 +5,7 @@ user, so that interactive sessions are found. With several, each principal has a
 directory: its transcripts, settings and list of running sessions, which is what the tools that reach other sessions go
 by. See `docs/security.md` for what each level of isolation promises.
 
-What a sandboxed session sees of all this is in `home_sandbox.py`.
+What a sandboxed session sees of all this is in `sandbox_contents.py`.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ from ..policy.policy import Policy, Profile, Resources
 from ..private_files import private_directory, replace_file
 from ..processes import bubblewrap, container
 from ..processes.limits import UNLIMITED, EnforcedLimits, GroupParent, ResourceLimits, find_parents
-from .home_sandbox import HomeSandbox, ListedPaths
 from .protected_paths import ProtectedPath, ProtectedPaths, protected_paths
+from .sandbox_contents import HomeSandbox, ListedPaths
 
 if TYPE_CHECKING:
     from ..network.way_out import RunAuthority

@@ -25,7 +25,6 @@ from ..state.documents import Mark
 from ..state.session_holders import Leases
 from ..state.session_records import MovedIds, SessionRecords
 from ..state.state_directory import database_in
-from ..store.catalogue import Catalogue, Entry
 from ..store.conversation import (
     ConversationTurn,
     Item,
@@ -37,6 +36,7 @@ from ..store.conversation import (
 )
 from ..store.cost_table import CostLedger, CostQuery, Costs, Grouping
 from ..store.index import File, look_at
+from ..store.session_catalogue import Catalogue, Entry
 from ..store.transcript_export import Detail, markdown, page, read_page, without_secrets
 from ..store.transcript_reader import ConversationPage, Extent, grown_lines, read_page_before, whole_item
 from ..store.transcripts import ProjectFolders, SessionFiles, unreadable_refused

@@ -13,7 +13,7 @@ from ..model.outcome import State
 from ..model.text import clip_line
 from ..state.session_records import Summary
 from ..state.shares import Access
-from ..store.catalogue import CatalogueEntries, Entry, normalised
+from ..store.session_catalogue import CatalogueEntries, Entry, normalised
 from ..store.transcript_summary import LONGEST_TITLE
 from .dependencies import ClientEnvironments, Stores
 from .registry import Sessions

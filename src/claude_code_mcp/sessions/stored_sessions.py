@@ -21,10 +21,10 @@ from ..model.options import LOCAL, LOCAL_CALLER, Caller, Image, Worktree, is_ses
 from ..policy.rules import Decision
 from ..state.documents import Mark
 from ..state.shares import Access
-from ..store.catalogue import Entry
 from ..store.conversation import Item
 from ..store.cost_table import Costs, Grouping, added_up
 from ..store.edited_files import EditedFiles, edited_files
+from ..store.session_catalogue import Entry
 from ..store.transcript_export import Detail
 from ..store.transcript_reader import Checkpoint, ConversationPage, Extent, read_checkpoints
 from .background import ObserverList

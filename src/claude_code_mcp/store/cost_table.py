@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..model.options import LOCAL
 from ..state.session_records import Summary
-from .catalogue import Catalogue, normalised
 from .index import File, FileIndex, storable
+from .session_catalogue import Catalogue, normalised
 from .transcript_summary import NO_DAY, Row, TranscriptSummary
 
 if TYPE_CHECKING:

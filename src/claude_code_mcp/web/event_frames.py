@@ -38,8 +38,8 @@ from ..questions.presentation import Redaction, describe, without_secrets
 from ..server.tools.status import retrying_line
 from ..service import Service
 from ..sessions.session import SessionView
-from ..store.catalogue import Entry
 from ..store.conversation import ConversationTurn, Item, frame_items, started_agent
+from ..store.session_catalogue import Entry
 from ..store.transcript_export import item_without_secrets
 from ..store.transcript_reader import LONGEST_PREVIEW, shortened
 

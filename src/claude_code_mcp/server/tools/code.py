@@ -10,7 +10,7 @@ from pydantic import Field
 from ...config import Settings
 from ...errors import InvalidArgument, PermissionDenied
 from ...model.options import Preset, SessionOptions, Thinking, ToolPreset
-from ...sessions.acceptance import PendingTurn
+from ...sessions.message_acceptance import PendingTurn
 from ...sessions.messages import WhenBusy
 from .base import (
     ABOUT_IMAGES,

@@ -43,7 +43,7 @@ from ...model.options import BYPASS, Caller
 from ...model.question import Answer, Closure, Question, Scope
 from ...model.text import cut
 from ...service import Service
-from ...sessions.acceptance import PendingTurn
+from ...sessions.message_acceptance import PendingTurn
 from ...sessions.messages import UserMessage
 from ...sessions.session import Session, SessionView
 from ...sessions.session_access import SessionSharing

@@ -14,7 +14,7 @@ from ...service import Service
 from ...sessions.messages import UserMessage
 from ...sessions.session import Session
 from ...sessions.session_access import SessionSharing
-from ...store.catalogue import Entry
+from ...store.session_catalogue import Entry
 from .base import (
     ABOUT_IMAGES,
     ABOUT_KEY,

@@ -8,7 +8,7 @@ import pytest
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service
-from claude_code_mcp.store.catalogue import Catalogue
+from claude_code_mcp.store.session_catalogue import Catalogue
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, script, text, tool
 

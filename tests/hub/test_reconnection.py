@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.hub.connection_state import (
+from claude_code_mcp.hub.reconnection import (
     LASTING,
     MAX_ATTEMPTS,
     MOVES,

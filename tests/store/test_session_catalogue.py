@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.store.catalogue import HistoryEntry
+from claude_code_mcp.store.session_catalogue import HistoryEntry
 from claude_code_mcp.store.transcript_lines import folder_of
 
 from .catalogue_disk import Disk, ids, lines, typed, user
