@@ -22,7 +22,8 @@ from tests.support.waiting import HANG_SECONDS
 @pytest.fixture(scope="package")
 def place(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> Iterator[SharedPlace]:
     sandbox = Sandbox(tmp_path_factory.mktemp("tui"), model.url)
-    environment = sandbox.environment(**{RUN: os.environ[RUN]})
+    # Nobody may use it for long while another test of the package is slow: it would end, as it should.
+    environment = sandbox.environment(**{RUN: os.environ[RUN], "CLAUDE_CODE_MCP_SHARED_IDLE_MS": "86400000"})
     with shared_place(sandbox, environment) as shared:
         shared.command("shared", "start")
         yield shared
