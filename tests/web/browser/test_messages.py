@@ -141,6 +141,12 @@ KEPT_FILES = """async () => {
 """The names of all files that the browser keeps, by draft."""
 
 
+def wait_until_kept(page: Page, *names: str) -> None:
+    """The browser writes files to its disk after it has shown them; a reload in between is none of a person's."""
+    kept = json.dumps(json.dumps([names], separators=(",", ":")))
+    page.wait_for_function(f"async () => JSON.stringify(await ({KEPT_FILES})()) === {kept}", timeout=PATIENCE)
+
+
 def test_attachments_stay_with_their_draft_over_reload_and_back_until_they_are_sent_or_somebody_signs_out(
     open_browser: OpenBrowser, site: Site, model: ScriptedModelThread
 ) -> None:
@@ -156,6 +162,7 @@ def test_attachments_stay_with_their_draft_over_reload_and_back_until_they_are_s
     notes: FilePayload = {"name": "notes.txt", "mimeType": "text/plain", "buffer": "Zeile ✓".encode()}
     files.set_input_files([shot, notes])
     expect(attached).to_have_count(2, timeout=PATIENCE)
+    wait_until_kept(page, "shot.png", "notes.txt")
     page.reload()
     expect(attached).to_have_count(2, timeout=PATIENCE)
     page.get_by_role("link", name="All sessions").click()
@@ -180,9 +187,7 @@ def test_attachments_stay_with_their_draft_over_reload_and_back_until_they_are_s
     assert page.locator(".prompt").all_text_contents() == ["Begin", "What is this?"]
     files.set_input_files([notes])
     expect(attached).to_have_count(1, timeout=PATIENCE)
-    page.wait_for_function(
-        f"async () => JSON.stringify(await ({KEPT_FILES})()) === '[[\"notes.txt\"]]'", timeout=PATIENCE
-    )
+    wait_until_kept(page, "notes.txt")
     page.goto(f"{site.url}/#/settings")
     page.get_by_role("button", name="Sign out", exact=True).click()
     expect(page.get_by_label("Or sign in with a token")).to_be_visible(timeout=PATIENCE)
