@@ -99,13 +99,15 @@ class SessionApp {
   }
 
   private async update(report: Report): Promise<void> {
-    this.cursor = report.nextCursor ?? this.cursor;
     const cut = new Set((report.truncated ?? []).map((one) => one.part));
     for (const pending of report.pendingInputs ?? []) {
       // Nobody decides on a part: what was shortened is read whole first.
-      if (cut.has(pending.inputId)) pending.toolInput = await this.wholeInput(pending.inputId);
+      const shown = this.questions.has(pending.inputId);
+      if (cut.has(pending.inputId) && !shown) pending.toolInput = await this.wholeInput(pending.inputId);
     }
     this.show(report);
+    // Last: if a question is answered while it is read, that fails, and what this report says is asked for again.
+    this.cursor = report.nextCursor ?? this.cursor;
   }
 
   private async wholeInput(part: string): Promise<Record<string, unknown>> {
