@@ -32,7 +32,7 @@ test: setup check  ## format, lint, types and the tests; what fails is not run a
 BEYOND := scenarios deploy web/browser
 
 test-quick: setup  ## in a minute: the tests that start no programs; LAYER=hub: those of tests/hub, one case of each
-	$(BIN)/python -m pytest -q --dist worksteal $(if $(LAYER),tests/$(LAYER) --quick=layer -n 2,--quick=pure -n 2 $(addprefix --ignore=tests/,$(BEYOND)))
+	$(BIN)/python -m pytest -q --dist worksteal $(if $(LAYER),tests/$(LAYER) --quick=layer -n 2,--quick=pure -n 4 $(addprefix --ignore=tests/,$(BEYOND)))
 
 # What is the same with and without Node and a browser.
 CORE := model policy questions claude store processes sessions hub server
