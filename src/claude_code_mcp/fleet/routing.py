@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from ..errors import InvalidArgument
+from ..model.options import is_session_id
 from .leases import Holding
 from .machines import GRACE_SECONDS, FleetMember, Machine, Membership
 from .ownership import OwnershipBucket
@@ -47,7 +48,6 @@ MOVE_SCHEMA: Final = {
 
 _SESSION_ADDRESS = re.compile(r"claude-session:///([0-9A-Fa-f-]{36})(?=[/?]|$)")
 _ALL_SESSIONS = "claude-sessions:///"
-_SESSION_ID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _MOST_LABELS = 100
 
 
@@ -164,7 +164,7 @@ def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PL
         raise InvalidArgument("labels: must be a list of texts, for a new session", field="labels")
     sent = {**params, "arguments": arguments}
     asked_for = arguments.get("sessionId")
-    session_id = asked_for.lower() if isinstance(asked_for, str) and _SESSION_ID.fullmatch(asked_for) else None
+    session_id = asked_for.lower() if isinstance(asked_for, str) and is_session_id(asked_for) else None
     # First: a move that reached its machine alone would be half of one.
     if moves and session_id is not None:
         if not machine:
