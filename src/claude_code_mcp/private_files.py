@@ -292,30 +292,31 @@ def exists_at(path: str) -> bool:
 def entries_at(path: str, wanted: Callable[[str], bool] = lambda _: True) -> list[DirectoryItem]:
     """The entries of the directory at just this path whose names are wanted. An entry that is gone by the time it is
     looked at is left out. OSError if the directory cannot be read as a whole."""
-    found = []
-    with _scanned(path) as entries:
-        for entry in entries:
-            if wanted(entry.name):
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except OSError as error:
-                    if not is_absence(error):
-                        raise
-                    continue
-                found.append(DirectoryItem(entry.name, status))
-    return found
+    with scanned(path) as entries:
+        items = ((entry.name, entry_status(entry)) for entry in entries if wanted(entry.name))
+        return [DirectoryItem(name, status) for name, status in items if status is not None]
+
+
+def entry_status(entry: "os.DirEntry[str]") -> os.stat_result | None:
+    """What the directory says of an entry itself, not of what it may link to; None if it is gone by now."""
+    try:
+        return entry.stat(follow_symlinks=False)
+    except OSError as error:
+        if is_absence(error):
+            return None
+        raise
 
 
 def folders_at(path: str) -> tuple[list[str], list[str]]:
     """The names of the directories in the directory at just this path, and those of the links; none is looked at."""
-    with _scanned(path) as entries:
+    with scanned(path) as entries:
         kinds = [(entry.name, entry.is_symlink(), entry.is_dir(follow_symlinks=False)) for entry in entries]
     folders = [name for name, is_link, is_folder in kinds if is_folder and not is_link]
     return folders, [name for name, is_link, _ in kinds if is_link]
 
 
 @contextlib.contextmanager
-def _scanned(path: str) -> Iterator[Iterator["os.DirEntry[str]"]]:
+def scanned(path: str) -> Iterator[Iterator["os.DirEntry[str]"]]:
     """The entries of a directory, which can be looked at within this context only: they belong to its descriptor."""
     if not _BY_DESCRIPTOR:
         _check_resolved(path)

@@ -67,7 +67,7 @@ def test_after_the_first_look_no_directory_is_read_again(tmp_path: Path, monkeyp
         (tmp_path / f"{number}.jsonl").write_text("x")
     table = FileTable(str(tmp_path), wanted)
     assert len(table.files()) == 3
-    monkeypatch.setattr(index, "entries_at", lambda path, *_: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(index, "scanned", lambda path: pytest.fail(f"{path} was read"))
     (tmp_path / "4.jsonl").write_text("x")
     (tmp_path / "0.jsonl").unlink()
     assert {Path(path).name for path in table.files()} == {"1.jsonl", "2.jsonl", "4.jsonl"}

@@ -116,13 +116,14 @@ class Failing:
         self._open, self._open_folder, self._scan = (
             private_files.open_at,
             private_files._open_directory,
-            private_files._scanned,
+            private_files.scanned,
         )
         self.paths: Callable[[str], bool] = lambda path: False
         for module in (private_files, transcript_lines):
             monkeypatch.setattr(module, "open_at", self._open_at)
         monkeypatch.setattr(private_files, "_open_directory", self._open_directory)
-        monkeypatch.setattr(private_files, "_scanned", self._scanned)
+        for module in (private_files, index):
+            monkeypatch.setattr(module, "scanned", self._scanned)
 
     def _open_at(self, path: str, flags: int) -> int:
         self._fail(os.fspath(path))

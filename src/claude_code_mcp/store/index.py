@@ -28,7 +28,16 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ..private_files import entries_at, folders_at, is_absence, open_private, private_directory, stat_at, unless_absent
+from ..private_files import (
+    entry_status,
+    folders_at,
+    is_absence,
+    open_private,
+    private_directory,
+    scanned,
+    stat_at,
+    unless_absent,
+)
 from .watched_files import DirectoryWatch
 
 if TYPE_CHECKING:
@@ -61,11 +70,18 @@ def look_at(path: str) -> File | None:
 def list_files(directory: str, wanted: Callable[[str], bool]) -> list[File]:
     """The files in a directory with a name that is wanted, links left out; nothing if there is no such directory.
     OSError if it cannot be read."""
-    return [
-        File(f"{directory}{os.sep}{name}", status.st_mtime_ns, status.st_size)
-        for name, status in unless_absent(lambda: entries_at(directory, wanted)) or ()
-        if stat.S_ISREG(status.st_mode)
-    ]
+    return unless_absent(lambda: _read_files(directory, wanted)) or []
+
+
+def _read_files(directory: str, wanted: Callable[[str], bool]) -> list[File]:
+    """In one pass, since a first listing takes most of its time here: nothing is made for a file but its entry."""
+    prefix = f"{directory}{os.sep}"
+    with scanned(directory) as entries:
+        return [
+            File(prefix + entry.name, status.st_mtime_ns, status.st_size)
+            for entry in entries
+            if wanted(entry.name) and (status := entry_status(entry)) is not None and stat.S_ISREG(status.st_mode)
+        ]
 
 
 def list_folders(directory: str, *, linked: bool = False) -> list[str]:

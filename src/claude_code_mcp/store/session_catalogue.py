@@ -279,9 +279,9 @@ class Catalogue:
             known_files, known_history, known_marks, order = self._order
             if known_files is files and known_history is history and known_marks is marked:
                 return order
-            used = {session_id: past.last_used for session_id, past in history.items()}
-            for session_id, transcript in files.items():
-                used[session_id] = max(transcript.mtime_ns / 1e9, used.get(session_id, 0))
+            used = {session_id: transcript.mtime_ns / 1e9 for session_id, transcript in files.items()}
+            for session_id, past in history.items():
+                used[session_id] = max(past.last_used, used.get(session_id, 0))
             ids = [session_id for session_id in used if session_id not in marked.deleted]
             ids.sort(key=used.__getitem__, reverse=True)
             pinned = marked.pinned
