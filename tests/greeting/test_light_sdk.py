@@ -26,7 +26,16 @@ NAMES = "[sorted(n for n in dir(m) if n[0] != '_') for m in (mcp, mcp.server)]"
 LOOK = f"""
 import json, sys, threading
 said = {{"modules": sorted(sys.modules)}}
-import mcp
+import mcp, mcp_types
+said["built"] = mcp_types.CallToolResult.__pydantic_complete__
+call = {{"method": "tools/call", "params": {{"name": "add", "arguments": {{"a": 1}}}}}}
+said["request"] = repr(mcp_types.client_request_adapter.validate_python(call))
+said["result"] = mcp_types.CallToolResult(content=[mcp_types.TextContent(text="2")]).model_dump(by_alias=True)
+said["schema"] = mcp_types.Tool.model_json_schema()
+try:
+    mcp_types.Tool.model_validate({{"name": 1}})
+except ValueError as error:
+    said["refused"] = str(error)
 try:
     from mcp import Nonsense
 except ImportError as error:
@@ -81,3 +90,11 @@ def test_a_name_that_the_sdk_does_not_have_is_missing_as_usual(light: dict[str, 
 
 def test_threads_that_ask_for_a_name_at_the_same_time_all_get_it(light: dict[str, Any]) -> None:
     assert light["found"] == ["Client"] * 4
+
+
+def test_messages_are_validated_as_usual_by_validators_that_are_built_when_they_are_needed(
+    light: dict[str, Any], usual: dict[str, Any]
+) -> None:
+    assert (light["built"], usual["built"]) == (False, True)
+    for seen in ("request", "result", "schema", "refused"):
+        assert light[seen] == usual[seen]

@@ -3,7 +3,7 @@
 Importing anything of the SDK runs the `__init__` of `mcp` and of `mcp.server`, which import its client, its high-level
 server, uvicorn and more, and builds a validator for every message of every version of the protocol. `prepare` puts
 both off: the packages run their `__init__` when somebody asks for a name that they do not have yet, and validators are
-built when a message of their kind arrives. Whoever imports the SDK sees no difference but the time.
+built when a message of their kind arrives or is made. Whoever imports the SDK sees no difference but the time.
 """
 
 import importlib
@@ -11,9 +11,11 @@ import importlib.util
 import sys
 from threading import RLock
 from types import ModuleType
+from typing import Any, Generic, TypeVar
 
 _PACKAGES = ("mcp", "mcp.server")
 _running = RLock()
+_Type = TypeVar("_Type")
 
 
 def prepare() -> None:
@@ -23,11 +25,36 @@ def prepare() -> None:
     for name in _PACKAGES:
         _postpone(name)
     _import_without_uvicorn("sse_starlette")
+    _import_without_validators("mcp.server.lowlevel")
+
+
+def _import_without_validators(name: str) -> None:
+    """Imports a module. The models that come with it, and those derived from them, build their validators when they
+    are first used: the setting is inherited, and the base of all models has it for as long as the import takes."""
+    import pydantic  # noqa: PLC0415 - as late as all of the SDK
+
+    adapter, settings = pydantic.TypeAdapter, pydantic.BaseModel.model_config
+    pydantic.TypeAdapter = _deferred(adapter)  # type: ignore[misc]
+    settings["defer_build"] = True
     try:
-        from mcp_types import _wire_base  # noqa: PLC0415 - private: a version without it is imported as it is
-    except ImportError:
-        return
-    _wire_base.WireModel.model_config["defer_build"] = True
+        importlib.import_module(name)
+    finally:
+        del settings["defer_build"]
+        pydantic.TypeAdapter = adapter  # type: ignore[misc]
+
+
+def _deferred(adapter: Any) -> Any:
+    """A TypeAdapter that builds its validator, and those of all models in its type, when it is first used."""
+    from pydantic import PydanticUserError  # noqa: PLC0415
+
+    class Deferred(adapter[_Type], Generic[_Type]):  # type: ignore[misc]
+        def __init__(self, type: Any, *, _parent_depth: int = 2) -> None:  # noqa: A002 - the name that pydantic has
+            try:
+                super().__init__(type, config={"defer_build": True}, _parent_depth=_parent_depth + 1)
+            except PydanticUserError:  # a type that has a setting of its own, which holds for its adapter too
+                super().__init__(type, _parent_depth=_parent_depth + 1)
+
+    return Deferred
 
 
 def _import_without_uvicorn(name: str) -> None:
