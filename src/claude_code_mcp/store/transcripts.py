@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ _FIRST_LINES = 1000
 """Among these is one with a time: a transcript begins with a few that say how the session is set up."""
 _LAST_LINES = 16 << 10
 """More than a process writes behind its last answer, as a rule."""
+_MOST_PATHS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,7 @@ class Transcripts:
 
     def __init__(self, projects: ProjectFolders) -> None:
         self.projects = projects
+        self._likely_path = lru_cache(maxsize=_MOST_PATHS)(self._expected_path)
 
     @property
     def available(self) -> bool:
@@ -202,7 +205,8 @@ class Transcripts:
 
         It is one small read of bytes that were just written: this one may be called on the event loop.
         """
-        path = self._expected_path(session_id, cwd)
+        # Links may lead elsewhere since the last turn: then the message is not found, and `flaw_after` looks again.
+        path = self._likely_path(session_id, cwd)
         line = _line_with(path, message_id, min(_LAST_BYTES, _LAST_LINES + 4 * size))
         return line is not None and line.endswith(b"\n") and parse(line) is not None
 
