@@ -100,7 +100,8 @@ _SAME_DIRECTORY = {"CLAUDE_BASH_MAINTAIN_PROJECT_WORKING_DIR": "1"}
 
 
 class PrincipalLimits:
-    """How much each principal may have at once and spend in a day; LimitReached beyond that."""
+    """How much each principal may have at once and spend in a day, LimitReached beyond that; and who is shown what
+    everybody spends."""
 
     def __init__(self, policy: Policy, spending: Spending) -> None:
         self.spending = spending
@@ -170,6 +171,16 @@ class PrincipalLimits:
         """The same with that of its day."""
         daily = self._policy.profile(principal).limits.daily_usd
         return [*([] if daily is None else [Budget(daily, "day")]), *self.budgets(principal)]
+
+    def sees_all_costs(self, principal: str) -> bool:
+        """Whether the operator has made the principal somebody who is shown what everybody spends."""
+        return self._policy.profile(principal).costs == "everybody"
+
+    def check_all_costs(self, principal: str) -> None:
+        """PermissionDenied for a caller who is shown no costs but their own. Everything that reads the costs of others
+        asks here first."""
+        if not self.sees_all_costs(principal):
+            raise PermissionDenied("The operator's policy shows you no costs but your own.", field="of")
 
     def everybodys_budgets(self) -> list[tuple[str, Budget, float]]:
         """Every budget of those who have spent something this month, or whom the policy names, and of every group; with
@@ -245,6 +256,30 @@ def _over(budget: Budget, *, spent: bool) -> LimitReached:
     return LimitReached(f"{whose} of ${budget.limit:g} for this {budget.period} is {how}.", limit=budget.limit)
 
 
+class BypassSwitch:
+    """Whether the sessions of each principal skip permission checks: off until a person at the client switches it on,
+    and never on where the policy has none of it. In memory only: after a restart it is off."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._on: set[str] = set()
+
+    def possible(self, principal: str) -> bool:
+        """Whether it may be switched on at all."""
+        profile = self._policy.profile(principal)
+        return profile.bypass != "never" and profile.mode_ceiling == BYPASS
+
+    def is_on(self, principal: str) -> bool:
+        # What was switched on counts no longer when the principal has got a profile that never allows it.
+        return principal in self._on and self.possible(principal)
+
+    def switch(self, principal: str, on: bool) -> None:
+        """PermissionDenied where it may never be on."""
+        if on and not self.possible(principal):
+            raise PermissionDenied("The operator's policy never allows to bypass permissions.", field="action")
+        (self._on.add if on else self._on.discard)(principal)
+
+
 class PolicyEnforcer:
     """Refuses with PermissionDenied. A principal's profile is looked up at every call."""
 
@@ -254,7 +289,7 @@ class PolicyEnforcer:
         self._default_directory = default_directory
         self._environment: Mapping[str, str] = {}
         self._guarded = guarded
-        self._bypassing: set[str] = set()
+        self.bypass = BypassSwitch(policy)
         self.limits = PrincipalLimits(policy, spending)
 
     def for_client(self, directory: str, environment: Mapping[str, str]) -> "PolicyEnforcer":
@@ -263,7 +298,7 @@ class PolicyEnforcer:
         other = copy.copy(self)
         other._default_directory = directory
         other._environment = environment
-        other._bypassing = set()
+        other.bypass = BypassSwitch(self._policy)
         return other
 
     def guarding(self, *directories: str) -> "PolicyEnforcer":
@@ -273,6 +308,15 @@ class PolicyEnforcer:
         return other
 
     # -- sessions ---------------------------------------------------------------------------------------------
+
+    def admission(self, principal: str) -> Admission:
+        """What this principal's sessions may be started with, as the switch for bypassing is now."""
+        profile, bypassing = self._policy.profile(principal), self.bypass.is_on(principal)
+
+        def exists(path: str) -> bool:
+            return os.path.lexists(_at_home(path, self._environment))
+
+        return Admission(profile, self._resolve, self._default_directory, bypassing, exists=exists)
 
     def admit(self, options: SessionOptions, cwd: str, principal: str) -> SessionOptions:
         """The options that a session in this directory runs with, tightened by the policy, or PermissionDenied."""
@@ -302,7 +346,7 @@ class PolicyEnforcer:
         """The permission modes that a principal may choose, the most careful first."""
         ceiling = MODE_LADDER.index(self._policy.profile(principal).mode_ceiling)
         modes = MODE_LADDER[: ceiling + 1]
-        if self.bypass_possible(principal):
+        if self.bypass.possible(principal):
             return modes
         return tuple(mode for mode in modes if mode != BYPASS)
 
@@ -448,43 +492,6 @@ class PolicyEnforcer:
                 "The MCP servers are shared by all callers, and the operator's policy does not let you change them.",
                 field="action",
             )
-
-    # -- costs of others ----------------------------------------------------------------------------------------
-
-    def sees_all_costs(self, principal: str) -> bool:
-        """Whether the operator has made the principal somebody who is shown what everybody spends."""
-        return self._policy.profile(principal).costs == "everybody"
-
-    def check_all_costs(self, principal: str) -> None:
-        """PermissionDenied for a caller who is shown no costs but their own. Everything that reads the costs of others
-        asks here first."""
-        if not self.sees_all_costs(principal):
-            raise PermissionDenied("The operator's policy shows you no costs but your own.", field="of")
-
-    # -- bypassing --------------------------------------------------------------------------------------------
-
-    def bypass_possible(self, principal: str) -> bool:
-        profile = self._policy.profile(principal)
-        return profile.bypass != "never" and profile.mode_ceiling == BYPASS
-
-    def bypass_on(self, principal: str) -> bool:
-        return self.bypass_possible(principal) and principal in self._bypassing
-
-    def set_bypass(self, principal: str, on: bool) -> None:
-        """Switches the bypass; PermissionDenied where it may never be on."""
-        if on and not self.bypass_possible(principal):
-            raise PermissionDenied("The operator's policy never allows to bypass permissions.", field="action")
-        (self._bypassing.add if on else self._bypassing.discard)(principal)
-
-    def admission(self, principal: str) -> Admission:
-        """What this principal's sessions may be started with, as the switches are now."""
-        bypassing = principal in self._bypassing
-        profile = self._policy.profile(principal)
-
-        def exists(path: str) -> bool:
-            return os.path.lexists(_at_home(path, self._environment))
-
-        return Admission(profile, self._resolve, self._default_directory, bypassing, exists=exists)
 
     def _resolve(self, path: str) -> str:
         return os.path.realpath(_at_home(path, self._environment))

@@ -319,22 +319,22 @@ class CallerPolicy:
     @property
     def sees_all_costs(self) -> bool:
         """Whether this caller is shown what everybody spends."""
-        return self._service_enforcer.sees_all_costs(self._principal)
+        return self._service_enforcer.limits.sees_all_costs(self._principal)
 
     def check_all_costs(self) -> None:
         """PermissionDenied, which is audited, for a caller who is shown no costs but their own."""
         with self._observers.auditing_refusals(self._principal, "costs of everybody"):
-            self._service_enforcer.check_all_costs(self._principal)
+            self._service_enforcer.limits.check_all_costs(self._principal)
 
     def everybodys_budgets(self) -> list[tuple[str, Budget, float]]:
         """As `PrincipalLimits.everybodys_budgets`; PermissionDenied as in `check_all_costs`, but not audited: this is
         for a thread, since it blocks on the disk."""
-        self._service_enforcer.check_all_costs(self._principal)
+        self._service_enforcer.limits.check_all_costs(self._principal)
         return self._service_enforcer.limits.everybodys_budgets()
 
     def everybodys_spending(self, period: Period, since: str, *, groups: bool) -> list[SpentLine]:
         """As `Spending.by_period`; PermissionDenied as above. Blocks on the disk."""
-        self._service_enforcer.check_all_costs(self._principal)
+        self._service_enforcer.limits.check_all_costs(self._principal)
         return self._service_enforcer.limits.spending.by_period(period, since=since, groups=groups)
 
     def shares_budget(self, group: str) -> bool:
@@ -357,18 +357,18 @@ class CallerPolicy:
     @property
     def bypass_possible(self) -> bool:
         """Whether permission checks may be switched off at all for this caller."""
-        return self._service_enforcer.bypass_possible(self._principal)
+        return self._service_enforcer.bypass.possible(self._principal)
 
     @property
     def bypass_on(self) -> bool:
         """Whether they are switched off for this caller, at this client."""
-        return self._enforcer.bypass_on(self._principal)
+        return self._enforcer.bypass.is_on(self._principal)
 
     def set_bypass(self, on: bool, *, by: str = "") -> None:
         """Lets this caller's sessions skip permission checks, or no longer: those of clients with the same environment
         and directory. `by` is the channel of the confirmation. PermissionDenied where they may never be skipped."""
         with self._observers.auditing_refusals(self._principal, "bypass"):
-            self._enforcer.set_bypass(self._principal, on)
+            self._enforcer.bypass.switch(self._principal, on)
         self._observers.act(AuditEvent(AuditKind.BYPASS_SWITCHED, self._principal, details={"on": on, "by": by}))
 
     @contextlib.contextmanager

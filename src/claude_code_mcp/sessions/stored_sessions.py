@@ -218,7 +218,7 @@ class StoredSessions:
         them is shown as their own, added up; and why something may be missing. PermissionDenied for a caller who is not
         shown it, and by session for all, since that says what others have asked for."""
         own = self._environments.of(caller)
-        own.enforcer.check_all_costs(caller.principal)
+        own.enforcer.limits.check_all_costs(caller.principal)
         if by == "session":
             raise PermissionDenied("The sessions of others are not listed.", field="by")
         reports, unread = [], []
