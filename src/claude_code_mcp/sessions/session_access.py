@@ -143,14 +143,11 @@ class SessionAccess:
                 field=field,
             )
 
-    def granted(self, session_id: str, principal: str) -> Access | None:
-        """What a principal may do with a session of somebody else; None if it is their own, or not shared with them."""
-        share = self._shares.found(session_id, self._names_of(principal))
-        return share.access if share is not None and share.owner != principal else None
-
     def row_of(self, session_id: str, owner: str | None, principal: str) -> dict[str, str | None]:
         """For a list: whose a session is, if it is not the principal's own, and what they may do with it then."""
-        return {"sharedBy": None if owner == principal else owner, "access": self.granted(session_id, principal)}
+        share = self._shares.found(session_id, self._names_of(principal))
+        access = share.access if share is not None and share.owner != principal else None
+        return {"sharedBy": None if owner == principal else owner, "access": access}
 
     def is_shared(self, session_id: str, principal: str) -> bool:
         """Whether a session of somebody else is shared with a principal."""
@@ -161,10 +158,6 @@ class SessionAccess:
         found = self._shares.with_any(self._names_of(principal))
         by_session = {share.session_id: share for share in reversed(found) if share.owner != principal}
         return [*reversed(by_session.values())][:_MOST_LISTED]
-
-    def owners_for(self, principal: str) -> dict[str, str]:
-        """By the id of each session that is shared with a principal, whose it is."""
-        return {share.session_id: share.owner for share in self.shared_with(principal)}
 
     def sharing(self, session_id: str, principal: str) -> SessionSharing:
         """What a principal who may watch a session is told of whose it is and who else may."""

@@ -124,7 +124,7 @@ class SessionRoutes:
         states = await self._service.last_states((entry.session_id for entry in entries), caller=user.caller)
         redactor = self._service.redaction
         access = self._service.access
-        owners = access.owners_for(user.principal)
+        owners = {share.session_id: share.owner for share in access.shared_with(user.principal)}
         rows = [
             listed_row(entry, in_memory.get(entry.session_id), states.get(entry.session_id), redactor)
             for entry in entries
