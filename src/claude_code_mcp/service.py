@@ -203,9 +203,8 @@ class Service:
         self.stored = StoredSessions(
             self._sessions, self._environments, self._observers, self._redactor.data, self.access
         )
-        listing = SessionListing(self._sessions, self._environments, self.access)
-        self.sessions = listing.in_memory
-        self.catalogue, self.catalogue_size, self.last_states = listing.entries, listing.count, listing.last_states
+        self.listing = SessionListing(self._sessions, self._environments, self.access)
+        self.sessions, self.catalogue = self.listing.in_memory, self.listing.entries
         self.work = SessionWork(self._sessions, self._environments, self.stored)
         self.relocation = SessionRelocation(self._sessions, self._environments)
         start_task(asyncio.to_thread(check_quietly, self.state))

@@ -135,7 +135,7 @@ async def test_a_session_whose_lock_cannot_be_looked_at_is_never_said_to_be_inte
         patch.setattr(Lease, "add", failing)
         seen = await here.find(session.id)
         assert (seen.runs_elsewhere, seen.state) == (True, State.RUNNING)
-        assert (await here.last_states([session.id]))[session.id] is State.RUNNING
+        assert (await here.listing.last_states([session.id]))[session.id] is State.RUNNING
         with pytest.raises(SessionBusy):
             await here.send(session.id, "hello")
         with pytest.raises(ProcessFailed, match=os.strerror(errno.EMFILE)):

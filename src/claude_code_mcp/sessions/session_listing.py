@@ -145,6 +145,11 @@ class SessionListing:
         only = None if principal == LOCAL else frozenset(await self._summaries(principal, stores))
         return await stores.threads.run(partial(stores.catalogue.count, only=only, archived=archived))
 
+    async def unread(self, *, caller: Caller = LOCAL_CALLER) -> str | None:
+        """Why a listing, or a report of costs, may lack something; None if everything could be read."""
+        stores = self._environments.of(caller).stores
+        return await stores.threads.run(stores.catalogue.unread)
+
     async def last_states(self, session_ids: Iterable[str], *, caller: Caller = LOCAL_CALLER) -> dict[str, State]:
         """Where sessions of the caller's stand that are only on disk; others are left out."""
         principal, stores = caller.principal, self._environments.of(caller).stores

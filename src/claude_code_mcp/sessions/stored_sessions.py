@@ -187,11 +187,6 @@ class StoredSessions:
             await asyncio.shield(stores.library.remove(own_id, remove_copy))
             await self._access.take_back(own_id, caller.principal)
 
-    async def unread(self, *, caller: Caller = LOCAL_CALLER) -> str | None:
-        """Why a listing, or a report of costs, may lack something; None if everything could be read."""
-        stores = self._environments.of(caller).stores
-        return await stores.threads.run(stores.catalogue.unread)
-
     async def costs(
         self,
         by: Grouping = "day",
@@ -228,7 +223,7 @@ class StoredSessions:
             reports.append(
                 await deps.stores.library.costs(by, principal=owner, recorded=True, since=since, without=without)
             )
-            unread.append(await self.unread(caller=Caller(owner)))
+            unread.append(await deps.stores.threads.run(deps.stores.catalogue.unread))
         return added_up(by, reports, most), [*dict.fromkeys(filter(None, unread))]
 
     async def reconfigure(self, session_id: str, change: Mapping[str, Any], *, caller: Caller = LOCAL_CALLER) -> None:

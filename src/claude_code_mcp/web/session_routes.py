@@ -115,13 +115,13 @@ class SessionRoutes:
         rows = await self._rows(user, entries[:limit])
         # Of a search nobody knows how much it will find.
         counted = more is not None and text is None and project is None
-        total = await self._service.catalogue_size(caller=user.caller, archived=archived) if counted else None
+        total = await self._service.listing.count(caller=user.caller, archived=archived) if counted else None
         listed = {"attention": most_urgent_first(attention), "sessions": rows, "nextOffset": more, "total": total}
         return answer(listed)
 
     async def _rows(self, user: WebUser, entries: Any) -> Any:
         in_memory = {session.id: session for session in self._service.sessions(principal=user.principal)}
-        states = await self._service.last_states((entry.session_id for entry in entries), caller=user.caller)
+        states = await self._service.listing.last_states((entry.session_id for entry in entries), caller=user.caller)
         redactor = self._service.redaction
         access = self._service.access
         owners = {share.session_id: share.owner for share in access.shared_with(user.principal)}

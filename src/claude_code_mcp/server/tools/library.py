@@ -476,7 +476,7 @@ def _budget_row(principal: str, budget: Budget, spent: float) -> dict[str, Any]:
 
 async def not_read(service: Service, caller: Caller) -> ErrorInfo | None:
     """That some of what is on disk could not be read, which is not the same as that it is not there."""
-    reason = await service.stored.unread(caller=caller)
+    reason = await service.listing.unread(caller=caller)
     return ErrorInfo(code="UNREADABLE", message=reason) if reason is not None else None
 
 

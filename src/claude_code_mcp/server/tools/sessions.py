@@ -300,7 +300,7 @@ async def session_list(
     entries = await service.catalogue(caller=caller, limit=limit + 1, offset=offset, **wanted)
     shown = entries[:limit]
     in_memory = {session.id: session for session in service.sessions(principal=caller.principal)}
-    last_states = await service.last_states((entry.session_id for entry in shown), caller=caller)
+    last_states = await service.listing.last_states((entry.session_id for entry in shown), caller=caller)
     listed = [
         _listed_session(
             entry,
