@@ -432,14 +432,14 @@ async def test_somebody_who_was_removed_is_not_told_anything(pushing: Pushing) -
         push = pushing(receiver.url)
         push.knows = lambda _: False
         news(push, "to the one who is gone")
-        await until_true(lambda: bool(push._outboxes) and not _waiting(push))
+        await until_true(lambda: bool(push._outboxes._boxes) and not _waiting(push))
         push.knows = lambda _: True
         news(push, "to the one who is back")
         assert json.loads((await taken(receiver)).body)["body"] == "Finished: to the one who is back"
 
 
 def _waiting(push: Push) -> bool:
-    return any(push._unread.values()) or any(outbox._waiting for outbox in push._outboxes.values())
+    return any(push._unread.values()) or push._outboxes.pending
 
 
 async def test_a_message_for_a_browser_is_short_enough_whatever_it_says(pushing: Pushing) -> None:

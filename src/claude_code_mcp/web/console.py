@@ -243,7 +243,9 @@ class Consoles:
             return False
 
         def may_come() -> bool:
-            return any(console.signed_in(owner) for console in self._made) or self.push.has_receiver(owner)
+            if any(console.signed_in(owner) for console in self._made):
+                return True
+            return bool(self.push.preferences.read(owner).receivers)
 
         return await asyncio.to_thread(may_come)
 

@@ -117,7 +117,7 @@ class ServiceRoutes:
             "bypassPossible": policy.bypass_possible,
             "hub": self._find_hub() is not None,
             "allCosts": policy.sees_all_costs,
-            "vapidPublicKey": await asyncio.to_thread(lambda: push.public_key) if push is not None else None,
+            "vapidPublicKey": await push.vapid_key() if push is not None else None,
         }
 
     def clean(self, text: str) -> str:

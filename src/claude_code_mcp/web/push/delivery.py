@@ -23,6 +23,7 @@ from ...errors import ClaudeCodeError
 from ...model.events import AuditEvent, AuditKind, BudgetWarned, Event, QuestionOpened, Stalled, TurnEnded
 from ...model.options import LOCAL, Caller
 from ...service import Service
+from ...sessions.background import StartTask
 from ...state.documents import Deliveries, PendingDelivery
 from ...state.state_directory import database_in
 from .preferences import (
@@ -105,7 +106,7 @@ class Push:
         self._directory = directory
         self._pauses = pauses
         self.preferences = PreferenceStore(database_in(service.settings.state_dir))
-        self._deliveries = Deliveries(database_in(service.settings.state_dir))
+        self._outboxes = Outboxes(self, service.start_task, Deliveries(database_in(service.settings.state_dir)), pauses)
         self._loop = asyncio.get_running_loop()
         self.base = ""
         """The address of the page, once there is one."""
@@ -114,7 +115,6 @@ class Push:
         self._unread: dict[str, deque[_Unread]] = {}
         """By principal, what its reader has not looked at yet."""
         self._reading: dict[str, asyncio.Task[None]] = {}
-        self._outboxes: dict[tuple[str, str], _Outbox] = {}
         self._status: dict[str, Status] = {}
         self._stopped = asyncio.Event()
 
@@ -131,11 +131,10 @@ class Push:
         """Blocks on the disk the first time."""
         return ServerKey(self._directory / "vapid.pem")
 
-    @property
-    def public_key(self) -> str | None:
-        """What browsers subscribe with; None if there can be no key. Blocks on the disk the first time."""
+    async def vapid_key(self) -> str | None:
+        """What browsers subscribe with; None if there can be no key."""
         try:
-            return self.key.public
+            return await asyncio.to_thread(lambda: self.key.public)
         except OSError as error:
             log.error("there is no Web Push: %s", error)
             return None
@@ -144,7 +143,7 @@ class Push:
     def pending(self) -> bool:
         """Whether something is on its way to a receiver, or is about to be."""
         reading = any(not task.done() for task in self._reading.values())
-        return reading or any(outbox.waiting for outbox in self._outboxes.values())
+        return reading or self._outboxes.pending
 
     async def read(self, principal: str) -> Preferences:
         """What a principal has chosen. OSError or UpstreamUnavailable."""
@@ -157,10 +156,6 @@ class Push:
     async def chosen_for(self, principal: str, _session_id: str) -> Preferences:
         """What a principal wants to be told of a session; raises as `read`."""
         return await self.read(principal)
-
-    def has_receiver(self, principal: str) -> bool:
-        """Whether a principal has notifications sent somewhere. Blocks on the disk; OSError or UpstreamUnavailable."""
-        return bool(self.preferences.read(principal).receivers)
 
     def status(self, receiver_id: str) -> Status:
         return self._status.get(receiver_id, Status())
@@ -215,11 +210,8 @@ class Push:
                 made = [Waiting(f"msg_{new_id()}", principal, known.id, notice) for known in chosen.receivers]
                 # On disk before the first try: a server that is killed in between has not lost them.
                 for waiting in made:
-                    try:
-                        await asyncio.to_thread(self._deliveries.add, waiting.stored())
-                    except OSError as error:
-                        log.warning("a notice for %s will be lost if the server stops: %s", principal, error)
-                self._put_all(made, chosen)
+                    await self._outboxes.keep(waiting)
+                self._outboxes.put(made, chosen)
 
     async def _once_readable(self, read: Callable[[], Awaitable[T]], until: float) -> T | None:
         """What `read` returns, called again and again until it does not fail; None if it still fails at a moment (Unix
@@ -239,7 +231,7 @@ class Push:
 
     async def _take_over(self) -> None:
         """Goes on with what servers before this one have not delivered."""
-        read = partial(asyncio.to_thread, self._deliveries.take_over)
+        read = partial(asyncio.to_thread, self._outboxes.take_over)
         stored = await self._once_readable(read, time.time() + _LONGEST_KEPT)
         left: dict[tuple[str, str], list[Waiting]] = {}
         for waiting in map(Waiting.of, stored or ()):
@@ -263,26 +255,8 @@ class Push:
             and any(receiver.id == waiting.receiver_id for receiver in chosen.receivers)
             and chosen.wants(waiting.notice.kind, now)
         ]
-        await self.drop(waiting for waiting in left if waiting not in wanted)
-        self._put_all(wanted, chosen)
-
-    def _put_all(self, made: list[Waiting], chosen: Preferences) -> None:
-        """Each to its receiver, unless the server has stopped meanwhile: then they are on disk."""
-        receivers = {receiver.id: receiver for receiver in chosen.receivers}
-        for waiting in made if not self._stopped.is_set() else ():
-            key = (waiting.principal, waiting.receiver_id)
-            outbox = self._outboxes.get(key)
-            if outbox is None:
-                outbox = self._outboxes[key] = _Outbox(self, self._service)
-            outbox.put(receivers[waiting.receiver_id], waiting)
-
-    async def drop(self, finished: Iterable[Waiting]) -> None:
-        """Removes deliveries from the disk that have arrived or are no longer wanted."""
-        for waiting in finished:
-            try:
-                await asyncio.to_thread(self._deliveries.remove, waiting.delivery_id)
-            except OSError as error:
-                log.warning("a notice for %s may be delivered twice: %s", waiting.principal, error)
+        await self._outboxes.drop(waiting for waiting in left if waiting not in wanted)
+        self._outboxes.put(wanted, chosen)
 
     # -- sending --------------------------------------------------------------------------------------------------
 
@@ -313,23 +287,9 @@ class Push:
         request = request_for(receiver, notice, self.base, key, delivery_id)
         return await post(request.url, request.headers, request.body, private=self.may_reach_private(principal))
 
-    async def give_up(self, principal: str, receiver: Receiver, reply: PushReply) -> None:
-        """A receiver has refused for good. A subscription that has ended is removed."""
-        log.warning("a %s receiver of %s refuses: it answered %d", receiver.kind, principal, reply.status)
-        if has_ended(receiver, reply):
-            self.forget(principal, receiver.id)
-            try:
-                await self.remove_ended(principal, receiver.id)
-            except (ClaudeCodeError, OSError) as error:
-                log.info("a subscription that has ended was not removed: %s", error)
-
     async def remove_ended(self, principal: str, receiver_id: str) -> None:
         """Nobody is told there any more. Raises as `update`, and InvalidArgument if that was so already."""
         await self.update(principal, partial(without_receiver, receiver_id=receiver_id))
-
-    async def vapid_key(self) -> str | None:
-        """As `public_key`, without blocking."""
-        return await asyncio.to_thread(lambda: self.public_key)
 
     async def try_out(self, principal: str, receiver: Receiver) -> str | None:
         """Sends a notice now; returns what went wrong, None if nothing did."""
@@ -341,10 +301,8 @@ class Push:
 
     def forget(self, principal: str, receiver_id: str) -> None:
         """A receiver is removed: what waits for it is dropped."""
-        outbox = self._outboxes.pop((principal, receiver_id), None)
         self._status.pop(receiver_id, None)
-        if outbox is not None:
-            self._service.start_task(self.drop(outbox.close()))
+        self._outboxes.forget(principal, receiver_id)
 
     def close(self) -> None:
         """Nothing is sent any more; what waits is left to the next server."""
@@ -353,16 +311,7 @@ class Push:
         self._stopped.set()
         for unread in self._unread.values():
             unread.clear()
-        for outbox in self._outboxes.values():
-            outbox.close()
-        self._outboxes.clear()
-        self._deliveries.close()
-
-    def pause_before(self, attempt: int) -> float | None:
-        """How long to wait before another try; None if there is to be none."""
-        if attempt >= len(self._pauses):
-            return None
-        return self._pauses[attempt] * random.uniform(0.8, 1.2)  # noqa: S311 - only spreads the load
+        self._outboxes.close()
 
 
 def has_ended(receiver: Receiver, reply: PushReply) -> bool:
@@ -370,12 +319,80 @@ def has_ended(receiver: Receiver, reply: PushReply) -> bool:
     return receiver.kind == "webpush" and reply.status in _GONE
 
 
+class Outboxes:
+    """What waits for the receivers, in the order of each: on disk until it has arrived or is no longer wanted."""
+
+    def __init__(
+        self, push: Push, start_task: StartTask, deliveries: Deliveries, pauses: tuple[float, ...] = _PAUSES
+    ) -> None:
+        self.push = push
+        self.start_task = start_task
+        self._deliveries = deliveries
+        self._pauses = pauses
+        self._boxes: dict[tuple[str, str], _Outbox] = {}
+        self._closed = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether something is on its way to a receiver."""
+        return any(outbox.waiting for outbox in self._boxes.values())
+
+    async def keep(self, waiting: Waiting) -> None:
+        """Writes a delivery to the disk; one that cannot be written is logged, and is sent all the same."""
+        try:
+            await asyncio.to_thread(self._deliveries.add, waiting.stored())
+        except OSError as error:
+            log.warning("a notice for %s will be lost if the server stops: %s", waiting.principal, error)
+
+    def take_over(self) -> list[PendingDelivery]:
+        """What servers before this one have left on the disk. Blocks on it; OSError."""
+        return self._deliveries.take_over()
+
+    def put(self, made: list[Waiting], chosen: Preferences) -> None:
+        """Each to its receiver, unless the server has stopped meanwhile: then they are on disk."""
+        receivers = {receiver.id: receiver for receiver in chosen.receivers}
+        for waiting in made if not self._closed else ():
+            key = (waiting.principal, waiting.receiver_id)
+            outbox = self._boxes.get(key)
+            if outbox is None:
+                outbox = self._boxes[key] = _Outbox(self)
+            outbox.put(receivers[waiting.receiver_id], waiting)
+
+    async def drop(self, finished: Iterable[Waiting]) -> None:
+        """Removes deliveries from the disk that have arrived or are no longer wanted."""
+        for waiting in finished:
+            try:
+                await asyncio.to_thread(self._deliveries.remove, waiting.delivery_id)
+            except OSError as error:
+                log.warning("a notice for %s may be delivered twice: %s", waiting.principal, error)
+
+    def forget(self, principal: str, receiver_id: str) -> None:
+        """A receiver is removed: what waits for it is dropped."""
+        outbox = self._boxes.pop((principal, receiver_id), None)
+        if outbox is not None:
+            self.start_task(self.drop(outbox.close()))
+
+    def pause_before(self, attempt: int) -> float | None:
+        """How long to wait before another try; None if there is to be none."""
+        if attempt >= len(self._pauses):
+            return None
+        return self._pauses[attempt] * random.uniform(0.8, 1.2)  # noqa: S311 - only spreads the load
+
+    def close(self) -> None:
+        """Nothing is sent any more; what waits is left to the next server."""
+        self._closed = True
+        for outbox in self._boxes.values():
+            outbox.close()
+        self._boxes.clear()
+        self._deliveries.close()
+
+
 class _Outbox:
     """What waits for one receiver."""
 
-    def __init__(self, push: Push, service: Service) -> None:
-        self._push = push
-        self._service = service
+    def __init__(self, outboxes: Outboxes) -> None:
+        self._outboxes = outboxes
+        self._push = outboxes.push
         self._waiting: deque[tuple[Receiver, Waiting]] = deque()
         """The one that is being sent is the first."""
         self._task: asyncio.Task[None] | None = None
@@ -386,9 +403,9 @@ class _Outbox:
             _, oldest = self._waiting[1]
             # Not the first one: it is being sent, and `_run` removes it when that is over.
             del self._waiting[1]
-            self._service.start_task(self._push.drop([oldest]))
+            self._outboxes.start_task(self._outboxes.drop([oldest]))
         if self._task is None or self._task.done():
-            self._task = self._service.start_task(self._run())
+            self._task = self._outboxes.start_task(self._run())
 
     @property
     def waiting(self) -> bool:
@@ -407,7 +424,7 @@ class _Outbox:
         while self._waiting:
             receiver, waiting = self._waiting[0]
             await self._deliver(receiver, waiting)
-            await self._push.drop([waiting])
+            await self._outboxes.drop([waiting])
             if self._waiting:  # it may have been closed meanwhile
                 self._waiting.popleft()
 
@@ -422,13 +439,23 @@ class _Outbox:
                 # The same request would be refused again; only a server
                 # that is overloaded or broken may answer differently.
                 if reply.status < 500 and reply.status not in _WORTH_ANOTHER_TRY:
-                    await self._push.give_up(principal, receiver, reply)
+                    await self._give_up(principal, receiver, reply)
                     return
                 wait = reply.retry_after
             except SendFailed as error:
                 log.info("a %s receiver of %s was not reached: %s", receiver.kind, principal, error)
-            pause = self._push.pause_before(attempt)
+            pause = self._outboxes.pause_before(attempt)
             if pause is None:
                 return
             await asyncio.sleep(min(_LONGEST_PAUSE, max(pause, wait or 0.0)))
             attempt += 1
+
+    async def _give_up(self, principal: str, receiver: Receiver, reply: PushReply) -> None:
+        """The receiver has refused for good. A subscription that has ended is removed."""
+        log.warning("a %s receiver of %s refuses: it answered %d", receiver.kind, principal, reply.status)
+        if has_ended(receiver, reply):
+            self._push.forget(principal, receiver.id)
+            try:
+                await self._push.remove_ended(principal, receiver.id)
+            except (ClaudeCodeError, OSError) as error:
+                log.info("a subscription that has ended was not removed: %s", error)
