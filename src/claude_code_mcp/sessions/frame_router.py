@@ -1,15 +1,11 @@
-"""What a process says and asks, handed to the part of the session that it concerns: the log, the turn, the bridge, and
-the questions with the broker and its channels behind them.
+"""What a process says and asks, handed to the part of the session that it concerns: the log, the turn, the questions
+and the bridge to the servers of the hub.
 
 Nothing is believed here: every frame is first compared with what this side knows (`frame_claims.py`), and one that
 cannot be true ends the process.
-
-A question is in the log before anything can answer it, and its end is in the log before the process gets the reply.
-Answers of the policy's rules take the same path as those of people.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -27,243 +23,22 @@ from ..claude.protocol import (
     System,
     describe,
 )
-from ..errors import InvalidArgument, PermissionDenied
-from ..model.events import Output, QuestionOpened, QuestionSettled
+from ..errors import PermissionDenied
+from ..model.events import Output
 from ..model.options import SessionOptions
-from ..model.question import Answer, Closure, FileChange, Question, QuestionKind, Resolution, kind_of
-from ..model.tool_names import PREFIX, plain_name
-from ..policy.rules import SHELL_TOOLS, Decision
-from ..questions import presentation
-from ..questions.broker import Broker, chosen_mode, labels_by_text
-from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, heading_of, questions_of
+from ..model.question import FileChange
+from ..model.tool_names import plain_name
+from ..policy.rules import Decision
 from ..store.event_log import EventLog
 from .background import DiskThreads, StartTask
 from .dependencies import SessionDeps, SessionReplica, is_mirror, mirrored_entries
-from .event_writer import ReadableLines
 from .file_changes import EDITING_TOOLS, changed_file, file_change
 from .frame_claims import CallClaim, FalseClaim, FrameClaims
 from .launcher import within_turn
 from .live_process import LiveProcess
-from .policy_enforcer import BY, tool_behind
+from .policy_enforcer import tool_behind
+from .session_questions import SessionQuestions
 from .turn import SessionParts, TurnRunner
-
-_USES_KEPT = 2000
-
-
-class QuestionSource(Protocol):
-    """The session whose questions these are."""
-
-    id: str
-    cwd: str
-    owner: str
-    deps: SessionDeps
-    """Read at each use: a message of another client brings the policy of that client's directory and HOME with it."""
-    log: EventLog
-    readable_lines: ReadableLines
-
-    def grant(self, updates: list[Mapping[str, Any]]) -> None:
-        """Permission updates that were allowed for the whole session."""
-
-    def plan_approved(self, mode: str | None) -> None:
-        """A plan was approved; the session goes on in this mode, or in the CLI's own choice."""
-
-
-class SessionQuestions:
-    """Opens questions for requests and hands the replies back."""
-
-    def __init__(
-        self,
-        session: QuestionSource,
-        broker: Broker,
-        reply: Callable[[str, Raw | None], None],
-        use_answered: Callable[[str | None, str, Mapping[str, Any] | None], None],
-    ) -> None:
-        """`reply` takes the id of the request and the response for the CLI, None if there is no answer; `use_answered`
-        before that the tool use, the tool and the input that it may run with, None if it may not."""
-        self._session = session
-        self._broker = broker
-        self._reply = reply
-        self._use_answered = use_answered
-        self.on_settled: Callable[[], None] = lambda: None
-        """Called after a question was settled and the CLI has its reply."""
-        self._question_ids: dict[str, str] = {}
-        """By the id of the CLI's request."""
-        self._elsewhere: OrderedDict[str, str] = OrderedDict()
-        """Tool uses of subagents that work in another directory than the session, with that directory. Only added to:
-        no later frame takes it back."""
-        self._agreed_directories: set[str] = set()
-        """Of those, the ones in which somebody has let a command run."""
-
-    @property
-    def pending(self) -> list[Question]:
-        """The open questions of the session, oldest first."""
-        return self._broker.pending(self._session.id)
-
-    def vet(self, request: Raw) -> Raw:
-        """The policy's reply to a hook, which is shown a call before it is asked about. The request that may follow
-        does not say where the call runs, so that is remembered under the tool use."""
-        session, tool_use_id = self._session, request.get("tool_use_id")
-        directory = self._session.deps.enforcer.directory_of_subagent(session.cwd, request)
-        if directory in self._agreed_directories:
-            directory = None
-        if directory is not None and isinstance(tool_use_id, str):
-            self._elsewhere[tool_use_id] = directory
-            if len(self._elsewhere) > _USES_KEPT:
-                self._elsewhere.popitem(last=False)
-        return self._session.deps.enforcer.vet(session.owner, session.cwd, request, directory)
-
-    def open(self, frame: ControlRequest, change: FileChange | None = None) -> None:
-        """Offers a `can_use_tool` request to every channel, unless a rule answers it. `change` is what the call would
-        do to a file."""
-        request, session = frame.request, self._session
-        tool_use_id = request.get("tool_use_id")
-        tool = str(request.get("tool_name"))
-        offered = request.get("permission_suggestions")
-        enforcer = session.deps.enforcer
-        admission = enforcer.admission(session.owner)
-        is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
-        tool_input = self._tool_input(request, tool_use_id)
-        modes, mode_after = admission.modes_after_plan() if is_plan else ((), None)
-        question = self._broker.open(
-            session.id,
-            tool,
-            tool_input,
-            lambda question, resolution, body: self._settled(frame.id, question, resolution, body),
-            cwd=session.cwd,
-            tool_use_id=tool_use_id,
-            suggestions=admission.offers(offered, tool, tool_input, session.cwd),
-            reason=request.get("decision_reason"),
-            blocked_path=request.get("blocked_path"),
-            change=change,
-            modes=modes,
-            mode_after=mode_after,
-        )
-        self._question_ids[frame.id] = question.id
-        session.log.append(QuestionOpened(question))
-        elsewhere = self._elsewhere.get(str(tool_use_id))
-        answer = enforcer.answer(session.owner, session.cwd, tool, question.tool_input, elsewhere)
-        if answer is not None:
-            self._broker.answer(session.id, question.id, answer, BY)
-
-    def elicit(self, server: str, form: Raw) -> "asyncio.Future[Raw]":
-        """Puts a form of an MCP server to every channel; the future has the form as it was filled in. An answer that
-        the form does not take is refused, and the question stays open."""
-        filled: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
-        session = self._session
-
-        def check(question: Question, answer: Answer, body: Raw) -> None:
-            check_answers(server, form, _answers_in(question, answer, body))
-
-        def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
-            session.log.append(QuestionSettled(question, resolution))
-            # Who asked may be gone: a task that is cancelled cancels the future that it waits for.
-            if not filled.done():
-                filled.set_result(_form_result(server, form, question, resolution, body))
-            self.on_settled()
-
-        heading = heading_of(server, form)
-        question = self._broker.open(
-            session.id, TOOL, questions_of(server, form), settle, cwd=session.cwd, form=heading, check=check
-        )
-        session.log.append(QuestionOpened(question))
-        return filled
-
-    def ask_about_call(self, tool: str, arguments: Mapping[str, Any]) -> "asyncio.Future[None]":
-        """Asks whether a call to a server of the hub may run that Claude Code has not asked about; the future ends with
-        PermissionDenied if it may not. A rule of the policy may answer at once. The input cannot be changed: the call
-        is on its way."""
-        allowed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        session = self._session
-
-        def check(question: Question, answer: Answer, body: Raw) -> None:
-            if answer.updated_input is not None and answer.updated_input != question.tool_input:
-                raise InvalidArgument("updated_input: this call cannot be changed any more.", field="updated_input")
-
-        def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
-            session.log.append(QuestionSettled(question, resolution))
-            # Who asked may be gone: a task that is cancelled cancels the future that it waits for.
-            if not allowed.done():
-                _finish(allowed, resolution)
-            self.on_settled()
-
-        question = self._broker.open(session.id, tool, arguments, settle, cwd=session.cwd, check=check)
-        session.log.append(QuestionOpened(question))
-        answer = session.deps.enforcer.answer(session.owner, session.cwd, tool, arguments)
-        if answer is not None:
-            self._broker.answer(session.id, question.id, answer, BY)
-        return allowed
-
-    def withdraw(self, request_id: str) -> None:
-        """The CLI no longer wants an answer to this request."""
-        self._broker.withdraw(self._question_ids.pop(request_id, ""), "Claude Code no longer needs an answer")
-
-    def withdraw_all(self, detail: str) -> None:
-        """Closes all open questions without an answer."""
-        self._broker.withdraw_all(self._session.id, detail)
-
-    def _tool_input(self, request: Raw, tool_use_id: str | None) -> Raw:
-        """The input of the call. A plan that the CLI has left out of the request is taken from the model's own call."""
-        tool_input = request.get("input")
-        tool_input = tool_input if isinstance(tool_input, dict) else {}
-        if request.get("tool_name") == "ExitPlanMode" and not tool_input.get("plan"):
-            plan = self._session.readable_lines.plan_input(tool_use_id).get("plan")
-            return {**tool_input, "plan": plan} if plan else tool_input
-        return tool_input
-
-    def _settled(self, request_id: str, question: Question, resolution: Resolution, body: Raw | None) -> None:
-        session, answer = self._session, resolution.answer
-        self._question_ids.pop(request_id, None)
-        if body is not None and isinstance(updates := body.get("updatedPermissions"), list):
-            session.grant(updates)
-        session.log.append(QuestionSettled(question, resolution))
-        if answer is not None and answer.allow and question.kind is QuestionKind.PLAN_REVIEW:
-            session.plan_approved(chosen_mode(question, answer))
-        if answer is not None and answer.updated_input is not None and answer.updated_input != question.tool_input:
-            changed = presentation.describe(question.tool_name, answer.updated_input, session.cwd)
-            session.readable_lines.input_changed(question.tool_use_id, changed)
-        elsewhere = self._elsewhere.get(question.tool_use_id or "")
-        # Of other tools the directory is not asked about, and says nothing to whoever allows them.
-        if elsewhere and answer is not None and answer.allow and question.tool_name in SHELL_TOOLS:
-            self._agreed_directories.add(elsewhere)
-        denied = body is not None and body.get("behavior") == "deny"
-        if denied:  # a permission, a plan or an answer: the CLI calls each an error, and none of them has failed
-            session.readable_lines.mark_denied(question.tool_use_id)
-        if body is not None and question.tool_name.startswith(PREFIX):
-            updated = body.get("updatedInput")
-            granted = None if denied else updated if isinstance(updated, Mapping) else question.tool_input
-            # Before the reply: the call that it allows may be the very next frame.
-            self._use_answered(question.tool_use_id, question.tool_name, granted)
-        self._reply(request_id, body)
-        self.on_settled()
-
-
-def _finish(allowed: "asyncio.Future[None]", resolution: Resolution) -> None:
-    answer = resolution.answer
-    if answer is not None and answer.allow:
-        allowed.set_result(None)
-    else:
-        reason = answer.message if answer is not None else resolution.detail
-        allowed.set_exception(PermissionDenied(reason or "The call was denied."))
-
-
-def _form_result(server: str, form: Raw, question: Question, resolution: Resolution, body: Raw | None) -> Raw:
-    if resolution.closure is not Closure.ANSWERED or resolution.answer is None or body is None:
-        return {"action": "cancel"}
-    if body.get("behavior") != "allow":
-        return {"action": "decline"}
-    return filled_in(server, form, _answers_in(question, resolution.answer, body))
-
-
-def _answers_in(question: Question, answer: Answer, body: Raw) -> Mapping[str, GivenAnswer]:
-    """The answers by the text of their question, several labels apart: joined they could be read in another way."""
-    if answer.answers is not None:
-        return labels_by_text(question, answer.answers)
-    answers = body["updatedInput"].get("answers")
-    return answers if isinstance(answers, dict) else {}
-
-
-# -- frames ------------------------------------------------------------------------------------------------------------
-
 
 _LONGEST_COMPARISON = 5.0
 """Seconds after which a question is asked without a look at the file that it is about."""

@@ -2,8 +2,8 @@
 
 `SessionView` is what callers see, `Session` what the service does with it. The work is done by its parts: `TurnRunner`
 (turn.py) runs the turns, `MessageQueue` has the accepted messages, `CurrentProcess` (live_process.py) the process,
-`SessionQuestions` (frame_router.py) the open questions, `StateTracker` and `StallTimer` (event_writer.py) the state,
-`SessionCosts` the totals; `FrameRouter` hands them what the process says.
+`SessionQuestions` the open questions, `StateTracker` and `StallTimer` (event_writer.py) the state, `SessionCosts` the
+totals; `FrameRouter` hands them what the process says.
 """
 
 import asyncio
@@ -25,12 +25,13 @@ from ..store.event_log import EventLog, EventReader
 from .background import recordable_outcome, recordable_prompt
 from .dependencies import SessionDeps
 from .event_writer import EventWriter, StallTimer, StateTracker
-from .frame_router import FrameRouter, SessionQuestions
+from .frame_router import FrameRouter
 from .launcher import ForkPoint, find_conversation_start
 from .live_process import CurrentProcess, LiveProcess
 from .messages import MessageQueue, UserMessage, WhenBusy
 from .session_costs import SessionCosts
 from .session_loader import OnDisk, restored_output
+from .session_questions import SessionQuestions
 from .spares import Spare
 from .turn import SessionParts, TurnRunner
 

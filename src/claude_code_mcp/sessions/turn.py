@@ -93,7 +93,7 @@ class TurnSession(Protocol):
 
 
 class PendingQuestions(Protocol):
-    """What turns need of the questions of their session; see `frame_router.py`."""
+    """What turns need of the questions of their session; see `session_questions.py`."""
 
     on_settled: Callable[[], None]
     """Called after a question was settled and the CLI has its reply."""
