@@ -18,8 +18,8 @@ from claude_code_mcp.questions.presentation import (
     shown_input,
     without_secrets,
 )
+from claude_code_mcp.questions.question_forms import answer_of, form_of
 from claude_code_mcp.redaction import MARK, Redactor
-from claude_code_mcp.server.dialogs import answer_of, form_of
 from tests.support.tables import every_row
 
 SECRET = "correct-horse-battery-staple"

@@ -8,7 +8,7 @@ from claude_code_mcp.errors import PermissionDenied
 from claude_code_mcp.model.events import AuditKind
 from claude_code_mcp.model.options import Caller
 from claude_code_mcp.model.question import Answer, Question, QuestionKind, Scope
-from claude_code_mcp.server import dialogs as dialogs_module
+from claude_code_mcp.questions import question_forms
 from claude_code_mcp.server.dialogs import Dialogs
 from claude_code_mcp.server.tools.status import report
 from claude_code_mcp.state.shares import Access
@@ -57,11 +57,11 @@ async def test_a_co_driver_allows_once_and_the_owner_for_the_session(
     nowhere = cast("Any", None)  # nothing is pushed to this client
     bob = Dialogs(service, nowhere, pushes=False, can_push=lambda: False, principal="bob")
     (form,) = (bob.as_result(session.id, [asked], {}).input_requests or {}).values()
-    assert dialogs_module._SESSION not in str(form)
-    forged = {"decision": dialogs_module._SESSION}
+    assert question_forms._SESSION not in str(form)
+    forged = {"decision": question_forms._SESSION}
     bob.accept_form(session.id, asked.id, "accept", forged, {})
     assert session.questions == [asked], "it is still open"
-    bob.accept_form(session.id, asked.id, "accept", {"decision": dialogs_module._ONCE}, {})
+    bob.accept_form(session.id, asked.id, "accept", {"decision": question_forms._ONCE}, {})
 
     await until(session, lambda: any(each.id != asked.id for each in session.questions))  # it was allowed once
     (again,) = session.questions

@@ -3,8 +3,7 @@
 One model for both directions: a question of a session that is put to a client as a form (`FormField.schema`, `entered`
 and `entered_text`), and a form of an MCP server that is put to a person as a question (`read_fields`, `labels`,
 `value_of` and `misfit`). `questions_of`, `check_answers` and `filled_in` put a server's whole form as a user question,
-and its answers back into the form. How a question of a session reads as a form is decided in
-`server/dialogs.py`.
+and its answers back into the form. How a question of a session reads as a form is decided in `question_forms.py`.
 """
 
 import math

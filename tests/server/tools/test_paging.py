@@ -7,8 +7,8 @@ import pytest
 
 from claude_code_mcp.model.question import Question, QuestionKind
 from claude_code_mcp.model.text import has_mark
+from claude_code_mcp.questions.question_forms import answer_of, form_of, next_offset, wants_next_page
 from claude_code_mcp.redaction import Redactor
-from claude_code_mcp.server.dialogs import answer_of, form_of, next_offset, wants_next_page
 from claude_code_mcp.server.tools.base import ResultParts
 from claude_code_mcp.server.tools.status import SessionReport, pending_inputs
 

@@ -7,7 +7,7 @@ import pytest
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.server.dialogs import answer_of, form_of
+from claude_code_mcp.questions.question_forms import answer_of, form_of
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox

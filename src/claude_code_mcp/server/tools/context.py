@@ -42,6 +42,7 @@ from ...model.events import (
 from ...model.options import BYPASS, Caller
 from ...model.question import Answer, Closure, Question, Scope
 from ...model.text import cut
+from ...questions.question_forms import CONFIRM, confirmation, confirmed
 from ...service import Service
 from ...sessions.message_acceptance import PendingTurn
 from ...sessions.messages import UserMessage
@@ -50,7 +51,7 @@ from ...sessions.session_access import SessionSharing
 from ...shared.hello import PERSON
 from ...store.event_log import Subscription
 from .. import sdk
-from ..dialogs import CONFIRM, SHOWN, Dialogs, confirmation, confirmed
+from ..dialogs import SHOWN, Dialogs
 from ..sdk import Context, is_modern
 
 if TYPE_CHECKING:
