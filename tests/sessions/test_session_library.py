@@ -15,7 +15,7 @@ from claude_code_mcp.model.options import Caller, SessionOptions
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session_library import ExportFormat
-from claude_code_mcp.state.documents import Mark
+from claude_code_mcp.state.session_marks import Mark
 from claude_code_mcp.store.transcript_export import Detail
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, parallel, plan, script, thinking, tool

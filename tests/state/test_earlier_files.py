@@ -11,12 +11,15 @@ import pytest
 
 from claude_code_mcp.errors import RecordUnreadable, StateUnavailable
 from claude_code_mcp.state.database import FILE_NAME, VERSION, Database
-from claude_code_mcp.state.documents import Deliveries, Documents, Marks, TaskRecords
+from claude_code_mcp.state.deliveries import Deliveries
+from claude_code_mcp.state.documents import Documents
 from claude_code_mcp.state.known_people import Identity, InvitedPeople, PersonNames, SignIns
 from claude_code_mcp.state.oauth_grants import OAuthGrants
+from claude_code_mcp.state.session_marks import Marks
 from claude_code_mcp.state.session_records import KeyName, KeyState, MessageKeys, MovedIds, SessionRecords
 from claude_code_mcp.state.spending import Spending
 from claude_code_mcp.state.state_directory import ASIDE, database_in, import_earlier_files
+from claude_code_mcp.state.task_records import TaskRecords
 
 RELEASES = Path(__file__).parent / "releases"
 FILES = RELEASES / "0.1.0-files"

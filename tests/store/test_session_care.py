@@ -9,7 +9,7 @@ import pytest
 
 from claude_code_mcp.errors import SessionNotFound
 from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.documents import Mark, Marks
+from claude_code_mcp.state.session_marks import Mark, Marks
 from claude_code_mcp.store.session_catalogue import Catalogue
 from claude_code_mcp.store.transcripts import ProjectFolders, SessionFiles
 

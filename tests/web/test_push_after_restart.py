@@ -17,7 +17,8 @@ from claude_code_mcp.model.events import Event, TurnEnded
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.service import Service
 from claude_code_mcp.state.database import Database, StateFault
-from claude_code_mcp.state.documents import Deliveries, Documents, PendingDelivery
+from claude_code_mcp.state.deliveries import Deliveries, PendingDelivery
+from claude_code_mcp.state.documents import Documents
 from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, text

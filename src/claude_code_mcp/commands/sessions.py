@@ -24,7 +24,7 @@ from ..sessions.homes import Home
 from ..sessions.session_access import SessionAccess
 from ..sessions.session_library import SessionLibrary
 from ..sessions.worktree_changes import WorktreeChanges
-from ..state.documents import Mark
+from ..state.session_marks import Mark
 from ..state.shares import Shares
 from ..state.state_directory import database_in
 from ..store.session_catalogue import Catalogue, Entry

@@ -30,8 +30,8 @@ from ..errors import SessionNotFound
 from ..model.options import Caller
 from ..model.text import iso
 from ..service import Service
-from ..state.documents import ENDED, TaskRecord, TaskRecords
 from ..state.shares import Access
+from ..state.task_records import ENDED, TaskRecord, TaskRecords
 from .sdk import Context
 from .tools.context import TASKS_EXTENSION, Call, can_be_asked, declares_tasks
 

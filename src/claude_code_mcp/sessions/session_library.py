@@ -21,8 +21,8 @@ from ..errors import InvalidArgument, SessionBusy, SessionNotFound
 from ..model.options import LOCAL, MEDIA_TYPES, Image, Worktree, media_type
 from ..model.text import iso
 from ..private_files import TEMPORARY, open_private, private_directory, replace_file
-from ..state.documents import Mark
 from ..state.session_holders import Leases
+from ..state.session_marks import Mark
 from ..state.session_records import MovedIds, SessionRecords
 from ..state.state_directory import database_in
 from ..store.conversation import (

@@ -19,7 +19,7 @@ from ..errors import InvalidArgument, PermissionDenied, ProcessFailed
 from ..model.events import AuditEvent, AuditKind
 from ..model.options import LOCAL, LOCAL_CALLER, Caller, Image, Worktree, is_session_id
 from ..policy.rules import Decision
-from ..state.documents import Mark
+from ..state.session_marks import Mark
 from ..state.shares import Access
 from ..store.conversation import Item
 from ..store.cost_table import Costs, Grouping, added_up

@@ -28,9 +28,11 @@ from ..errors import StateUnavailable
 from ..model.options import is_session_id
 from ..private_files import FILE, private_directory
 from .database import Database
-from .documents import PendingDelivery, TaskRecord, put_delivery, put_mark, put_task
+from .deliveries import PendingDelivery, put_delivery
 from .known_people import Identity, SignIn, put_sign_in
+from .session_marks import put_mark
 from .session_records import SessionRecord, encode_record, point_id, put_record, unreadable_row
+from .task_records import TaskRecord, put_task
 
 if TYPE_CHECKING:
     import sqlite3

@@ -25,8 +25,8 @@ from typing import Any
 
 from ..model.options import is_session_id
 from ..model.text import clip_line
-from ..state.documents import MarkedSessions, Marks
 from ..state.session_holders import directory_name
+from ..state.session_marks import MarkedSessions, Marks
 from ..state.state_directory import database_in
 from .index import File, FileIndex, FileTable, file_name, look_at
 from .transcript_lines import clean, in_folder, is_bare_command, last_lines, parse_all, unwrapped

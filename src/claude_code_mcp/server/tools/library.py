@@ -14,7 +14,7 @@ from ...model.options import Caller
 from ...model.text import clip_line
 from ...service import Service
 from ...sessions.stored_sessions import ChangedFiles
-from ...state.documents import Mark
+from ...state.session_marks import Mark
 from ...state.shares import Access
 from ...state.spending import Budget, Period
 from ...store.cost_table import Grouping

@@ -24,7 +24,7 @@ from ...model.events import AuditEvent, AuditKind, BudgetWarned, Event, Question
 from ...model.options import LOCAL, Caller
 from ...service import Service
 from ...sessions.background import StartTask
-from ...state.documents import Deliveries, PendingDelivery
+from ...state.deliveries import Deliveries, PendingDelivery
 from ...state.state_directory import database_in
 from .preferences import (
     Notice,

@@ -1,0 +1,76 @@
+"""Tasks as they were last reported, kept for whoever asks for them later, also after a restart.
+
+All methods and functions block on the disk: call them from a thread.
+
+A task is known by its id, which nobody can guess; that of another owner counts as absent.
+"""
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+from .database import Database
+
+if TYPE_CHECKING:
+    import sqlite3
+
+ENDED = frozenset({"completed", "failed", "cancelled"})
+_ID = re.compile(r"[A-Za-z0-9_-]{20,64}")
+
+
+class TaskRecord(BaseModel):
+    """The last reported state of a task. `result` and `error` are as they go on the wire, without secrets."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    task_id: str
+    owner: str
+    tool: str
+    session_id: str | None = None
+    message_id: str | None = None
+    created_at: float
+    updated_at: float
+    ttl_ms: int
+    status: str = "working"
+    result: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+
+    @property
+    def expires_at(self) -> float:
+        return self.updated_at + self.ttl_ms / 1000
+
+
+class TaskRecords:
+    """The records of all tasks in a state directory."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def write(self, record: TaskRecord) -> None:
+        """Replaces the record; it is on the disk when this returns. OSError if that cannot be done; then the old one
+        is untouched."""
+        self._database.write(lambda db: put_task(db, record), durable=True)
+
+    def read(self, task_id: str, principal: str) -> TaskRecord | None:
+        """A principal's task; None if there is none that has not expired. OSError if it cannot be read."""
+        if not _ID.fullmatch(task_id):
+            return None
+        query = "SELECT body FROM tasks WHERE task_id = ? AND principal = ?"
+        row = self._database.row(query, task_id, principal)
+        record = TaskRecord.model_validate_json(row[0]) if row is not None else None
+        return None if record is None or record.expires_at < time.time() else record
+
+    def clean_up(self, ttl_ms: int) -> int:
+        """Removes what has not been written for longer than a task is kept; returns how many tasks that were."""
+        oldest = time.time() - ttl_ms / 1000
+        return self._database.execute("DELETE FROM tasks WHERE updated_at < ?", oldest)
+
+
+def put_task(db: "sqlite3.Connection", record: TaskRecord) -> None:
+    """Writes a task within a transaction."""
+    body = json.dumps(record.model_dump(exclude_none=True), separators=(",", ":"))
+    values = (record.task_id, record.owner, record.updated_at, body)
+    db.execute("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?)", values)
