@@ -19,7 +19,7 @@ import os
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .config import Settings, load_settings, secrets_of, without_settings
 from .errors import PermissionDenied, SessionNotFound
@@ -192,21 +192,31 @@ class Service:
         self._environments = ClientEnvironments(
             deps, self._redactor, self.own_addresses, self._homes, self._host_of, self.hosts
         )
-        self.connected, self.hosted = self._environments.connected, self._environments.hosted
+        self.connected = self._environments.connected
+        """Around the connection of a client with this environment: its secrets are taken out of what leaves."""
+        self.hosted = self._environments.hosted
+        """The MCP servers for a client with this environment, for as long as the context lasts."""
         spares = self._spares if settings.spare_processes is None else settings.spare_processes
         self._sessions = Sessions(deps, lambda: self._environments.all_stores, spares)
         self.spares = self._sessions.spares
         self.access.known = self._sessions.known
         bookkeeper.sessions, bookkeeper.recorder = self._sessions, deps.stores.recorder
         bookkeeper.moved_elsewhere = self.access.moved
-        self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor)
+        self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor, self._observers)
         self.stored = StoredSessions(
             self._sessions, self._environments, self._observers, self._redactor.data, self.access
         )
+        """Sessions as they are kept on disk: read, named, copied, shared, removed."""
         self.listing = SessionListing(self._sessions, self._environments, self.access)
-        self.sessions, self.catalogue = self.listing.in_memory, self.listing.entries
+        """The list of sessions that a caller sees, in memory and on disk."""
+        self.sessions = self.listing.in_memory
+        """The sessions in memory that have taken a message, most recently used first."""
+        self.catalogue = self.listing.entries
+        """Every session of a caller's on this machine, a page at a time."""
         self.work = SessionWork(self._sessions, self._environments, self.stored)
+        """What sessions have changed: worktrees and checkpoints."""
         self.relocation = SessionRelocation(self._sessions, self._environments)
+        """Sessions that go to another machine of a fleet, or come from one."""
         start_task(asyncio.to_thread(check_quietly, self.state))
         start_task(prepare())
         start_task(_sweep_later(start_task), endless=True)
@@ -282,7 +292,7 @@ class Service:
                 message = await self._acceptance.deliver(
                     session, prompt, images, new=True, timeout=timeout, message_id=keyed.message_id
                 )
-        await self._message_accepted(AuditKind.SESSION_CREATED, session, prompt, caller.principal)
+        await self._acceptance.conclude(AuditKind.SESSION_CREATED, session, prompt, caller.principal)
         live = session.process.live
         # No other session is like one in a worktree.
         if self.spares.limit and live is not None and not session.options.worktree:
@@ -367,7 +377,7 @@ class Service:
                     sender=sender if caller.environment is not None else None,
                     message_id=keyed.message_id,
                 )
-        await self._message_accepted(kind, session, text, who)
+        await self._acceptance.conclude(kind, session, text, who)
         return PendingTurn(session, message)
 
     async def message_state(self, session_id: str, message_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
@@ -401,27 +411,8 @@ class Service:
                 self._acceptance.recorded(session, text),
             ):
                 message = await self._acceptance.deliver(session, text, images, new=True, timeout=timeout)
-        await self._message_accepted(AuditKind.SESSION_FORKED, session, text, caller.principal, source=source.id)
+        await self._acceptance.conclude(AuditKind.SESSION_FORKED, session, text, caller.principal, source=source.id)
         return PendingTurn(session, message)
-
-    async def _message_accepted(self, kind: AuditKind, session: Session, prompt: str, who: str, **more: Any) -> None:
-        # Before the caller is answered: a server that is killed now still knows of it. The record that a new session
-        # begins with has the message.
-        if kind not in (AuditKind.SESSION_CREATED, AuditKind.SESSION_FORKED):
-            await session.saved()
-        if self._replica is not None:  # and if the whole machine is lost, the others of its fleet know
-            await self._replica.caught_up(session.id)
-        enclosure = session.deps.launcher.home.enclosure
-        details = {
-            "prompt": prompt,
-            "cwd": session.cwd,
-            "mode": session.options.permission_mode,
-            "isolation": "none" if enclosure is None else enclosure.kind,
-            **more,
-        }
-        if who != session.owner:
-            details["owner"] = session.owner
-        self.audit(AuditEvent(kind, who, session.id, details))
 
     async def interrupt(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> InterruptResult:
         """Ends the running turn; the session stays usable. The messages that waited behind it are dropped."""

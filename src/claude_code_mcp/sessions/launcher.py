@@ -133,7 +133,7 @@ class Launcher:
 
     home: Home
     environment_key: str
-    """Equal for environments in which sessions behave the same: see `workplaces.environment_key`."""
+    """Equal for environments in which sessions behave the same: see `environment_key` of `dependencies.py`."""
     executable: str | None
     start_timeout: float
     nested: Mapping[str, str] = field(default_factory=dict)

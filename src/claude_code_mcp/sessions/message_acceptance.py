@@ -17,14 +17,17 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakValueDictionary
 
 from ..errors import InvalidArgument, SessionBusy, UpstreamUnavailable
+from ..model.events import AuditEvent, AuditKind
 from ..model.options import Image
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.tool_names import PREFIX
 from ..redaction import Redactor
 from ..state.session_records import LONGEST_KEY, KeyName, KeyState, MessageKeys, SessionRecord, TakenKey
+from .background import ObserverList
 from .dependencies import SessionDeps
 from .launcher import needs_confirmation
 from .mcp_bridge import expand_prompt, usable_servers
@@ -83,12 +86,14 @@ class InterruptResult:
 
 
 class MessageAcceptance:
-    """The steps around `Session.send`, in this order: `admitted`, `recorded` for a new session, then `deliver`."""
+    """The steps around `Session.send`, in this order: `admitted`, `recorded` for a new session, then `deliver`; behind
+    all of them `conclude`."""
 
-    def __init__(self, sessions: Sessions, deps: SessionDeps, redactor: Redactor) -> None:
+    def __init__(self, sessions: Sessions, deps: SessionDeps, redactor: Redactor, observers: ObserverList) -> None:
         self._sessions = sessions
         self._deps = deps
         self._redactor = redactor
+        self._observers = observers
 
     @staticmethod
     def require_text(field: str, text: str, images: Sequence[str] = ()) -> None:
@@ -195,6 +200,25 @@ class MessageAcceptance:
         )
         await self._confirm(session, new=new, before=before)
         return message
+
+    async def conclude(self, kind: AuditKind, session: Session, prompt: str, who: str, **more: Any) -> None:
+        """Waits until an accepted message is recorded, and has the act audited; only then its caller is answered."""
+        # A server that is killed after this still knows of it. The record that a new session begins with has it.
+        if kind not in (AuditKind.SESSION_CREATED, AuditKind.SESSION_FORKED):
+            await session.saved()
+        if self._deps.replica is not None:  # and if the whole machine is lost, the others of its fleet know
+            await self._deps.replica.caught_up(session.id)
+        enclosure = session.deps.launcher.home.enclosure
+        details = {
+            "prompt": prompt,
+            "cwd": session.cwd,
+            "mode": session.options.permission_mode,
+            "isolation": "none" if enclosure is None else enclosure.kind,
+            **more,
+        }
+        if who != session.owner:
+            details["owner"] = session.owner
+        self._observers.act(AuditEvent(kind, who, session.id, details))
 
     async def _expanded(self, session: Session, text: str) -> str:
         """The message, or the prompt of a hub's server that it names: whose text the policy must allow too."""
