@@ -30,11 +30,12 @@ from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.sessions.worktree_support import repository
 from tests.support.waiting import HANG_SECONDS, until, until_true
+from tests.support.warm_commands import WarmProcess
 
 from .programs import NamedFleet, choose
 from .test_gateway import call
 from .test_machine_link import backend_machine, result
-from .test_story import PROGRAM, Place, claude_processes, front_of, processes_of
+from .test_story import Place, claude_processes, front_of, processes_of
 from .test_trees import contents, state
 
 
@@ -42,20 +43,12 @@ from .test_trees import contents, state
 class TwoPlaces:
     server: Place
     laptop: Place
-    runner: "subprocess.Popen[str]"
+    runner: WarmProcess
     client: Client
 
     async def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """`sessions move` as a person types it where the fleet is up."""
-        return await asyncio.to_thread(
-            subprocess.run,
-            [*PROGRAM, "sessions", "move", *arguments],
-            env=self.server.variables(),
-            capture_output=True,
-            text=True,
-            timeout=HANG_SECONDS,
-            check=False,
-        )
+        return await asyncio.to_thread(self.server.tried, "sessions", "move", *arguments)
 
     async def begin(self, directory: Path, prompt: str, **more: Any) -> dict[str, Any]:
         return await call(self.client, "claude_code", prompt=prompt, machine="laptop", cwd=str(directory), **more)

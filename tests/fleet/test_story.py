@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,11 +19,10 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, script, text, tool
 from tests.conftest import RUN
 from tests.sessions.worktree_support import repository
+from tests.support import warm_commands
 from tests.support.waiting import HANG_SECONDS, until, until_true
 
 from .test_gateway import Person, call
-
-PROGRAM = [sys.executable, "-m", "claude_code_mcp"]
 
 
 class Place(Sandbox):
@@ -38,15 +36,12 @@ class Place(Sandbox):
         return self.environment(**state, PYTHONUNBUFFERED="1", **{RUN: os.environ[RUN]})
 
     def run(self, *arguments: str) -> str:
-        answer = subprocess.run(
-            [*PROGRAM, *arguments],
-            env=self.variables(),
-            capture_output=True,
-            text=True,
-            timeout=HANG_SECONDS,
-            check=True,
-        )
+        answer = self.tried(*arguments)
+        assert answer.returncode == 0, answer.stderr
         return answer.stdout
+
+    def tried(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return warm_commands.run(arguments, self.variables(), self.project)
 
     @property
     def output(self) -> str:
@@ -57,17 +52,15 @@ class Place(Sandbox):
         return (self.root / "errors").read_text()
 
     @contextmanager
-    def started(self, ready: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    def started(self, ready: str, *arguments: str) -> Iterator[warm_commands.WarmProcess]:
         """A command that runs until the end of the block, once it has said that it is ready."""
-        with (self.root / "output").open("w") as output, (self.root / "errors").open("w") as errors:
-            process = subprocess.Popen(
-                [*PROGRAM, *arguments],
-                env=self.variables(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                text=True,
-            )
+        with (
+            open(os.devnull, "rb") as nothing,
+            (self.root / "output").open("w") as output,
+            (self.root / "errors").open("w") as errors,
+        ):
+            streams = nothing.fileno(), output.fileno(), errors.fileno()
+            process = warm_commands.helper().start(arguments, self.variables(), self.project, streams)
         try:
             until(lambda: ready in self.output or process.poll() is not None)
             assert ready in self.output, self.errors
@@ -141,7 +134,7 @@ async def test_a_machine_that_was_frozen_ends_what_another_has_taken(
 
 
 def front_of(place: Place) -> StdioServerParameters:
-    return StdioServerParameters(command=PROGRAM[0], args=[*PROGRAM[1:], "--shared"], env=place.variables())
+    return StdioServerParameters(command=warm_commands.program(), args=["--shared"], env=place.variables())
 
 
 def gone_machines(server: Place) -> set[str]:
@@ -182,7 +175,7 @@ async def both_continued(client: Client, session_id: str) -> None:
 
 
 async def through_the_gateway(
-    server: Place, laptop: Place, desk: Place, runner: "subprocess.Popen[str]", model: ScriptedModelThread
+    server: Place, laptop: Place, desk: Place, runner: warm_commands.WarmProcess, model: ScriptedModelThread
 ) -> None:
     person = Person()
     # On machines that are to be chosen by nobody but the client: their own directories.
@@ -273,7 +266,7 @@ async def costs_count_once(server: Place) -> None:
 
 
 async def die_in_the_middle(
-    client: Client, session_id: str, runner: "subprocess.Popen[str]", model: ScriptedModelThread, root: Path
+    client: Client, session_id: str, runner: warm_commands.WarmProcess, model: ScriptedModelThread, root: Path
 ) -> None:
     """A turn begins, and its machine is killed while the model speaks."""
     endless = script("a long story", text("word " * 20, chunks=20, until=str(root / "never")))

@@ -14,6 +14,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -35,6 +36,7 @@ LAZY = (
     "claude_code_mcp.app",
     "claude_code_mcp.server.server",
     "claude_code_mcp.server.transports.http",
+    "claude_code_mcp.web.console",
     "httpx2",
     "keyring",
     "mcp.client.sse",
@@ -43,13 +45,16 @@ LAZY = (
     "websockets.asyncio.client",
 )
 """Packages that commands import when they need them."""
+OF_A_FLEET = ("claude_code_mcp.fleet_app", "claude_code_mcp.fleet.host")
+"""The same, where the extra `fleet` is installed."""
 PATIENCE = HANG_SECONDS
 WARM_SERVERS = "TEST_WARM_SERVERS"
 """The variable that makes a command fork the shared server that it starts; the command itself never sees it."""
 HELD = "TEST_LOADING_IS_HELD"
 """The variable with a FIFO: a server on stdio is loaded when a byte can be read from it, and greets until then."""
 _ENCODING = "PYTHONIOENCODING"
-_NOT_READ_AT_START = ("PYTHON_KEYRING_BACKEND", _ENCODING)
+_UNBUFFERED = "PYTHONUNBUFFERED"
+_NOT_READ_AT_START = ("PYTHON_KEYRING_BACKEND", _ENCODING, _UNBUFFERED)
 """Read later, or easily done after the start."""
 _LENGTH = 8
 
@@ -267,7 +272,7 @@ def _import_everything() -> None:
 
     for module in pkgutil.walk_packages(commands.__path__, f"{commands.__name__}."):
         importlib.import_module(module.name)
-    for name in LAZY:
+    for name in (*LAZY, *(OF_A_FLEET if importlib.util.find_spec("nats") else ())):
         importlib.import_module(name)
     tls_context.share()
     tool_schemas.share()
@@ -330,6 +335,8 @@ def _take_over(connection: socket.socket) -> list[str]:
         _hold_loading(fifo)
     for stream in (sys.stdin, sys.stdout, sys.stderr) if _ENCODING in environment else ():
         stream.reconfigure(encoding=environment[_ENCODING])  # type: ignore[union-attr]
+    for stream in (sys.stdout, sys.stderr) if environment.get(_UNBUFFERED) else ():
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # whole lines, at once
     sys.executable = request["interpreter"]
     os.environ.clear()
     os.environ.update(environment)

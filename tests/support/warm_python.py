@@ -12,6 +12,7 @@ import sys
 
 _SERVER = ["-P", "-m", "claude_code_mcp", "shared", "run"]
 _INHERITED = (0, 1, 2, 3, 4)
+_NOT_READ_AT_START = ("PYTHON_KEYRING_BACKEND", "PYTHONUNBUFFERED")
 PID_FILE = "TEST_PID_FILE"
 """The variable with the path of a file for the process id of the program, which is not that of its stand-in."""
 
@@ -48,7 +49,7 @@ def program(address: str, python: str) -> None:
 
 def _read_at_start() -> bool:
     """Whether the environment has variables that Python itself reads when it starts."""
-    return any(name.startswith("PYTHON") and name != "PYTHON_KEYRING_BACKEND" for name in os.environ)
+    return any(name.startswith("PYTHON") and name not in _NOT_READ_AT_START for name in os.environ)
 
 
 def _fork(address: str, python: str, arguments: list[str], descriptors: tuple[int, ...]) -> tuple[socket.socket, int]:
