@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support import warm_commands
 from tests.support.waiting import HANG_SECONDS, until
 
 
@@ -24,16 +25,19 @@ def environment(home: Path, state: Path) -> dict[str, str]:
 
 
 def output_of(command: Sequence[str], variables: Mapping[str, str]) -> str:
-    """What a command prints that ends by itself, and well."""
-    done = subprocess.run(
-        command,
-        env=dict(variables),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
+    """What a command prints that ends by itself, and well. Our own program need not load."""
+    if command[0] == "claude-code-mcp":
+        done = warm_commands.run(command[1:], variables)
+    else:
+        done = subprocess.run(
+            command,
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECONDS,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -47,11 +51,16 @@ def running(
     exit_codes: Sequence[int] = (0,),
 ) -> Iterator[None]:
     """Runs a command until the end of the block, which begins when it has printed this text to its standard output or
-    error. A signal ends it, with one of the exit codes."""
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command, env=dict(variables), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-        )
+    error. A signal ends it, with one of the exit codes. Our own program need not load."""
+    process: warm_commands.WarmProcess | subprocess.Popen[bytes]
+    with log.open("w") as output, open(os.devnull, "rb") as nothing:
+        if command[0] == "claude-code-mcp" and os.name == "posix":
+            streams = nothing.fileno(), output.fileno(), output.fileno()
+            process = warm_commands.helper().start(command[1:], variables, None, streams)
+        else:
+            process = subprocess.Popen(
+                command, env=dict(variables), stdin=nothing, stdout=output, stderr=subprocess.STDOUT
+            )
     try:
         until(lambda: until_it_says in log.read_text() or process.poll() is not None)
         assert until_it_says in log.read_text(), log.read_text()

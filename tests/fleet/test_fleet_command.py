@@ -31,15 +31,16 @@ def command(*arguments: str) -> list[str]:
 
 
 def run(home: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """A command to its end; what it prints comes then, so that it need not be unbuffered."""
-    given = {name: value for name, value in environment(home).items() if name != "PYTHONUNBUFFERED"}
-    return warm_commands.run(arguments, given)
+    """A command to its end."""
+    return warm_commands.run(arguments, environment(home))
 
 
 class Started:
     """A command that runs until it is stopped."""
 
-    def __init__(self, process: "subprocess.Popen[str]", output: Path, errors: Path) -> None:
+    def __init__(
+        self, process: "warm_commands.WarmProcess | subprocess.Popen[bytes]", output: Path, errors: Path
+    ) -> None:
         self.process = process
         self._output, self._errors = output, errors
 
@@ -57,18 +58,17 @@ class Started:
 
 
 @contextmanager
-def started(home: Path, *arguments: str, **more: str) -> Iterator[Started]:
+def started(home: Path, *arguments: str, real: bool = False, **more: str) -> Iterator[Started]:
+    """The process need not load, unless it is to be a `real` one."""
     variables = {**environment(home), **more}
     output, errors = home / f"{arguments[0]}.out", home / f"{arguments[0]}.err"
-    with output.open("w") as stdout, errors.open("w") as stderr:
-        process = subprocess.Popen(
-            command(*arguments),
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            text=True,
-        )
+    process: warm_commands.WarmProcess | subprocess.Popen[bytes]
+    with output.open("w") as stdout, errors.open("w") as stderr, open(os.devnull, "rb") as nothing:
+        if real or os.name != "posix":
+            process = subprocess.Popen(command(*arguments), env=variables, stdin=nothing, stdout=stdout, stderr=stderr)
+        else:
+            streams = nothing.fileno(), stdout.fileno(), stderr.fileno()
+            process = warm_commands.helper().start(arguments, variables, None, streams)
     try:
         yield Started(process, output, errors)
     finally:
@@ -84,11 +84,13 @@ def status(home: Path) -> dict[str, dict[str, object]]:
 
 def test_a_fleet_from_its_first_command_to_the_removal_of_a_machine(tmp_path: Path) -> None:
     server, laptop = tmp_path / "server", tmp_path / "laptop"
-    with started(server, "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server", "--label", "big") as up:
+    up_as = ("fleet", "up", "--listen", "127.0.0.1:0", "--name", "server", "--label", "big")
+    with started(server, *up_as, real=True) as up:
         up.when_it_says("runner --join ")
         ticket = up.output.split("--join ")[1].split()[0]
         assert ticket not in up.errors
-        with started(laptop, "runner", "--join", ticket, "--name", "laptop", "--capacity", "6") as runner:
+        joining = ("runner", "--join", ticket, "--name", "laptop", "--capacity", "6")
+        with started(laptop, *joining, real=True) as runner:
             runner.when_it_says("is a machine of the fleet")
             seen = status(server)
             assert set(seen) == {"server", "laptop"}
@@ -164,10 +166,8 @@ def test_clients_reach_a_fleet_over_http_with_a_token_and_it_ends_when_it_is_sto
         assert f"{url.removesuffix('/mcp')}/#ticket=" in run(home, "web").stdout  # of this very server
         second = run(home, "fleet", "up", "--listen", "127.0.0.1:0")
         assert (second.returncode, "runs already" in second.stderr) == (2, True), second.stderr
-        # Beside the wait for the process: it counts as there until its parent has heard of its end.
-        with subprocess.Popen(command("shared", "stop"), env=environment(home)) as stopping:
-            assert process.process.wait(HANG_SECONDS) == 0, process.errors
-            assert stopping.wait(HANG_SECONDS) == 0
+        assert run(home, "shared", "stop").returncode == 0
+        assert process.process.wait(HANG_SECONDS) == 0, process.errors
 
 
 @pytest.mark.parametrize(

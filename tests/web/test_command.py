@@ -25,7 +25,8 @@ def test_the_shared_server_opens_the_console_for_its_user_and_again_after_a_rest
     tmp_path: Path, model: ScriptedModelThread
 ) -> None:
     sandbox = Sandbox(tmp_path, model.url)
-    environment = sandbox.environment(**{RUN: os.environ[RUN], "CLAUDE_CODE_MCP_RUNTIME_DIR": str(tmp_path / "run")})
+    own = {"CLAUDE_CODE_MCP_RUNTIME_DIR": str(tmp_path / "run"), warm_commands.WARM_SERVERS: "1"}
+    environment = sandbox.environment(**{RUN: os.environ[RUN], **own})
     try:
         given = run(environment, sandbox.project, "web")
         assert given.returncode == 0, given.stderr
