@@ -3,7 +3,7 @@
 import asyncio
 import json
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -39,17 +39,21 @@ def listed(browser: Browser) -> dict[str, Any]:
     return {row["sessionId"]: row for row in [*found["attention"], *found["sessions"]]}
 
 
-@pytest.fixture
-def session(console: Console, alice: Browser) -> str:
+@pytest.fixture(scope="module")
+def unshared(console: Console) -> str:
+    """A session of Alice's that has said hello, and that is shared with nobody."""
+    alice = console.browser("alice")
     made = start(alice, console, script("Hello.", text("Hello!")))
     ended(alice, made)
     return made
 
 
-@pytest.fixture(scope="module")
-def unshared(console: Console) -> str:
-    """One for all tests that share it with nobody."""
-    return start(console.browser("alice"), console, script("Hello.", text("Hello!")))
+@pytest.fixture
+def session(alice: Browser, unshared: str) -> Iterator[str]:
+    """The same for a test that shares it; it is taken back afterwards."""
+    yield unshared
+    unshare(alice, unshared, "carol")
+    assert alice.get(f"/api/sessions/{unshared}/shares").json["shares"] == []
 
 
 def test_a_watcher_sees_all_of_it_and_changes_nothing(console: Console, alice: Browser, session: str) -> None:
@@ -119,8 +123,9 @@ def test_what_is_open_of_it_ends_when_it_is_taken_back(console: Console, alice: 
 
 
 @pytest.mark.soak  # before it was: the test above
-def test_what_is_open_of_it_ends_also_after_it_was_cleared(console: Console, alice: Browser, session: str) -> None:
-    carol = console.browser("carol")
+def test_what_is_open_of_it_ends_also_after_it_was_cleared(console: Console, alice: Browser) -> None:
+    carol, session = console.browser("carol"), start(alice, console, script("Hello.", text("Hello!")))
+    ended(alice, session)
     share(alice, session, "carol")
     with carol.stream(f"?session={session}&after=0-0") as events:
         assert next(events)
@@ -269,37 +274,35 @@ async def test_a_watcher_who_leaves_ends_nothing_of_the_owners(tmp_path: Path, m
         assert alice.get(f"/api/sessions/{session}").json["questions"] == [asked]
 
 
-async def test_a_task_of_somebody_else_ends_with_the_share(tmp_path: Path, model: ScriptedModelThread) -> None:
-    with running_console(tmp_path, model.url, CLAUDE_CODE_MCP_TOOLSETS="sessions") as console:
+async def test_a_task_of_somebody_else_ends_with_the_share(console: Console, tmp_path: Path) -> None:
+    async def ask(method: str, named: str, **params: Any) -> dict[str, Any]:
+        headers = {
+            "Accept": "application/json, text/event-stream",
+            "Authorization": f"Bearer {console.tokens['carol']}",
+            "MCP-Protocol-Version": MODERN,
+            "Mcp-Method": method,
+            "Mcp-Name": named,
+        }
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": envelope()}}
+        async with httpx2.AsyncClient(timeout=60) as http:
+            body = (await http.post(f"{console.base}/mcp", json=message, headers=headers)).text
+        return dict(json.loads(body[body.index("{") :])["result"])
 
-        async def ask(method: str, named: str, **params: Any) -> dict[str, Any]:
-            headers = {
-                "Accept": "application/json, text/event-stream",
-                "Authorization": f"Bearer {console.tokens['carol']}",
-                "MCP-Protocol-Version": MODERN,
-                "Mcp-Method": method,
-                "Mcp-Name": named,
-            }
-            message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": envelope()}}
-            async with httpx2.AsyncClient(timeout=60) as http:
-                body = (await http.post(f"{console.base}/mcp", json=message, headers=headers)).text
-            return dict(json.loads(body[body.index("{") :])["result"])
-
-        alice, begun, go_on = console.browser("alice"), console.project / "begun", console.project / "go-on"
-        async with client_of(console, "alice") as client:
-            made = await used(client, "claude_create_session", prompt=script("Hi.", text("Hi.")), allowedTools=["Bash"])
-        session = made["sessionId"]
-        await asyncio.to_thread(ended, alice, session)
-        share(alice, session, "carol", "answer")
-        waits = tool("Bash", command=f"touch {begun}; until [ -e {go_on} ]; do sleep 0.1; done")
-        arguments = {"sessionId": session, "message": script("Wait.", waits, text("For alice.")), "waitSeconds": 50}
-        task = await ask("tools/call", "claude_send_message", name="claude_send_message", arguments=arguments)
-        assert task["resultType"] == "task", task
-        await asyncio.to_thread(until, begun.exists)
-        assert unshare(alice, session, "carol").status == 200
-        go_on.touch()
-        assert (await asyncio.to_thread(ended, alice, session)).data["result"] == "For alice."
+    alice, begun, go_on = console.browser("alice"), tmp_path / "begun", tmp_path / "go-on"
+    async with client_of(console, "alice") as client:
+        made = await used(client, "claude_create_session", prompt=script("Hi.", text("Hi.")), allowedTools=["Bash"])
+    session = made["sessionId"]
+    await asyncio.to_thread(ended, alice, session)
+    share(alice, session, "carol", "answer")
+    waits = tool("Bash", command=f"touch {begun}; until [ -e {go_on} ]; do sleep 0.1; done")
+    arguments = {"sessionId": session, "message": script("Wait.", waits, text("For alice.")), "waitSeconds": 50}
+    task = await ask("tools/call", "claude_send_message", name="claude_send_message", arguments=arguments)
+    assert task["resultType"] == "task", task
+    await asyncio.to_thread(until, begun.exists)
+    assert unshare(alice, session, "carol").status == 200
+    go_on.touch()
+    assert (await asyncio.to_thread(ended, alice, session)).data["result"] == "For alice."
+    seen = await ask("tasks/get", task["taskId"], taskId=task["taskId"])
+    while seen["status"] == "working":
         seen = await ask("tasks/get", task["taskId"], taskId=task["taskId"])
-        while seen["status"] == "working":
-            seen = await ask("tasks/get", task["taskId"], taskId=task["taskId"])
-        assert seen["status"] == "cancelled", seen
+    assert seen["status"] == "cancelled", seen

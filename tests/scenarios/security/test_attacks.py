@@ -26,12 +26,6 @@ def waiting(alice: Connection) -> Reply:
     return alice.create(script("work", tool("Bash", command="touch approved"), "done"), waitSeconds=40)
 
 
-@pytest.fixture(scope="module")
-def finished(alice: Connection) -> str:
-    """A session of Alice's that has nothing to do."""
-    return alice.create(script("hello", "there"), waitSeconds=40).session
-
-
 def another(session: str) -> str:
     """An id of no session."""
     return session[:-1] + ("0" if session[-1] != "0" else "1")
@@ -115,11 +109,6 @@ def test_somebody_elses_session_and_question_cannot_be_touched(
     mallory.interrupt(own.session)
 
 
-def test_a_session_that_is_not_there_reads_like_one_that_is_somebody_elses(mallory: Connection, finished: str) -> None:
-    said = [mallory.look(item).refusal.replace(item, "ID") for item in (finished, another(finished))]
-    assert said[0] == said[1]
-
-
 @pytest.fixture(scope="module")
 def extra_environment() -> dict[str, str]:
     return {"CLAUDE_CODE_MCP_TOOLSETS": "sessions,code,query,care"}
@@ -185,17 +174,18 @@ def test_more_sessions_at_once_than_allowed_are_refused(mallory: Connection) -> 
 
 
 @pytest.mark.parametrize("kind", ["empty", "json", "garbage", "altered"])
-def test_forged_state_of_a_call_is_refused(target: Target, finished: str, kind: str) -> None:
+def test_forged_state_of_a_call_is_refused(target: Target, waiting: Reply, kind: str) -> None:
     """A call of the new protocol that claims to be the second round of one that never was."""
+    session = waiting.session
     state = {
         "empty": "{}",
-        "json": json.dumps({"session": finished, "since": 0}),
+        "json": json.dumps({"session": session, "since": 0}),
         "garbage": "AAAA",
-        "altered": base64.urlsafe_b64encode(json.dumps({"session": finished}).encode()).decode(),
+        "altered": base64.urlsafe_b64encode(json.dumps({"session": session}).encode()).decode(),
     }[kind]
     params = {
         "name": "claude_send_message",
-        "arguments": {"sessionId": finished, "message": "x"},
+        "arguments": {"sessionId": session, "message": "x"},
         "requestState": state,
         "_meta": {
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",

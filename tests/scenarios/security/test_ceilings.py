@@ -138,35 +138,31 @@ async def test_a_turn_that_background_work_begins_has_no_more_time_than_others(
     assert session.outcome.code is OutcomeCode.TIMEOUT
 
 
-async def test_a_debug_log_is_never_added_to_a_file_that_exists(service: Service, sandbox: Sandbox) -> None:
-    existing, new = sandbox.project / "kept", sandbox.project / "log"
+async def test_a_debug_log_is_never_added_to_a_file_that_exists_nor_made_behind_a_link(
+    service: Service, sandbox: Sandbox
+) -> None:
+    existing, logs, elsewhere = sandbox.project / "kept", sandbox.project / "logs", sandbox.root / "elsewhere"
     existing.write_text("mine")
+    for directory in (logs, elsewhere):
+        directory.mkdir()
     (sandbox.project / "link").symlink_to(sandbox.project / "nowhere")
     for name in ("kept", "link", str(existing)):
         with pytest.raises(InvalidArgument, match="debug_file"):
             await service.create("go", options(sandbox, debug_file=name))
-    session, _ = await run(service, script("one", "first"), options(sandbox, debug_file="log"))
-    first = new.read_text()
+    session, _ = await run(service, script("one", "first"), options(sandbox, debug_file="logs/log"))
+    first = (logs / "log").read_text()
     assert first
     await parked(session)
     await say(service, session, script("two", "second"))
-    assert (sandbox.project / "log.2").read_text()
-    assert new.read_text().startswith(first)
+    assert (logs / "log.2").read_text()
+    assert (logs / "log").read_text().startswith(first)
     assert existing.read_text() == "mine"
     assert not (sandbox.project / "nowhere").exists()
-
-
-async def test_a_directory_that_was_replaced_by_a_link_gets_no_debug_log(service: Service, sandbox: Sandbox) -> None:
-    """Between the check and the start another session may put it there."""
-    elsewhere, logs = sandbox.root / "elsewhere", sandbox.project / "logs"
-    elsewhere.mkdir()
-    logs.mkdir()
-    session, _ = await run(service, script("one", "first"), options(sandbox, debug_file="logs/log"))
-    assert (logs / "log").read_text()
+    # Between the check and the start another session may put a link where the directory was.
     await parked(session)
-    logs.rename(sandbox.project / "kept")
+    logs.rename(sandbox.project / "moved")
     logs.symlink_to(elsewhere)
-    outcome = await say(service, session, script("two", "second"))
+    outcome = await say(service, session, script("three", "third"))
     assert outcome.code is OutcomeCode.START_FAILED
     assert "debug_file" in outcome.detail
     assert list(elsewhere.iterdir()) == []

@@ -120,10 +120,15 @@ def attacks(target: Target, root: Path, victim: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def seen(mallorys: Caller, attacks: dict[str, str]) -> dict[str, str]:
-    """What each of the attacks said, made by one session."""
+def attacker(mallorys: Caller, attacks: dict[str, str]) -> str:
+    """The session that has made all of the attacks."""
     commands = (tool("Bash", command=f"{{ {attack}; }} > {name} 2>&1; true") for name, attack in attacks.items())
-    mallorys.does(*commands)
+    return mallorys.does(*commands)
+
+
+@pytest.fixture(scope="module")
+def seen(mallorys: Caller, attacks: dict[str, str], attacker: str) -> dict[str, str]:
+    """What each of the attacks said."""
     return {name: (mallorys.directory / name).read_text() for name in attacks}
 
 
@@ -148,9 +153,8 @@ def operators_settings(target: Target) -> Path:
 # -- at both levels -------------------------------------------------------------------------------------------------
 
 
-def test_each_principal_has_a_claude_directory_of_its_own(target: Target, victim: str, mallorys: Caller) -> None:
-    mine = mallorys.does("nothing")
-    owners = {transcript_of(target, session).parents[3].name.partition("-")[0] for session in (victim, mine)}
+def test_each_principal_has_a_claude_directory_of_its_own(target: Target, victim: str, attacker: str) -> None:
+    owners = {transcript_of(target, session).parents[3].name.partition("-")[0] for session in (victim, attacker)}
     assert owners == {"alice", "mallory"}
     assert not list(target.place.home.glob(".claude/projects/*/*"))
 
