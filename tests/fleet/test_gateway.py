@@ -124,7 +124,9 @@ async def refused(client: Client, name: str, **arguments: Any) -> dict[str, Any]
 
 
 @IN_2026
-async def test_a_session_runs_where_it_was_wished_for_and_is_found_there(machines: TwoMachines, mode: str) -> None:
+async def test_sessions_run_where_they_were_wished_for_and_are_found_and_read_there(
+    machines: TwoMachines, mode: str
+) -> None:
     async with client_of(machines.gateway, mode) as client:
         made = {}
         for id_ in ("a", "b"):
@@ -152,6 +154,10 @@ async def test_a_session_runs_where_it_was_wished_for_and_is_found_there(machine
         costs = await call(client, "claude_session_costs", by="session")
         assert {line["machine"] for line in costs["lines"]} == {"a.example.org", "b.example.org"}
         assert costs["total"]["sessions"] == 2
+    # Resources and prompts, in both eras: the sessions are there already.
+    for era in ERAS:
+        async with client_of(machines.gateway, era) as client:
+            await check_resources(client, made)
 
 
 @IN_2026
@@ -170,30 +176,26 @@ async def test_a_question_reaches_the_person_and_the_answer_its_machine(machines
         assert len(person.asked) == 2
 
 
-@IN_2025
-async def test_resources_are_read_and_listed_over_all_machines(machines: TwoMachines, mode: str) -> None:
-    async with client_of(machines.gateway, mode) as client:
-        for id_ in ("a", "b"):
-            await call(client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here(id_))
-        sessions = {id_: service.sessions()[0].id for id_, service in machines.services.items()}
-        listed = {str(each.uri): each for each in (await client.list_resources()).resources}
-        for id_, session in sessions.items():
-            uri = f"claude-session:///{session}"
-            assert f"{id_}.example.org" in (listed[uri].description or "")
-            (content,) = (await client.read_resource(uri)).contents
-            assert isinstance(content, types.TextResourceContents)
-            assert json.loads(content.text)["sessionId"] == session
-        (content,) = (await client.read_resource(LIST)).contents
+async def check_resources(client: Client, sessions: dict[str, str]) -> None:
+    """What the gateway offers beside tools, of the sessions on all machines."""
+    listed = {str(each.uri): each for each in (await client.list_resources()).resources}
+    for id_, session in sessions.items():
+        uri = f"claude-session:///{session}"
+        assert f"{id_}.example.org" in (listed[uri].description or "")
+        (content,) = (await client.read_resource(uri)).contents
         assert isinstance(content, types.TextResourceContents)
-        rows = json.loads(content.text)["sessions"]
-        assert {row["sessionId"] for row in rows} == {*sessions.values()}
-        assert [template.name for template in (await client.list_resource_templates()).resource_templates]
-        assert "delegate" in {prompt.name for prompt in (await client.list_prompts()).prompts}
-        got = await client.get_prompt("delegate", {"task": "tidy up"})
-        assert "tidy up" in str(got.messages[0].content)
-        ref = types.PromptReference(type="ref/prompt", name="continue_session")
-        completed = await client.complete(ref, {"name": "session", "value": ""})
-        assert {*completed.completion.values} == {*sessions.values()}
+        assert json.loads(content.text)["sessionId"] == session
+    (content,) = (await client.read_resource(LIST)).contents
+    assert isinstance(content, types.TextResourceContents)
+    rows = json.loads(content.text)["sessions"]
+    assert {row["sessionId"] for row in rows} == {*sessions.values()}
+    assert [template.name for template in (await client.list_resource_templates()).resource_templates]
+    assert "delegate" in {prompt.name for prompt in (await client.list_prompts()).prompts}
+    got = await client.get_prompt("delegate", {"task": "tidy up"})
+    assert "tidy up" in str(got.messages[0].content)
+    ref = types.PromptReference(type="ref/prompt", name="continue_session")
+    completed = await client.complete(ref, {"name": "session", "value": ""})
+    assert {*completed.completion.values} == {*sessions.values()}
 
 
 @pytest.mark.soak  # of one server: tests/server/tools/test_resources.py; of machines, the next but one

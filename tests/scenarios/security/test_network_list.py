@@ -97,13 +97,31 @@ def pages(tmp_path: Path) -> Path:
     return directory
 
 
-async def test_curl_git_and_python_reach_listed_hosts_and_no_other(
+def ways_out(port: int) -> list[str]:
+    """Commands that try to reach a server that is not on the list, of which example.org is."""
+    raw = f'printf "GET http://127.0.0.1:{port}/page.txt HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n"'
+    return [
+        f"curl -sS -x '' http://127.0.0.1:{port}/",
+        f"curl -sS http://localhost:{port}/",
+        f"curl -sS -H 'Host: example.org' http://127.0.0.1:{port}/",
+        f"bash -c 'exec 5<>/dev/tcp/127.0.0.1/{port}'",
+        f"bash -c 'exec 5<>/dev/tcp/127.0.0.1/3128; {raw} >&5; cat <&5'",
+        "python3 -c \"import socket; s=socket.socket(socket.AF_UNIX); s.connect('/run/network.sock')\"",
+        "ls -l /run; ip link 2>/dev/null || cat /proc/net/dev",
+        f"curl -sS --proxytunnel http://127.0.0.1:{port}/",
+        f"curl -sS --connect-to ::127.0.0.1:{port} http://example.org/",
+    ]
+
+
+async def test_curl_git_and_python_reach_listed_hosts_and_no_other_whatever_they_try(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread, pages: Path
 ) -> None:
     trail = Trail()
     with site(pages) as (port, requests), site(pages) as (other, unlisted):
         service = await start_service(
-            extra={"ANTHROPIC_API_KEY": KEY}, policy=listed(sandbox, [f"127.0.0.1:{port}"]), observers=[trail]
+            extra={"ANTHROPIC_API_KEY": KEY},
+            policy=listed(sandbox, [f"127.0.0.1:{port}", "example.org"]),
+            observers=[trail],
         )
         url, wrong = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{other}"
         python = "import urllib.request as u; print(u.urlopen('{}/page.txt').read())"
@@ -113,13 +131,16 @@ async def test_curl_git_and_python_reach_listed_hosts_and_no_other(
             f"curl -sS {url}/page.txt; git clone -q {url}/repo.git copy && cat copy/a.txt; "
             f'python3 -c "{python.format(url)}"; echo --; curl -sS -i {wrong}/page.txt; '
             f'git clone -q {wrong}/repo.git wrong; python3 -c "{python.format(wrong)}"; '
-            f"curl -sS --noproxy '*' {wrong}/page.txt; curl -sS https://example.com; env; cat /proc/*/environ",
+            f"curl -sS --noproxy '*' {wrong}/page.txt; curl -sS https://example.com; "
+            f"echo --; {'; '.join(ways_out(other))}; echo --; env; cat /proc/*/environ",
         )
-    good, _, bad = said.partition("--\n")
+    good, bad, tried, _ = said.split("--\n", 3)
     assert good.splitlines() == ["the page", "one", "b'the page\\n'"], said
     assert f"127.0.0.1:{other} is not on the list of hosts that this session may reach" in bad
-    assert f"network = ['127.0.0.1:{port}']" in bad
-    assert "the page" not in bad
+    assert f"network = ['127.0.0.1:{port}', 'example.org']" in bad
+    assert "the page" not in bad + tried
+    interfaces = [line.split(":")[0].strip() for line in tried.splitlines() if ": " in line and "packets" not in line]
+    assert "eth0" not in interfaces
     assert unlisted == []
     assert len(requests) > 3
     assert KEY not in said
@@ -156,28 +177,6 @@ async def test_a_session_uses_a_credential_that_it_never_has(
     assert used[0].details["host"] == f"localhost:{port}"
     assert used[0].details["source"] == "env:SITE_TOKEN"
     assert SECRET not in str(trail.acts)
-
-
-async def test_what_a_session_cannot_do_to_get_out(start_service: StartService, sandbox: Sandbox, pages: Path) -> None:
-    with site(pages) as (port, requests):
-        service = await start_service(policy=listed(sandbox, ["example.org"]))
-        raw = f'printf "GET http://127.0.0.1:{port}/page.txt HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n"'
-        attempts = [
-            f"curl -sS -x '' http://127.0.0.1:{port}/",
-            f"curl -sS http://localhost:{port}/",
-            f"curl -sS -H 'Host: example.org' http://127.0.0.1:{port}/",
-            f"bash -c 'exec 5<>/dev/tcp/127.0.0.1/{port}'",
-            f"bash -c 'exec 5<>/dev/tcp/127.0.0.1/3128; {raw} >&5; cat <&5'",
-            "python3 -c \"import socket; s=socket.socket(socket.AF_UNIX); s.connect('/run/network.sock')\"",
-            "ls -l /run; ip link 2>/dev/null || cat /proc/net/dev",
-            f"curl -sS --proxytunnel http://127.0.0.1:{port}/",
-            f"curl -sS --connect-to ::127.0.0.1:{port} http://example.org/",
-        ]
-        said = await seen(service, sandbox, "; ".join(attempts))
-    assert requests == []
-    assert "the page" not in said
-    interfaces = [line.split(":")[0].strip() for line in said.splitlines() if ": " in line and "packets" not in line]
-    assert "eth0" not in interfaces
 
 
 @pytest.mark.soak
