@@ -60,7 +60,8 @@ def note(tmp_path: Path) -> Path:
     return tmp_path / "starts"
 
 
-@pytest.mark.parametrize("mode", [LEGACY, pytest.param(MODERN, marks=pytest.mark.soak)], ids=["2025", "2026"])
+@pytest.mark.soak  # of a server over HTTP: tests/scenarios/security/test_principal_sign_in.py
+@pytest.mark.parametrize("mode", [LEGACY, MODERN], ids=["2025", "2026"])
 async def test_the_servers_of_our_own_file_are_for_sessions_and_clients(
     sandbox: Sandbox, environment: dict[str, str], model: ScriptedModelThread, note: Path, mode: str
 ) -> None:

@@ -175,14 +175,7 @@ async def test_a_session_without_a_shell_cannot_be_taken_back_to_files_that_it_m
     await say(service, session, script("second", writes[1], "done"))
     await parked(session)
     transcript = next((sandbox.home / ".claude" / "projects").rglob(f"{session.id}.jsonl"))
-    forging = [
-        tool("Write", file_path=str(transcript), content="{}"),
-        tool("Write", file_path=str(transcript.with_name(OTHER_ID + ".jsonl")), content="{}"),
-    ]
-    _, outcome = await run(service, script("forge", *forging, text("${tool_result}")), more)
-    assert "may name programs" in outcome.result
-    assert not transcript.with_name(OTHER_ID + ".jsonl").exists()
-    # Should a session find another way to its transcript, what that says of files is a claim all the same.
+    # Should a session find a way to its transcript, what that says of files is a claim all the same.
     honest = transcript.read_text()
     assert json.dumps(evil.name) in honest
     transcript.write_text(honest.replace(f"{json.dumps(evil.name)}:", f"{json.dumps(str(settings))}:"))
@@ -196,3 +189,20 @@ async def test_a_session_without_a_shell_cannot_be_taken_back_to_files_that_it_m
     transcript.write_text(honest)
     await service.work.rewind(session.id, checkpoint.checkpoint.message_id, None)
     assert evil.read_text() == '{"evil": 1}'
+
+
+@pytest.mark.soak  # tests/policy/test_rules.py
+async def test_a_session_without_a_shell_cannot_write_a_transcript(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    profile = NO_SHELL.model_copy(update={"allow": (parse_rule("Edit"), parse_rule("Read")), "roots": (".",)})
+    service = await start_service(policy=Policy(profile), default_cwd=str(sandbox.project))
+    session, _ = await run(service, script("first", "done"), options(sandbox))
+    transcript = next((sandbox.home / ".claude" / "projects").rglob(f"{session.id}.jsonl"))
+    forging = [
+        tool("Write", file_path=str(transcript), content="{}"),
+        tool("Write", file_path=str(transcript.with_name(OTHER_ID + ".jsonl")), content="{}"),
+    ]
+    _, outcome = await run(service, script("forge", *forging, text("${tool_result}")), options(sandbox))
+    assert "may name programs" in outcome.result
+    assert not transcript.with_name(OTHER_ID + ".jsonl").exists()

@@ -100,33 +100,6 @@ def test_a_message_that_a_killed_server_had_is_shown_as_not_read_and_sent_again(
     person.says("again.")
 
 
-def test_drafts_survive_back_new_and_reload_and_end_with_the_sign_out(open_browser: OpenBrowser, site: Site) -> None:
-    person = open_browser(**PHONE).sign_in()
-    person.start("Begin", site.project("Begun.", "More."))
-    person.says("Begun.")
-    page, session = person.page, person.session_id
-    message(page).fill("a draft of the session")
-    page.get_by_role("link", name="All sessions").click()
-    page.get_by_role("link", name="New", exact=True).click()
-    page.get_by_label("Task").fill("a draft of a task")
-    page.reload()
-    expect(page.get_by_label("Task")).to_have_value("a draft of a task", timeout=PATIENCE)
-    page.goto(f"{site.url}/#/sessions/{session}")
-    expect(message(page)).to_have_value("a draft of the session", timeout=PATIENCE)
-    page.get_by_role("button", name="Send", exact=True).click()
-    person.says("More.")
-    page.reload()
-    person.says("More.")
-    expect(message(page)).to_have_value("")
-    page.goto(f"{site.url}/#/settings")
-    page.get_by_role("button", name="Sign out", exact=True).click()
-    page.get_by_label("Or sign in with a token").fill(TOKEN)
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.locator(".bar")).to_be_attached(timeout=PATIENCE)
-    page.goto(f"{site.url}/#/new")
-    expect(page.get_by_label("Task")).to_have_value("")
-
-
 KEPT_FILES = """async () => {
     const database = await new Promise((resolve, reject) => {
         const request = indexedDB.open("claude-code-mcp.drafts");
@@ -147,17 +120,27 @@ def wait_until_kept(page: Page, *names: str) -> None:
     page.wait_for_function(f"async () => JSON.stringify(await ({KEPT_FILES})()) === {kept}", timeout=PATIENCE)
 
 
-def test_attachments_stay_with_their_draft_over_reload_and_back_until_they_are_sent_or_somebody_signs_out(
+def test_drafts_and_attachments_survive_reload_and_back_until_they_are_sent_or_somebody_signs_out(
     open_browser: OpenBrowser, site: Site, model: ScriptedModelThread
 ) -> None:
     person = open_browser(**PHONE).sign_in()
-    person.start("Begin", site.project("Begun.", "Seen.", "Never."))
+    person.start("Begin", site.project("Begun.", "More.", "Seen.", "Never."))
     person.says("Begun.")
-    page, files, attached = (
-        person.page,
-        person.page.locator(".composer input[type=file]"),
-        person.page.locator(".attachment"),
-    )
+    page, session = person.page, person.session_id
+    files, attached = page.locator(".composer input[type=file]"), page.locator(".attachment")
+    message(page).fill("a draft of the session")
+    page.get_by_role("link", name="All sessions").click()
+    page.get_by_role("link", name="New", exact=True).click()
+    page.get_by_label("Task").fill("a draft of a task")
+    page.reload()
+    expect(page.get_by_label("Task")).to_have_value("a draft of a task", timeout=PATIENCE)
+    page.goto(f"{site.url}/#/sessions/{session}")
+    expect(message(page)).to_have_value("a draft of the session", timeout=PATIENCE)
+    page.get_by_role("button", name="Send", exact=True).click()
+    person.says("More.")
+    page.reload()
+    person.says("More.")
+    expect(message(page)).to_have_value("")
     shot: FilePayload = {"name": "shot.png", "mimeType": "image/png", "buffer": png(200)}
     notes: FilePayload = {"name": "notes.txt", "mimeType": "text/plain", "buffer": "Zeile ✓".encode()}
     files.set_input_files([shot, notes])
@@ -184,7 +167,7 @@ def test_attachments_stay_with_their_draft_over_reload_and_back_until_they_are_s
     assert page.evaluate(KEPT_FILES) == []
     page.reload()
     person.says("Seen.")
-    assert page.locator(".prompt").all_text_contents() == ["Begin", "What is this?"]
+    assert page.locator(".prompt").all_text_contents() == ["Begin", "a draft of the session", "What is this?"]
     files.set_input_files([notes])
     expect(attached).to_have_count(1, timeout=PATIENCE)
     wait_until_kept(page, "notes.txt")
@@ -192,6 +175,11 @@ def test_attachments_stay_with_their_draft_over_reload_and_back_until_they_are_s
     page.get_by_role("button", name="Sign out", exact=True).click()
     expect(page.get_by_label("Or sign in with a token")).to_be_visible(timeout=PATIENCE)
     assert page.evaluate(KEPT_FILES) == []
+    page.get_by_label("Or sign in with a token").fill(TOKEN)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator(".bar")).to_be_attached(timeout=PATIENCE)
+    page.goto(f"{site.url}/#/new")
+    expect(page.get_by_label("Task")).to_have_value("")
 
 
 @pytest.mark.soak  # tests/sessions/test_keyed_messages.py

@@ -63,7 +63,7 @@ def test_a_watcher_sees_who_decides_and_whoever_may_answer_is_named_to_the_other
 ) -> None:
     alice, bob, carol = (open_browser(team).sign_in(token=TOKENS[name]) for name in TOKENS)
     asks = (tool("Bash", command="touch otter"), "Made.", tool("Bash", command="touch heron"), "Made both.")
-    alice.start("Wait for it", team.project("Ready.", *asks))
+    alice.start("Build the shop", team.project("Ready.", *asks))
     alice.says("Ready.")
     session = alice.session_id
     _share(alice, "bob", "answer")
@@ -88,19 +88,13 @@ def test_a_watcher_sees_who_decides_and_whoever_may_answer_is_named_to_the_other
     alice.question("touch heron").get_by_role("button", name="Deny", exact=True).click()
     bob.says("Made both.")
     expect(bob.page.locator("details.tool", has_text="touch heron")).to_contain_text("denied by alice")
-
-
-def test_on_a_phone_the_head_has_room_for_the_name_and_for_whose_session_it_is(
-    open_browser: OpenBrowser, team: Site
-) -> None:
-    alice = open_browser(team, **PHONE).sign_in(token=TOKENS["alice"])
-    alice.start("Build the shop", team.project("Ready."))
-    alice.says("Ready.")
+    # On a phone there is room for the name, and for whose session it is.
+    small, watching = (open_browser(team, **PHONE).sign_in(token=TOKENS[name]) for name in ("alice", "carol"))
+    small.arrive(f"/sessions/{session}").says("Made both.")
     fits = "(heading) => heading.scrollWidth <= heading.clientWidth"
-    assert alice.page.locator(".view-head h1").evaluate(fits)
-    _share(alice, "bob", "watch")
-    bob = open_browser(team, **PHONE).sign_in(token=TOKENS["bob"]).arrive(f"/sessions/{alice.session_id}")
-    whose = bob.page.get_by_text("You are watching. alice has shared this session with you.")
+    assert small.page.locator(".view-head h1").evaluate(fits)
+    watching.arrive(f"/sessions/{session}")
+    whose = watching.page.get_by_text("You are watching. alice has shared this session with you.")
     expect(whose).to_be_in_viewport(timeout=PATIENCE)
 
 
