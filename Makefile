@@ -12,11 +12,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup help demo test test-quick test-python flaky check format bench conformance soak parity pictures manifest web image bundle clean
 
-setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
+setup: $(STAMP)  ## .venv with everything, including a Claude Code binary, and what the tests need from npm
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cli,dev]'
+	$(BIN)/python -m tests.support.npm
 	touch $(STAMP)
 
 help:  ## this list

@@ -1,7 +1,7 @@
 """Packages from npm at exact versions, installed once for each `package.json`, with no lock file.
 
 They go to a directory that git ignores. Without npm or a registry the reason is told, so that tests can be skipped
-with it.
+with it. As a program, this installs what the tests need: `make setup` does that, so that no test has to wait for it.
 """
 
 import shutil
@@ -14,6 +14,16 @@ BUILD = Path(__file__).parents[2] / "build"
 _INSTALL_SECONDS = 240
 _QUIET = ("--no-package-lock", "--no-audit", "--no-fund", "--prefer-offline", "--loglevel=error")
 _SOON = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000")  # offline is told soon
+
+
+NEEDED = {
+    "authorization-server": "tests/server/oauth",
+    "clients": "tests/scenarios/real_clients",
+    "servers": "tests/hub",
+    "web": "web",
+    "web-checks": "tests/web/browser",
+}
+"""Where the `package.json` of what each directory below `BUILD` gets is."""
 
 
 class Unavailable(Exception):
@@ -54,3 +64,16 @@ def _npm_install(manifest: Path, place: Path) -> None:
     if done.returncode:
         raise Unavailable("npm install failed: " + " ".join(done.stderr.split())[:300])
     shutil.copyfile(manifest, place / "installed.json")
+
+
+def main() -> None:
+    """Installs all of it, or says why not: whoever runs no such test needs none."""
+    try:
+        for place, manifest in NEEDED.items():
+            install(BUILD.parent / manifest / "package.json", BUILD / place)
+    except Unavailable as reason:
+        print(f"Tests with programs from npm are skipped: {reason}")
+
+
+if __name__ == "__main__":
+    main()
