@@ -65,6 +65,7 @@ def pytest_collection() -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # nor is it searched when a test has made garbage
+    gc.set_threshold(*warm_commands.RARELY)
     gc.enable()
 
 

@@ -57,6 +57,9 @@ _UNBUFFERED = "PYTHONUNBUFFERED"
 _NOT_READ_AT_START = ("PYTHON_KEYRING_BACKEND", _ENCODING, _UNBUFFERED)
 """Read later, or easily done after the start."""
 _LENGTH = 8
+RARELY = (50_000, 20, 20)
+"""After how many new objects Python looks for garbage, here and in the tests: by default it looks so often that what
+only reads and compares takes a sixth longer."""
 
 
 def run(
@@ -373,8 +376,11 @@ def _out_of_the_way(descriptors: list[int]) -> list[int]:
 
 def main() -> int:
     """Serves on the socket whose descriptor is the argument."""
+    gc.disable()
     _import_everything()
     gc.freeze()  # so that no command looks through it again
+    gc.set_threshold(*RARELY)
+    gc.enable()
     arguments = _next_command(socket.socket(fileno=int(sys.argv[1])))
     if arguments is None:
         return 0
