@@ -50,8 +50,14 @@ threads = [threading.Thread(target=look) for _ in range(4)]
 import mcp.server
 mcp.server.MCPServer
 said |= {{"found": found, "names": {NAMES}}}
-print(json.dumps(said))
 """
+SERVE = """
+import claude_code_mcp.web.console, claude_code_mcp.server.transports.http
+said["serving"] = sorted(sys.modules)
+"""
+PRINT = "print(json.dumps(said))\n"
+OFF = ("opentelemetry.sdk", "opentelemetry.exporter", "webauthn", "cbor2", "OpenSSL")
+"""What serves only somebody who has asked for it: telemetry, and people who sign in at this very server."""
 
 
 def said_by(code: str) -> dict[str, Any]:
@@ -64,18 +70,25 @@ def said_by(code: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def light() -> dict[str, Any]:
     """What is seen where the server has been loaded."""
-    return said_by(LOAD + LOOK)
+    return said_by(LOAD + LOOK + PRINT)
 
 
 @pytest.fixture(scope="module")
 def usual() -> dict[str, Any]:
-    """What is seen where the SDK has been imported as it is."""
-    return said_by("import claude_code_mcp.app\n" + LOOK)
+    """What is seen where the SDK has been imported as it is, and then where people are served over HTTP."""
+    return said_by("import claude_code_mcp.app\n" + LOOK + SERVE + PRINT)
 
 
 def test_loading_the_server_imports_nothing_that_its_first_call_does_not_need(light: dict[str, Any]) -> None:
     assert "claude_code_mcp.server.server" in light["modules"]
     assert [name for name in NOT_NEEDED if name in light["modules"]] == []
+
+
+def test_nothing_is_loaded_of_what_nobody_has_asked_for(usual: dict[str, Any]) -> None:
+    assert "claude_code_mcp.server.transports.http" in usual["serving"]
+    assert [name for name in usual["serving"] if f"{name}.".startswith(tuple(f"{off}." for off in OFF))] == []
+    assert [name for name in usual["serving"] if "web.authorization" in name] == []
+    assert "prometheus_client" not in usual["modules"], "on stdio"
 
 
 def test_the_packages_of_the_sdk_have_all_their_names_when_somebody_asks(

@@ -1,9 +1,7 @@
 """The figures of a running server from the shell, and starts that the policy stops."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -59,9 +57,3 @@ def test_a_policy_that_does_not_parse_stops_the_start(
     (line,) = stopped.stderr.splitlines()
     assert named in line
     assert str(file) in line
-
-
-def test_serving_on_stdio_does_not_load_prometheus() -> None:
-    code = "import sys, claude_code_mcp.app; print('prometheus_client' in sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
-    assert loaded.stdout.strip() == "False"

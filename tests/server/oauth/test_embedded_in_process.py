@@ -2,8 +2,6 @@
 removed while a request of theirs is being let in."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -153,13 +151,3 @@ async def test_nobody_else_comes_by_the_name_of_somebody_who_is_invited(tmp_path
         people.invite("ann")
     assert names.forget("ann")
     people.invite("ann")
-
-
-def test_nothing_of_it_is_loaded_where_nobody_wants_it() -> None:
-    program = (
-        "import sys; import claude_code_mcp.app, claude_code_mcp.web.console, claude_code_mcp.server.transports.http;"
-        "print([name for name in sys.modules if name.partition('.')[0] in ('webauthn', 'cbor2', 'OpenSSL')"
-        " or 'web.authorization' in name])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
