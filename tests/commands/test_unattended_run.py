@@ -46,8 +46,8 @@ def test_what_is_piped_in_is_part_of_the_prompt_and_may_be_all_of_it(place: Shar
     transcript = prompt_of(place, report["sessionId"])
     assert "Review this:" in transcript
     assert "a diff of 3 lines" in transcript
-    alone = piped(place, script("All of it.", "Read."), "run")
-    assert (alone.returncode, alone.stdout) == (0, "Read.\n")
+    alone = piped(place, script("All of it.", "Read.\nAll."), "run")
+    assert (alone.returncode, alone.stdout) == (0, "Read.\nAll.\n")
     assert piped(place, "", "run").returncode == 2
 
 
@@ -100,7 +100,7 @@ def test_a_person_at_another_terminal_is_waited_for(place: SharedPlace) -> None:
         assert person.end() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.soak)])
 def test_a_signal_ends_the_turn_as_ctrl_c_does(place: SharedPlace, number: signal.Signals) -> None:
     process, session_id = started(place, script("Wait.", tool("Bash", command=ENDLESS)), "--allow", "Bash")
     process.process.send_signal(number)

@@ -112,10 +112,11 @@ async def test_what_the_policy_denies_a_caller_cannot_allow_beforehand_nor_hide(
 
 
 async def test_denials_hold_where_permissions_are_bypassed(start_service: StartService, sandbox: Sandbox) -> None:
-    service = await start(start_service, BASH_RULES, extra={"IS_SANDBOX": "1"})
+    service = await start(start_service, BASH_RULES)
     (sandbox.project / "kept").touch()
     prompt = script("work", tool("Bash", command="touch ran; rm kept"), tool("Bash", command="touch ran"), "done")
-    await run(service, prompt, options(sandbox, permission_mode="bypassPermissions"))
+    bypassing = options(sandbox, permission_mode="bypassPermissions", env={"IS_SANDBOX": "1"})  # as root, too
+    await run(service, prompt, bypassing)
     assert (sandbox.project / "kept").exists()
     assert (sandbox.project / "ran").exists()
 
