@@ -124,7 +124,10 @@ def test_a_server_that_is_not_there_is_told_in_one_line(
 Serve = Callable[[RemoteServer], AbstractAsyncContextManager[str]]
 
 
-@pytest.mark.parametrize(("kind", "serve"), [("http", http_server), ("sse", sse_server), ("ws", websocket_server)])
+@pytest.mark.parametrize(
+    ("kind", "serve"),
+    [("http", http_server), pytest.param("sse", sse_server, marks=pytest.mark.soak), ("ws", websocket_server)],
+)
 async def test_remote_servers_of_every_kind(shell: dict[str, str], kind: str, serve: Serve) -> None:
     async with serve(RemoteServer()) as url:
         process = start(shell, "connect", kind, url)

@@ -106,7 +106,7 @@ def test_numbers_that_cannot_be_used_are_refused_by_name(client: Client) -> None
 
 
 def test_a_crowd_of_unknown_arguments_is_refused_without_listing_it(client: Client) -> None:
-    strangers = {f"stranger-{number}": number for number in range(200_000)}
+    strangers = {f"stranger-{number}": number for number in range(20_000)}
     for number, arguments in enumerate(({"prompt": "hi", **strangers}, {"prompt": "hi", "systemPrompt": strangers})):
         client.send(request("tools/call", number, name="claude_code", arguments=arguments))
         answer = client.read()

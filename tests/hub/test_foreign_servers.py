@@ -110,6 +110,7 @@ async def test_structured_content_is_kept(hub: Hub) -> None:
     assert getattr(result, "structured_content", None)
 
 
+@pytest.mark.soak  # of our own: test_remote_servers.py
 async def test_over_http_too_and_again_after_a_restart(packages: Path, start_hub: StartHub) -> None:
     port = free_port()
     script = str(packages / "server-everything" / "dist" / "index.js")
@@ -147,6 +148,7 @@ def _environment() -> dict[str, str]:
     return {"PATH": os.environ["PATH"], RUN: os.environ[RUN]}
 
 
+@pytest.mark.soak  # of our own: test_local_servers.py
 @ON_SHARED_LOOP
 async def test_a_killed_foreign_server_comes_back(hub: Hub) -> None:
     await hub.call("memory", "read_graph")

@@ -186,7 +186,7 @@ async def test_a_server_that_never_lasts_is_given_up(start_hub: StartHub) -> Non
     ("entry", "reason"),
     [
         (local("hang"), "no answer within 0.5 s"),
-        (local("mute"), "no answer within 0.5 s"),
+        pytest.param(local("mute"), "no answer within 0.5 s", marks=pytest.mark.soak),  # test_server_pool.py
     ],
 )
 async def test_a_server_that_never_answers_fails_when_its_time_is_up(

@@ -80,7 +80,7 @@ NAME = question("What name?", "Ann", "Bob", header="Name")
     "answers",
     [
         {"Which colours?": ["red", "blue"], "What name?": "Zoe"},
-        [["red", "blue"], "Zoe"],
+        pytest.param([["red", "blue"], "Zoe"], marks=pytest.mark.soak),
         ["red, blue", "Zoe"],
     ],
     ids=["mapping", "list", "joined"],

@@ -20,6 +20,7 @@ def server_settings() -> dict[str, str]:
     return {"CLAUDE_CODE_MCP_TOOLSETS": "sessions,code", "CLAUDE_CODE_MCP_ALLOW_DISK_RESUME": "1"}
 
 
+@pytest.mark.soak  # two at once: tools/test_waiting.py, and the next test
 def test_concurrent_calls_get_their_own_answers(wire: Wire, connect: Connect, place: Sandbox) -> None:
     """On HTTP the callers have a connection each, on stdio they share one."""
     choice = random.Random(f"seed {wire}")

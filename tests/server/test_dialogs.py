@@ -180,6 +180,7 @@ def test_a_question_that_is_open_already_is_shown(
         assert waiting.result(40).data["result"] == "done"
 
 
+@pytest.mark.soak  # of one and the queue: above
 @pytest.mark.promise("ask.withdrawn")
 @pytest.mark.parametrize("wire", WIRES[2:], indirect=True, ids=str, scope="module")
 def test_of_two_dialogs_the_slower_is_withdrawn(connect: Connect, place: Sandbox, wire: Wire) -> None:

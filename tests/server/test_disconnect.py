@@ -108,7 +108,7 @@ def in_the_middle(what: str, stdio: Stdio, project: Path) -> None:
 MIDDLES = ["nothing", "an answer", "a question", "a command"]
 ENDS = ["end of input", "SIGTERM", "SIGINT"]
 USUAL = [
-    ("nothing", "SIGINT"),
+    ("a command", "SIGINT"),
     ("a command", "end of input"),
 ]
 """Two ends, the third is that of keeping; all combinations of them with what may be at work are for `make soak`."""
@@ -188,11 +188,9 @@ def connected(server: HttpServer, sandbox: Sandbox, mode: str = "legacy") -> Con
     )
 
 
+@pytest.mark.soak  # a server on stdio: above
 @pytest.mark.promise("leave.signals")
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGHUP, *(pytest.param(other, marks=pytest.mark.soak) for other in (signal.SIGTERM, signal.SIGINT))],
-)
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
 def test_an_http_server_ends_well_and_leaves_nothing(
     number: signal.Signals, marked_environment: dict[str, str], mark: str, sandbox: Sandbox
 ) -> None:

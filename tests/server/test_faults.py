@@ -86,6 +86,7 @@ def test_a_question_that_nobody_answers_is_denied(client: Connection, warm: str)
     assert "expired" in late.refusal
 
 
+@pytest.mark.soak  # the question expires: above; a late dialog: test_dialogs.py
 @pytest.mark.promise("ask.patience", "respond.expired")
 def test_a_dialog_that_nobody_answers_is_a_denial(asked: Connection, wire: Wire) -> None:
     prompt = script("go", tool("Bash", command="echo 1 >late"), "went on")
@@ -99,6 +100,7 @@ def test_a_dialog_that_nobody_answers_is_a_denial(asked: Connection, wire: Wire)
     assert waiting.result(HANG_SECONDS).data["toolUseEvents"][-1] == {"toolName": "Bash", "status": "denied"}
 
 
+@pytest.mark.soak  # any other: test_sessions.py
 @pytest.mark.promise("interrupt.stops", "interrupt.resume")
 def test_a_stalled_answer_can_be_interrupted(client: Connection, warm: str) -> None:
     client.send(warm, script("go", stall("Well")))

@@ -44,7 +44,13 @@ def touched(place: Sandbox) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"scope": "session"}, {"updatedInput": {"command": "touch touched # changed"}}], ids=str
+    "more",
+    [
+        {},
+        pytest.param({"scope": "session"}, marks=pytest.mark.soak),
+        {"updatedInput": {"command": "touch touched # changed"}},
+    ],
+    ids=str,
 )
 def test_an_agent_allows_nothing_and_may_deny(
     client: Connection, warm: str, touched: Path, more: dict[str, Any]

@@ -75,7 +75,7 @@ def _answers(address: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("make", [caddy, nginx])
+@pytest.mark.parametrize("make", [pytest.param(caddy, marks=pytest.mark.soak), nginx])
 def test_a_client_works_through_a_proxy_as_without_one(tmp_path: Path, model: ScriptedModelThread, make: Any) -> None:
     port, place = free_port(), Sandbox(tmp_path / "place", model.url)
     environment = place.environment(

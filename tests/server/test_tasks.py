@@ -158,6 +158,7 @@ def session(client: Client) -> str:
     return str(reply["result"]["structuredContent"]["sessionId"])
 
 
+@pytest.mark.soak  # with more of it: cancelled and restarted, below
 def test_a_turn_is_a_task_with_the_result_of_the_call(client: Client) -> None:
     task = started(client.call("claude_code", prompt=script("Say", text("Said."))))
     ended = client.until(task, "completed")

@@ -34,6 +34,7 @@ PROMPT = script(
 )
 
 
+@pytest.mark.soak  # the next test waits for that turn
 @on_shared_loop
 async def test_the_end_of_a_background_agent_is_a_turn_of_its_own(shared: SharedSessions) -> None:
     session = await shared.session(allowed_tools=("Bash", "Agent"))

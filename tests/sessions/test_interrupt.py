@@ -32,7 +32,12 @@ from .support import (
     until,
 )
 
-STARTING, *LATER = MOMENTS
+STARTING, *_ = MOMENTS
+# Where it asks and where it streams: tests/server/test_sessions.py and below.
+LATER = [
+    pytest.param(moment, marks=pytest.mark.soak) if moment.name in ("asking", "streaming") else moment
+    for moment in MOMENTS[1:]
+]
 
 
 async def test_a_turn_whose_process_is_starting_can_be_interrupted(service: Service, sandbox: Sandbox) -> None:

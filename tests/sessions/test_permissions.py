@@ -73,6 +73,7 @@ async def test_a_denial_may_end_the_turn(shared: SharedSessions) -> None:
     assert not made(shared.sandbox)
 
 
+@pytest.mark.soak  # in another server, too: test_records.py
 async def test_allowing_for_the_session_asks_no_more_and_outlives_nothing(service: Service, sandbox: Sandbox) -> None:
     command = tool("Bash", command="touch made")
     turn = await service.create(script("twice", command, command, "done"), options(sandbox))
@@ -152,7 +153,7 @@ def added(service: Service, channel: Bystander) -> Iterator[None]:
 
 
 @on_shared_loop
-@pytest.mark.parametrize("end", ["interrupt", "kill", "cancel"])
+@pytest.mark.parametrize("end", ["interrupt", "kill", pytest.param("cancel", marks=pytest.mark.soak)])
 async def test_a_question_that_nobody_needs_answered_is_gone_everywhere(shared: SharedSessions, end: str) -> None:
     service, bystander = shared.service, Bystander()
     with added(service, bystander):

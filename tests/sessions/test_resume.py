@@ -31,8 +31,10 @@ async def kill(session: Session) -> None:
     await until(session, lambda: not session.live)
 
 
-# After a kill: tests/server/test_faults.py.
-@pytest.mark.parametrize("end", [parked, pytest.param(kill, marks=pytest.mark.soak)])
+# After a kill: tests/server/test_faults.py; with its conversation: test_clear.py; where and how it was:
+# tests/server/test_list_sessions.py and test_option_notices.py.
+@pytest.mark.soak
+@pytest.mark.parametrize("end", [parked, kill])
 async def test_a_session_without_a_process_is_resumed_where_and_as_it_was(
     service: Service, sandbox: Sandbox, model: ScriptedModelThread, end: Callable[[Session], Awaitable[None]]
 ) -> None:

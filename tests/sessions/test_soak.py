@@ -14,17 +14,16 @@ from tests.conftest import RUN
 
 SEED = 5
 TRIALS = plan(SEED, 12)
-QUICK = next(trial for trial in TRIALS if trial.fate is Fate.KILL_HOST)
-"""The other fates have tests of their own, at more moments: `test_interrupt`, `test_cancel`, `test_shutdown`,
-`test_resume` and `test_outcomes`."""
-CASES = [trial if trial is QUICK else pytest.param(trial, marks=pytest.mark.soak) for trial in TRIALS]
 
 
 def test_the_trials_of_this_seed_meet_every_fate() -> None:
     assert {trial.fate for trial in TRIALS} == set(Fate)
 
 
-@pytest.mark.parametrize("trial", CASES, ids=str)
+# Each fate alone, at more moments: test_interrupt.py, test_cancel.py, test_shutdown.py, test_unread_messages.py and
+# test_single_writer.py.
+@pytest.mark.soak
+@pytest.mark.parametrize("trial", TRIALS, ids=str)
 async def test_no_fate_leaves_a_process_or_loses_a_session(sandbox: Sandbox, trial: Trial) -> None:
     place = Place(sandbox.root, sandbox.model_url)
     place.environment[RUN] = os.environ[RUN]

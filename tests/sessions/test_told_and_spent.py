@@ -24,9 +24,10 @@ def records_in(sandbox: Sandbox) -> SessionRecords:
 
 
 @on_shared_loop
-async def test_an_outcome_is_in_the_record_when_it_is_told(shared: SharedSessions) -> None:
+@pytest.mark.parametrize("turns", [2, pytest.param(20, marks=pytest.mark.soak)])
+async def test_an_outcome_is_in_the_record_when_it_is_told(shared: SharedSessions, turns: int) -> None:
     session = await shared.session()
-    for number in range(5):
+    for number in range(turns):
         turn = await shared.service.send(session.id, script("one", f"answer {number}"))
         outcome = await asyncio.wait_for(turn.outcome(), PATIENCE)
         record = records_in(shared.sandbox).read(session.id)

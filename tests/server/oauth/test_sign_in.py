@@ -222,7 +222,7 @@ async def test_a_group_has_the_profile_that_the_policy_gives_it(served: Served) 
         assert refused["error"]["code"] == "PERMISSION_DENIED"
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("era", [pytest.param("legacy", marks=pytest.mark.soak), "modern"])
 def test_a_client_of_the_typescript_sdk_signs_in_by_itself(served: Served, era: str) -> None:
     served.provider.sign_in_as("cleo")
     command = ["node", str(HERE / "client.mjs"), str(PACKAGES), served.server.url, era, CALLBACK]

@@ -112,6 +112,7 @@ async def test_disk_parameters_are_in_the_schema_only_when_allowed(
     assert (code, message) == ("INVALID_ARGUMENT", "model: unknown field")
 
 
+@pytest.mark.soak  # what happens: the next test; trouble: tests/server/test_faults.py
 async def test_progress_tells_what_happens_and_of_api_trouble(caller: ToolCaller) -> None:
     retried = fail(529, times=1, then=tool("Bash", command="sleep 0.5"))
     await caller.ok("claude_code", prompt=script("Work", retried, text("finished\n")), allowedTools=["Bash"])
@@ -129,7 +130,8 @@ async def test_a_cancelled_call_interrupts_its_turn(caller: ToolCaller) -> None:
     assert session.state is State.INTERRUPTED
 
 
-@pytest.mark.parametrize("mode", ["legacy", pytest.param("2026-07-28", marks=pytest.mark.soak)])
+@pytest.mark.soak  # a session of both: test_waiting.py
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_session_of_one_family_is_usable_in_the_others(start_caller: StartCaller, mode: str) -> None:
     caller: ToolCaller = await start_caller(mode)
     created = await caller.ok(

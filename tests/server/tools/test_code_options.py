@@ -277,6 +277,7 @@ def test_every_parameter_has_a_check() -> None:
 
 
 IN_SOAK = {
+    a_sandbox_that_cannot_be_had_stops_the_turn: "tests/sessions/test_faults.py",
     a_session_works_in_a_worktree_of_its_own: "tests/web/test_changes.py",
     a_call_that_is_repeated_with_its_key_runs_once: "tests/sessions/test_keyed_messages.py",
     setting_sources_are_chosen: "tests/scenarios/security/test_project_files.py",
