@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import __version__
 from ..config import Settings, load_settings, variable_of
-from ..errors import ClaudeCodeError, ExecutableNotFound, InvalidArgument
+from ..errors import ClaudeCodeError, ExecutableNotFound, InvalidArgument, UpstreamUnavailable
 from ..installation import extra_command
 from .conventions import (
     ExitCode,
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
     from ..fleet.connection import FleetConnection
     from ..fleet.leases import Ownership
     from ..fleet.machines import FleetMember, Machine
+    from ..fleet.session_copy import LeftCopies
     from ..fleet_app import GatewayPlace
     from ..service import Service
+    from ..sessions.session_library import SessionLibrary
 
 T = TypeVar("T")
 
@@ -290,29 +293,97 @@ async def _runner(arguments: argparse.Namespace, settings: Settings) -> None:
 async def _connected_runner(arguments: argparse.Namespace, settings: Settings) -> "tuple[FleetConnection, str]":
     """The connection of this machine, and its id; lets it in first, if it has a ticket."""
     from ..fleet.host import join, machine_file  # noqa: PLC0415
-    from ..fleet.tickets import (  # noqa: PLC0415
-        MachineKey,
-        Ticket,
-        connect_credentials,
-        connect_machine,
-        through_keeper,
-    )
+    from ..fleet.tickets import Ticket, connect_machine  # noqa: PLC0415
+
+    if arguments.join and settings.fleet_nats is None:
+        text = await asyncio.to_thread(standard_input) if arguments.join == "-" else arguments.join
+        file = machine_file(_directory(settings))
+        key = await join(Ticket.parse(text), file, arguments.name or socket.gethostname())
+        return await connect_machine(key), key.machine_id
+    return await _connected_machine(settings)
+
+
+async def _connected_machine(settings: Settings) -> "tuple[FleetConnection, str]":
+    """A connection with the key that this machine has, and its id. Raises InvalidArgument if it belongs to no fleet."""
+    from ..fleet.host import machine_file  # noqa: PLC0415
+    from ..fleet.tickets import MachineKey, connect_credentials, connect_machine, through_keeper  # noqa: PLC0415
 
     if settings.fleet_nats is not None and settings.fleet_creds is not None:
         connection, machine_id = await connect_credentials(settings.fleet_nats, settings.fleet_creds)
         # The server is not that of a keeper, which may be away while it goes on.
         reports_itself = settings.fleet_reports == "machine"
         return through_keeper(connection, machine_id, reports_itself=reports_itself), machine_id
-    file = machine_file(_directory(settings))
-    if arguments.join:
-        text = await asyncio.to_thread(standard_input) if arguments.join == "-" else arguments.join
-        key = await join(Ticket.parse(text), file, arguments.name or socket.gethostname())
+    found = await asyncio.to_thread(MachineKey.load, machine_file(_directory(settings)))
+    if found is None or not found.admitted:
+        raise InvalidArgument("This machine belongs to no fleet yet: pass --join TICKET.")
+    return await connect_machine(found), found.machine_id
+
+
+# -- what was deleted here --------------------------------------------------------------------------------------------
+
+_REMOVAL_SECONDS = 10.0
+_REMOVAL_PAUSE = 0.2
+_COPY_STAYS = "The fleet's copy is removed when this machine's runner next reaches the fleet."
+
+
+async def delete_session(settings: Settings, sessions: "SessionLibrary", session_id: str) -> str:
+    """Deletes a session on the disk of a machine that belongs to a fleet, and the fleet's copy of it; returns a
+    sentence if that is not gone yet. Its removal is noted on disk, and the machine's runner sees to it.
+
+    Raises HeldElsewhere, with nothing deleted, if the fleet answers that another machine goes on with the session.
+    """
+    try:
+        import nats  # noqa: F401, PLC0415 - an extra, and slow to import
+
+        connection, machine_id = await _connected_machine(settings)
+    except (ImportError, ClaudeCodeError, OSError):
+        await sessions.remove(session_id)
+        return _COPY_STAYS
+    try:
+        copies = _copies_left(settings, sessions, connection, machine_id)
+        try:
+            await copies.check_held_here(session_id)
+        except UpstreamUnavailable:
+            await sessions.remove(session_id)
+            return _COPY_STAYS
+        await sessions.remove(session_id)
+        return "" if await _copy_removed(settings, copies, session_id) else _COPY_STAYS
+    finally:
+        await connection.abandon()
+
+
+def _copies_left(
+    settings: Settings, sessions: "SessionLibrary", connection: "FleetConnection", machine_id: str
+) -> "LeftCopies":
+    from ..fleet.ownership import KeptOwnership, KeptSecrets  # noqa: PLC0415
+    from ..fleet.records import RecordStore  # noqa: PLC0415
+    from ..fleet.session_copy import LeftCopies  # noqa: PLC0415
+    from ..fleet.transcripts import TranscriptStore  # noqa: PLC0415
+    from ..state.state_directory import database_in  # noqa: PLC0415
+
+    records = RecordStore(connection, database_in(settings.state_dir), KeptSecrets(connection, machine_id))
+    ownership = KeptOwnership(connection, machine_id)
+    transcripts = TranscriptStore(connection)
+    return LeftCopies(sessions.catalogue.marks, records, transcripts, ownership, machine_id, sessions.has_record)
+
+
+async def _copy_removed(settings: Settings, copies: "LeftCopies", session_id: str) -> bool:
+    """Whether the copy of a session that was deleted here is gone, after some seconds at the latest."""
+    from ..fleet.host import only_process  # noqa: PLC0415
+
+    try:
+        with only_process(_directory(settings) / "runner.lock", "A runner of this machine runs already."):
+            pass
+    except InvalidArgument:
+        # The runner has perhaps more of the session to write, and removes the copy when it has seen the mark.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REMOVAL_SECONDS):
+                while session_id in await copies.left():  # noqa: ASYNC110 - of another process
+                    await asyncio.sleep(_REMOVAL_PAUSE)
     else:
-        found = await asyncio.to_thread(MachineKey.load, file)
-        if found is None or not found.admitted:
-            raise InvalidArgument("This machine belongs to no fleet yet: pass --join TICKET.")
-        key = found
-    return await connect_machine(key), key.machine_id
+        with contextlib.suppress(ClaudeCodeError):  # the mark stays, and with it the intention
+            await copies.remove(session_id)
+    return session_id not in await copies.left()
 
 
 @asynccontextmanager

@@ -41,6 +41,7 @@ from .conventions import (
     print_json,
     print_outcome,
 )
+from .fleet import delete_session
 from .running_sessions import add_target, at_server, target_of
 
 _FIRST_LINES = 20
@@ -294,7 +295,13 @@ def _delete(arguments: argparse.Namespace) -> int:
         title = clip_line((entry.title or entry.first_prompt or "") if entry is not None else "", 80)
         if not agreed(f"Delete {session_id} ({title}) for good?"):
             return failed("Nothing was deleted.", ExitCode.REFUSED)
-    asyncio.run(sessions.remove(session_id))
+    settings = load_settings()
+    if (settings.state_dir / "fleet").is_dir():
+        left = asyncio.run(delete_session(settings, sessions, session_id))
+        if left:
+            print(left, file=sys.stderr)
+    else:
+        asyncio.run(sessions.remove(session_id))
     if arguments.json:
         print_json({"sessionId": session_id, "deleted": True})
     return 0

@@ -33,7 +33,8 @@ _ATTEMPT_SECONDS = 2.0
 """How long an acknowledgement is waited for. Nearly as long as the lease stands after the renewal before: with less, a
 server that is slow, and not away, would never be heard."""
 _RETRY_SECONDS = 0.2
-_WRONG_SEQUENCE = (10071, 10164)
+WRONG_SEQUENCE = (10071, 10164)
+"""What JetStream answers to a write that expects another revision."""
 _LAST_SEQUENCE = re.compile(r"wrong last sequence: (\d{1,20})")
 
 
@@ -233,7 +234,7 @@ class MachineLease:
             revision = await self._write(self._revision)
         except APIError as problem:
             found = _LAST_SEQUENCE.search(problem.description or "")
-            if problem.err_code not in _WRONG_SEQUENCE or found is None:
+            if problem.err_code not in WRONG_SEQUENCE or found is None:
                 raise LeaseLapsed(f"The lease could not be renewed: {problem.description}.") from None
             last = int(found[1])
             if last and not adopt:

@@ -18,11 +18,11 @@ import dataclasses
 import json
 import math
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
+from nats.js.errors import BadRequestError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -35,7 +35,7 @@ from ..state.database import Database
 from ..state.session_records import SessionRecord
 from . import names
 from .connection import FleetConnection
-from .leases import Holding
+from .leases import WRONG_SEQUENCE, Holding
 from .transcripts import FleetUnavailable, LostSession, SessionHolding, answering
 
 if TYPE_CHECKING:
@@ -153,21 +153,45 @@ class RecordStore:
             raise SessionNotFound(f"The fleet has no record of session {session_id}.", session_id=session_id)
         return found
 
-    async def remove(self, session_id: str) -> None:
-        """Removes the document of a session that this machine holds, and then its trees. FleetUnavailable if NATS does
-        not answer."""
+    async def remove(self, session_id: str, check: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Removes the document of a session that this machine holds, and then its trees. `check` raises if the machine
+        does not hold it; whoever takes the session after that check has it whole, or finds nothing to take.
+        FleetUnavailable if NATS does not answer."""
         with answering():
-            tree: Mapping[str, Any] | None = None
-            with suppress(InvalidArgument):  # it goes, whatever it says
-                found, _ = await self._get(session_id)
-                tree = found.tree if found is not None else None
-            await (await self._kv()).delete(names.token(session_id))
+            tree = await self._remove_document(session_id, check)
             trees = await self._connection.jetstream.object_store(names.TREES)
             for pack in (tree or {}).get("packs", ()):
                 # Of this session alone, whatever the document says.
                 if str(pack).startswith(f"{session_id}/"):
                     with suppress(NotFoundError):
                         await trees.delete(str(pack))
+
+    async def _remove_document(
+        self, session_id: str, check: Callable[[], Awaitable[None]] | None
+    ) -> Mapping[str, Any] | None:
+        """Removes it as it was read before the check; returns the tree that it names."""
+        for _ in range(_MOST_TRIES):
+            tree: Mapping[str, Any] | None = None
+            try:
+                entry = await (await self._kv()).get(names.token(session_id))
+            except KeyNotFoundError:
+                entry = None
+            # Between the look and the removal: a machine that takes the session writes its document anew, so either the
+            # check finds that machine, or the removal finds another revision.
+            if check is not None:
+                await check()
+            if entry is None:
+                return None
+            with suppress(InvalidArgument):  # it goes, whatever it says
+                tree = _decode(session_id, entry.value or b"").tree
+            try:
+                await (await self._kv()).delete(names.token(session_id), last=entry.revision)
+            except BadRequestError as problem:
+                if problem.err_code in WRONG_SEQUENCE:
+                    continue
+                raise
+            return tree
+        raise FleetUnavailable(f"The record of session {session_id} changes too fast to be removed.")
 
     async def whole_record(self, document: SessionDocument) -> SessionRecord:
         """The record with the options that were left out, for the machine that holds the session. Raises

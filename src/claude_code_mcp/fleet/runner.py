@@ -23,6 +23,7 @@ from ..model.options import LOCAL_CALLER
 from ..processes.limits import kill_trees, pause_trees, resume_trees
 from ..server.server import McpServer
 from ..service import Service
+from ..state.session_marks import Marks
 from ..state.state_directory import database_in
 from .connection import FleetConnection
 from .handover import Adoption, SessionMover
@@ -34,7 +35,7 @@ from .ownership import MOST_ASKED, KeptOwnership, KeptSecrets
 from .page_link import answer_page
 from .push_receivers import MachinePush
 from .records import RecordStore
-from .session_copy import FleetReplica
+from .session_copy import FleetReplica, LeftCopies
 from .transcripts import TranscriptStore
 from .trees import TreeStore
 
@@ -222,12 +223,14 @@ async def _serving(
             service.observe(replica)
             service.observe(mover)
             service.relocation.give_away = mover.give
-            push = _notifying(service, KeptOwnership(connection, machine_id)) if pages is not None else None
+            keeper = KeptOwnership(connection, machine_id)
+            push = _notifying(service, keeper) if pages is not None else None
             taking = _Taking(mover, holdings, settings.fleet_directory)
+            library = service.relocation.environment_of(LOCAL_CALLER).stores.library
+            copies = LeftCopies(Marks(database), records, transcripts, keeper, machine_id, library.has_record)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(
-                    _find_elsewhere, KeptOwnership(connection, machine_id), holdings, mover, replica, service
-                )
+                tasks.start_soon(_find_elsewhere, keeper, holdings, mover, replica, service)
+                tasks.start_soon(_remove_left_copies, copies, holdings, replica, service)
                 await tasks.start(
                     lambda task_status: serve_machine(
                         connection,
@@ -283,6 +286,31 @@ async def _find_elsewhere(
             except (ClaudeCodeError, OSError) as problem:
                 log.debug("which sessions other machines have is not known yet: %s", problem)
         await anyio.sleep(RENEWAL_SECONDS)
+
+
+async def _remove_left_copies(copies: LeftCopies, holdings: Holdings, replica: FleetReplica, service: Service) -> None:
+    """Has the fleet forget what somebody else has deleted on this machine's disk, soon after that or as soon as the
+    fleet answers."""
+    while True:
+        if holdings.lapses is not None:
+            with suppress(OSError):  # it cannot be read just now: looked at again
+                for session_id in await copies.left():
+                    await _remove_left_copy(copies, holdings, replica, service, session_id)
+        await anyio.sleep(RENEWAL_SECONDS)
+
+
+async def _remove_left_copy(
+    copies: LeftCopies, holdings: Holdings, replica: FleetReplica, service: Service, session_id: str
+) -> None:
+    try:
+        if await copies.was_deleted(session_id):
+            await service.relocation.let_go(session_id)
+            replica.forget(session_id)  # before the copy goes: what is still being written would bring it back
+        removed, held = await copies.remove(session_id), holdings.held(session_id)
+        if removed and held is not None:
+            await holdings.release(held)
+    except (ClaudeCodeError, OSError) as problem:
+        log.debug("the copy of session %s, which was deleted here, is not removed yet: %s", session_id, problem)
 
 
 class _Taking:

@@ -24,7 +24,9 @@ from ..errors import ClaudeCodeError, SessionBusy
 from ..model.events import AuditEvent, Event, QuestionOpened, QuestionSettled
 from ..sessions.background import BackgroundTasks
 from ..sessions.dependencies import LocalFiles
+from ..state.session_marks import Mark, Marks
 from ..state.session_records import SessionRecord
+from .leases import HeldElsewhere, Ownership
 from .records import RecordStore, UnansweredQuestion
 from .transcripts import FleetUnavailable, LostSession, SessionHolding, TranscriptStore
 
@@ -375,3 +377,69 @@ class FleetReplica:
             if copy.awaited.get(path) == entry_id:
                 del copy.awaited[path]
         return found
+
+
+# -- what was deleted by somebody else ---------------------------------------------------------------------------------
+
+
+class LeftCopies:
+    """The fleet's copies of sessions that a command, or a server which does not belong to the fleet, has deleted on
+    this machine's disk. Each is marked there (`Mark.COPY_LEFT`) before its files go, and until its copy is gone."""
+
+    def __init__(
+        self,
+        marks: Marks,
+        records: RecordStore,
+        transcripts: TranscriptStore,
+        ownership: Ownership,
+        machine_id: str,
+        is_here: Callable[[str], bool],
+    ) -> None:
+        """`is_here`, which blocks, says whether this disk still has a session."""
+        self._marks = marks
+        self._records = records
+        self._transcripts = transcripts
+        self._ownership = ownership
+        self._machine_id = machine_id
+        self._is_here = is_here
+
+    async def check_held_here(self, session_id: str) -> None:
+        """Raises HeldElsewhere if another machine goes on with the session, or it has yet to arrive here: what is on
+        this disk is an old copy. LeaseLapsed if the fleet does not answer."""
+        found = await self._ownership.read(session_id)
+        if found is not None and (found.machine != self._machine_id or found.arriving):
+            raise HeldElsewhere(found)
+
+    async def left(self) -> frozenset[str]:
+        """The sessions whose copies are yet to be removed. OSError."""
+        return (await asyncio.to_thread(self._marks.read)).copy_left
+
+    async def was_deleted(self, session_id: str) -> bool:
+        """Whether this disk has the session no more; a deletion may have been cut short after the mark."""
+        return not await asyncio.to_thread(self._is_here, session_id)
+
+    async def remove(self, session_id: str) -> bool:
+        """Removes one copy, and then the mark; returns whether there was one to remove. What another machine holds
+        stays, and so does what this disk still has. LeaseLapsed or FleetUnavailable if the fleet does not answer,
+        OSError for the disk: the mark stays, and it may be called again."""
+        removed = False
+
+        async def check() -> None:
+            await self.check_held_here(session_id)
+
+        try:
+            found = await self._ownership.read(session_id)
+            # Of one that nobody holds this machine has nothing to say: the last one has given it away.
+            if found is not None and await self.was_deleted(session_id):
+                # The record first: without it nobody can take the session over, whatever becomes of the rest.
+                await self._records.remove(session_id, check)
+                await self._transcripts.delete(session_id)
+                # Last, for only its holder may do this: gateways have perhaps read the record, and look again for a
+                # session whose holder has changed.
+                await self._ownership.release(found)
+                removed = True
+                log.info("session %s was deleted on this machine's disk, and is no longer in the fleet", session_id)
+        except HeldElsewhere as taken:
+            log.info("an old copy of a session was deleted here. %s", taken.message)
+        await asyncio.to_thread(self._marks.set, session_id, Mark.COPY_LEFT, False)
+        return removed

@@ -303,15 +303,27 @@ class SessionLibrary:
         """Removes a session for good. SessionBusy while anybody runs it; then nothing is removed.
 
         `before` removes what must be gone before the files are: it is called when nobody can run the session any more,
-        and if it raises, the files stay. Not to be cancelled: a thread may be at work on the files.
+        and if it raises, the files stay. Without it, on a machine that belongs to a fleet, it is noted on disk that the
+        fleet's copy is to be removed. Not to be cancelled: a thread may be at work on the files.
         """
         with contextlib.ExitStack() as held:
             await self.threads.run(held.enter_context, self._alone(session_id))
             if await self.threads.run(self.catalogue.find, session_id) is None:
                 raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+            # Either of them before the files: a copy of which nobody knows any more would bring the session back.
             if before is not None:
                 await before()
+            else:
+                await self.threads.run(self._note_copy, session_id)
             await self.threads.run(self._remove, session_id)
+
+    def has_record(self, session_id: str) -> bool:
+        """Whether this machine's state still knows the session. Blocks on the disk."""
+        return self._records.read(session_id) is not None
+
+    def _note_copy(self, session_id: str) -> None:
+        if (self._state_dir / "fleet").is_dir():
+            self.catalogue.marks.set(session_id, Mark.COPY_LEFT, True)
 
     def _remove(self, session_id: str) -> None:
         # The conversation first: what is left if this is cut short is a record without one, which is cleaned up some

@@ -28,7 +28,7 @@ from ..store.session_catalogue import Entry
 from ..store.transcript_export import Detail
 from ..store.transcript_reader import Checkpoint, ConversationPage, Extent, read_checkpoints
 from .background import ObserverList
-from .dependencies import ClientEnvironments, Stores
+from .dependencies import ClientEnvironments, SessionReplica, Stores
 from .file_changes import file_text
 from .git import Git
 from .registry import Sessions
@@ -177,14 +177,14 @@ class StoredSessions:
             await stores.recorder.saved(own_id)
             replica = self._environments.of(caller).replica
 
-            async def remove_copy() -> None:
-                if replica is not None:
-                    record = await stores.threads.run(stores.recorder.records.read, own_id)
-                    await replica.remove(own_id, record.owner if record is not None else caller.principal)
+            async def remove_copy(replica: SessionReplica) -> None:
+                record = await stores.threads.run(stores.recorder.records.read, own_id)
+                await replica.remove(own_id, record.owner if record is not None else caller.principal)
 
             # The copy before the files: were it the other way round and this machine died in between, it would bring
             # the session back at another one. Shielded: whoever has begun this and leaves has it done.
-            await asyncio.shield(stores.library.remove(own_id, remove_copy))
+            before = partial(remove_copy, replica) if replica is not None else None
+            await asyncio.shield(stores.library.remove(own_id, before))
             await self._access.take_back(own_id, caller.principal)
 
     async def costs(

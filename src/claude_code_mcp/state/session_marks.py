@@ -19,6 +19,9 @@ class Mark(StrEnum):
     PINNED = "pinned"
     ARCHIVED = "archived"
     DELETED = "deleted"
+    COPY_LEFT = "copy_left"
+    """Deleted on this disk, while a fleet has a copy that is yet to be removed: `LeftCopies` of `fleet/session_copy.py`
+    does that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class MarkedSessions:
     pinned: frozenset[str] = frozenset()
     archived: frozenset[str] = frozenset()
     deleted: frozenset[str] = frozenset()
+    copy_left: frozenset[str] = frozenset()
 
 
 class Marks:

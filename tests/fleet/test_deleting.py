@@ -1,0 +1,164 @@
+"""A session that is deleted on a machine's own disk, by a command or by a server of its own, leaves the fleet too."""
+
+import asyncio
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from mcp import Client
+from mcp.client.stdio import stdio_client
+
+from claude_code_mcp.errors import SessionNotFound
+from claude_code_mcp.fleet.connection import FleetConnection
+from claude_code_mcp.fleet.leases import HeldElsewhere, Holding
+from claude_code_mcp.fleet.ownership import OwnershipBucket
+from claude_code_mcp.fleet.records import RecordStore
+from claude_code_mcp.fleet.session_copy import LeftCopies
+from claude_code_mcp.fleet.transcripts import TranscriptStore
+from claude_code_mcp.model.options import LOCAL, SessionOptions
+from claude_code_mcp.state.session_marks import Mark, Marks
+from claude_code_mcp.state.session_records import SessionRecord
+from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.testing import ScriptedModelThread
+from claude_code_mcp.testing.script import script
+from tests.support.ports import free_port
+from tests.support.waiting import HANG_SECONDS, until
+
+from .machines import OpenSeal
+from .test_gateway import call
+from .test_story import PROGRAM, ManagingPlace, continued, front_of, processes_of, until_listed
+
+ID = "22222222-2222-4222-8222-222222222222"
+
+
+def delete(place: ManagingPlace, session_id: str) -> "subprocess.CompletedProcess[str]":
+    """`sessions delete`, typed at a machine."""
+    return subprocess.run(
+        [*PROGRAM, "sessions", "delete", session_id, "--yes"],
+        env=place.variables(),
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+    )
+
+
+async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_it_can_be_reached(
+    tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    server, laptop = places = [ManagingPlace(tmp_path / name, model.url) for name in ("server", "laptop")]
+    up = ("fleet", "up", "--listen", f"127.0.0.1:{free_port()}", "--name", "server")
+    runner = ("runner", "--name", "laptop")
+    with server.started("runner --join ", *up):
+        ticket = server.output.split("--join ")[1].split()[0]
+        async with Client(stdio_client(front_of(server)), mode="legacy") as client:
+            with laptop.started("is a machine", *runner, "--join", ticket):
+                made = [
+                    await call(
+                        client, "claude_create_session", prompt=script(word, "done"), machine="laptop",
+                        workingDirectory=str(laptop.project), waitSeconds=50,
+                    )
+                    for word in ("at once", "later", "by the runner", "taken", "by a server")
+                ]  # fmt: skip
+                at_once, later, by_runner, taken, by_server = (each["sessionId"] for each in made)
+            # The machine is gone, and the fleet answers.
+            await until_listed(client, at_once, later, by_runner, taken, by_server, gone=True)
+            done = await asyncio.to_thread(delete, laptop, at_once)
+            assert (done.returncode, done.stderr) == (0, "")
+            await until_listed(client, later, by_runner, taken, by_server, gone=True)
+            # Another machine goes on with one: what is on this disk is an old copy.
+            assert (await continued(client, taken, script("go on", "here")))["machine"] == "server"
+            refused = await asyncio.to_thread(delete, laptop, taken)
+            assert refused.returncode != 0
+            assert "is held by machine" in refused.stderr
+            assert [*laptop.home.rglob(f"{taken}.jsonl")], "nothing was deleted"
+    # Nobody answers: it is remembered, also what a server deletes that does not belong to the fleet.
+    done = await asyncio.to_thread(delete, laptop, later)
+    assert done.returncode == 0, done.stderr
+    assert "is removed when this machine's runner next reaches the fleet" in done.stderr
+    await delete_by_own_server(laptop, by_server)
+    with server.started("runner --join ", *up):
+        async with Client(stdio_client(front_of(server)), mode="legacy") as client:
+            with laptop.started("is a machine", *runner):
+                await until_listed(client, by_runner, taken)
+                # Nor do they come back with a message.
+                for deleted in (at_once, later, by_server):
+                    answer = await client.call_tool("claude_send_message", {"sessionId": deleted, "message": "go on"})
+                    assert answer.is_error
+                # And one that the runner, which is there, has a copy of.
+                done = await asyncio.to_thread(delete, laptop, by_runner)
+                assert (done.returncode, done.stderr) == (0, "")
+                await until_listed(client, taken)
+            await until_listed(client, taken)
+            assert (await continued(client, taken, script("go on", "still here")))["result"] == "still here"
+    until(lambda: not processes_of(places), "something was left running")
+    assert "Traceback" not in server.errors + laptop.errors
+
+
+async def delete_by_own_server(place: ManagingPlace, session_id: str) -> None:
+    """As a client of this machine does, whose server is no part of the fleet."""
+    parameters = front_of(place).model_copy(update={"args": PROGRAM[1:]})
+    async with Client(stdio_client(parameters), mode="legacy") as client:
+        await call(client, "claude_manage_session", sessionId=session_id, action="delete", confirm=True)
+
+
+class TakenMeanwhile(OwnershipBucket):
+    """The holders, one of whom loses the session to another machine when its holder is looked at for the second time:
+    after the look at the session's document, and before its removal."""
+
+    take: Callable[[], Awaitable[None]]
+    _looks = 0
+
+    async def read(self, session_id: str) -> Holding | None:
+        found = await super().read(session_id)
+        self._looks += 1
+        if self._looks == 2:
+            await self.take()
+        return found
+
+
+async def test_a_copy_that_another_machine_takes_just_then_is_not_removed(
+    fleet: FleetConnection, tmp_path: Path
+) -> None:
+    database, ownership = database_in(tmp_path / "state"), await TakenMeanwhile.opened(fleet)
+    records, marks = RecordStore(fleet, database, OpenSeal()), Marks(database)
+    await records.put(record_in(tmp_path), await ownership.claim(ID, LOCAL, "here"))
+
+    async def take() -> None:
+        await records.take_over(ID, await ownership.claim(ID, LOCAL, "there"))
+
+    ownership.take = take
+    copies = LeftCopies(marks, records, TranscriptStore(fleet), ownership, "here", lambda _: False)
+    marks.set(ID, Mark.COPY_LEFT, True)
+    await copies.remove(ID)
+    assert (await records.read(ID)).epoch == 2, "it is the other machine's"
+    assert await copies.left() == frozenset(), "this machine has no more to do with it"
+    with pytest.raises(HeldElsewhere):
+        await copies.check_held_here(ID)
+    # And one whose deletion came to nothing: its files are here.
+    marks.set(ID, Mark.COPY_LEFT, True)
+    await LeftCopies(marks, records, TranscriptStore(fleet), ownership, "there", lambda _: True).remove(ID)
+    assert (await records.read(ID)).epoch == 2
+    assert await copies.left() == frozenset()
+
+
+async def test_a_copy_goes_with_its_conversation(fleet: FleetConnection, tmp_path: Path) -> None:
+    database, ownership = database_in(tmp_path / "state"), await OwnershipBucket.opened(fleet)
+    records, transcripts, marks = RecordStore(fleet, database, OpenSeal()), TranscriptStore(fleet), Marks(database)
+    holding = await ownership.claim(ID, LOCAL, "here")
+    await records.put(record_in(tmp_path), holding)
+    await transcripts.append(ID, [{"type": "user", "uuid": "u1"}], holding=holding)
+    marks.set(ID, Mark.COPY_LEFT, True)
+    copies = LeftCopies(marks, records, transcripts, ownership, "here", lambda _: False)
+    await copies.remove(ID)
+    with pytest.raises(SessionNotFound):
+        await records.read(ID)
+    assert await transcripts.load(ID) is None
+    assert (await copies.left(), await ownership.read(ID)) == (frozenset(), None)
+
+
+def record_in(directory: Path) -> SessionRecord:
+    return SessionRecord(
+        session_id=ID, owner=LOCAL, created_at=1, used_at=1, cwd=str(directory), options=SessionOptions()
+    )
