@@ -24,13 +24,18 @@ from claude_code_mcp.fleet.connection import FleetConnection
 from claude_code_mcp.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
 from claude_code_mcp.fleet.push_receivers import FleetReceivers, MachinePush
 from claude_code_mcp.fleet.tickets import new_seed
+from claude_code_mcp.model.options import Caller, SessionOptions
+from claude_code_mcp.policy.policy import OPEN_PROFILE, GroupBudget, Policy
 from claude_code_mcp.service import Service
+from claude_code_mcp.state.session_records import SessionRecord
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from claude_code_mcp.web.push.preferences import Notice, Receiver, with_receiver, without_receiver
-from tests.support.waiting import HANG_SECONDS, until
+from tests.conftest import StartService
+from tests.support.waiting import HANG_SECONDS, until, until_true
 from tests.web.console_client import Browser
 from tests.web.receiver import BrowserKeys, PushReceiver, Received, receiving, verified_claims
+from tests.web.test_budget_push import warned
 
 from .conftest import in_own_task
 from .test_story import Place, processes_of
@@ -166,7 +171,8 @@ class Keepers:
 
     async def push(self, receiver: Receiver, delivery: str, by: KeptOwnership | None = None, **changed: Any) -> Any:
         notice = asdict(Notice("question", self.session_id, "A title", "Wants to", time.time(), time.time() + 60, "q1"))
-        asked = {"session_id": self.session_id, "receiver": receiver.id, "delivery": delivery}
+        about = {"session_id": changed.pop("session_id", self.session_id), "principal": "alice"}
+        asked = {**about, "receiver": receiver.id, "delivery": delivery}
         return await (by or self.machine).ask("push", 30, **asked, notice={**notice, **changed})
 
 
@@ -324,6 +330,49 @@ async def test_nobody_is_sent_anything_before_it_is_known_who_may_sign_in(keeper
         assert hook.received.empty()
 
 
+async def test_a_budget_is_told_of_at_the_gateways_receivers_of_its_owner_or_its_group_once(
+    keepers: Keepers, start_service: StartService
+) -> None:
+    policy = Policy(OPEN_PROFILE, budgets={"leads": GroupBudget(monthly_usd=10)})
+    people = ("alice", "bob", "carol")
+    for name in people[:2]:
+        policy.assign(name, ["leads"])
+    service = await start_service(policy=policy, principals=people)
+    for name in people:
+        record = SessionRecord(
+            session_id=str(uuid.uuid4()), owner=name, created_at=1, used_at=1, cwd="/", options=SessionOptions()
+        )
+        service.relocation.environment_of(Caller(name)).stores.recorder.records.write(record)
+    push = MachinePush(service, keepers.machine, service.settings.state_dir / "web", "laptop")
+    push.serve_at("fleet")
+    with receiving() as hook:
+        for gateway in keepers.gateways:
+            gateway.private = people
+        for name in people:
+            await keepers.gateways[0].update(name, partial(with_receiver, receiver=webhook(f"{hook.url}/{name}")))
+        for group, names_told in ((None, {"/alice"}), ("leads", {"/alice", "/bob"})):
+            push.act(warned("alice", group))
+            received = [await asyncio.to_thread(hook.next) for _ in names_told]
+            await until_true(lambda: not push.pending)
+            assert {each.path for each in received} == names_told
+            for each in received:
+                body = json.loads(each.body)
+                assert (body["kind"], body["sessionId"], body["title"]) == ("budget", None, "Budget on laptop")
+                assert body["url"] == "http://gateway-0/#/costs"
+                assert body["body"].endswith("for this month is spent: $8.50 of $10.00.")
+        assert hook.received.empty(), "somebody was told twice, or of a budget that is not theirs"
+        # Of a session a machine still says nothing that it does not hold, whoever it names.
+        alice = (await keepers.gateways[0].read("alice")).receivers[0]
+        asked = {"session_id": str(uuid.uuid4()), "principal": "alice"}
+        with pytest.raises(PermissionDenied):
+            await keepers.machine.ask("receivers", **asked)
+        for kind in ("question", "ended", "test"):
+            with pytest.raises(InvalidArgument):
+                await keepers.push(alice, "msg_1", session_id="", kind=kind)
+        assert hook.received.empty()
+    push.close()
+
+
 async def test_a_machine_understands_a_keeper_of_a_later_version(fleet: FleetConnection, service: Service) -> None:
     session_id, answer = str(uuid.uuid4()), dict[str, Any]()
 
@@ -335,7 +384,7 @@ async def test_a_machine_understands_a_keeper_of_a_later_version(fleet: FleetCon
         keeper = Keeper(fleet, bucket, new_seed(), {"receivers": later})
         await stack.enter_async_context(in_own_task(keeper.serving()))
         asking = KeptOwnership(replace(fleet, client=await inbox_of(fleet, "m", stack)), "m")
-        push = MachinePush(service, asking, service.settings.state_dir / "web")
+        push = MachinePush(service, asking, service.settings.state_dir / "web", "m")
         answer.update(
             events=["question", "weather"], chosen_from=["question", "weather"], quiet_hours=None, mood=1,
             receivers=[{"id": "r1", "kind": "pigeon", "colour": "grey"}, {"id": "r2", "kind": "webpush"}],

@@ -30,8 +30,7 @@ from nats.js.kv import KeyValue
 from pydantic import ValidationError
 
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, RateLimited, UpstreamUnavailable
-from ..model.events import AuditEvent
-from ..model.options import LOCAL
+from ..model.options import LOCAL, LOCAL_CALLER
 from ..model.question import Question
 from ..model.text import clip_line
 from ..service import Service
@@ -69,6 +68,7 @@ _LONGEST_TITLE = 80
 _LONGEST_BODY = 300
 _LONGEST_AHEAD = 7 * 86_400.0
 _KINDS = frozenset({"question", "ended", "stalled"})
+_OF_NO_SESSION = frozenset({"budget"})
 
 
 class FleetReceivers:
@@ -156,23 +156,26 @@ class FleetReceivers:
         """What every keeper hears, and the one answers whose it is."""
         return {"push": self._push}
 
-    async def _principal(self, machine_id: str, session_id: str) -> str:
-        """Whose session this is. A machine names none itself: it could name anybody. PermissionDenied unless it holds
-        the session."""
+    async def _principal(self, machine_id: str, arguments: Mapping[str, Any]) -> str:
+        """Whose session this is: of a session that is looked up, and PermissionDenied unless the machine holds it. Of a
+        budget, which is no session's, the machine says whose it is."""
+        session_id = str(arguments["session_id"])
+        if not session_id:
+            return str(arguments["principal"])
         found = await self._ownership.read(names.token(session_id))
         if found is None or found.machine != machine_id:
             raise PermissionDenied(f"Machine {machine_id} does not hold session {session_id}.")
         return found.principal
 
     async def _chosen(self, machine_id: str, arguments: dict[str, Any]) -> Any:
-        principal = await self._principal(machine_id, str(arguments["session_id"]))
+        principal = await self._principal(machine_id, arguments)
         chosen = await self.read(principal)
         fields = chosen.model_dump(mode="json", by_alias=True, include={"events", "chosen_from", "quiet_hours"})
         return {**fields, "receivers": [{"id": each.id, "kind": each.kind} for each in chosen.receivers]}
 
     async def _push(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         session_id = str(arguments["session_id"])
-        principal = await self._principal(machine_id, session_id)
+        principal = await self._principal(machine_id, arguments)
         notice, delivery_id = _notice_in(arguments["notice"], session_id), names.token(str(arguments["delivery"]))
         document, _ = await self._document(principal)
         row = next((row for row in (document or {}).get("receivers", ()) if row["id"] == arguments["receiver"]), None)
@@ -288,11 +291,11 @@ def _damaged() -> UpstreamUnavailable:
 
 
 def _notice_in(value: Mapping[str, Any], session_id: str) -> Notice:
-    """A notice as a machine claims it, within bounds: of its session, and of no other kind than machines have. Raises
-    ValueError or TypeError."""
+    """A notice as a machine claims it, within bounds: of its session or of none, and of no other kind than machines
+    have. Raises ValueError or TypeError."""
     kind, question = value["kind"], value.get("question_id")
     at, expires_at = float(value["at"]), float(value["expires_at"])
-    if kind not in _KINDS or not abs(expires_at - time.time()) < _LONGEST_AHEAD:
+    if kind not in (_KINDS if session_id else _OF_NO_SESSION) or not abs(expires_at - time.time()) < _LONGEST_AHEAD:
         raise ValueError("no notice")
     title, body = clip_line(str(value["title"]), _LONGEST_TITLE), clip_line(str(value["body"]), _LONGEST_BODY)
     return Notice(kind, session_id, title, body, at, expires_at, None if question is None else names.token(question))
@@ -300,18 +303,24 @@ def _notice_in(value: Mapping[str, Any], session_id: str) -> Notice:
 
 class MachinePush(Push):
     """`Push` of a machine: what people have chosen is asked of the keeper, which also makes each try. Budgets are each
-    machine's own, and are not told of."""
+    machine's own: their warnings name it."""
 
-    def __init__(self, service: Service, keeper: KeptOwnership, directory: Path) -> None:
+    def __init__(self, service: Service, keeper: KeptOwnership, directory: Path, machine: str) -> None:
+        """`machine` is how people call this machine."""
         super().__init__(service, directory)
         self._keeper = keeper
+        self.budget_title = f"Budget on {machine}"
         service.broker.add_audience(self._expects)
 
+    async def principals(self) -> Collection[str]:
+        """Everybody who has a session on this machine: who has receivers is not told to machines."""
+        return await self._service.relocation.environment_of(LOCAL_CALLER).stores.library.owners()
+
     async def chosen_for(self, principal: str, session_id: str) -> Preferences:
-        """Nothing for a session that this machine does not hold any more. UpstreamUnavailable if no keeper answers so
-        that it is understood."""
+        """Nothing for a session that this machine does not hold any more; of none, what the principal has chosen.
+        UpstreamUnavailable if no keeper answers so that it is understood."""
         try:
-            chosen = await self._keeper.ask("receivers", session_id=session_id)
+            chosen = await self._keeper.ask("receivers", session_id=session_id, principal=principal)
         except PermissionDenied:
             return Preferences(principal=principal)
         try:
@@ -326,6 +335,7 @@ class MachinePush(Push):
 
     async def post_notice(self, principal: str, receiver: Receiver, notice: Notice, delivery_id: str) -> PushReply:
         delivery = {"session_id": notice.session_id, "receiver": receiver.id, "delivery": delivery_id}
+        delivery["principal"] = principal  # which counts where the notice is of no session
         answer = await self._keeper.ask("push", _PUSH_SECONDS, **delivery, notice=asdict(notice))
         if "failed" in answer:
             raise SendFailed(str(answer["failed"]))
@@ -334,9 +344,6 @@ class MachinePush(Push):
 
     async def remove_ended(self, principal: str, receiver_id: str) -> None:
         """The keeper has done it."""
-
-    def act(self, act: AuditEvent) -> None:
-        """Nothing that callers do is news."""
 
     async def _expects(self, question: Question) -> bool:
         """Whether somebody with a receiver may still come to see a question. While that cannot be known, they may."""

@@ -192,7 +192,7 @@ async def running_machine(
     turns = MachineTurns()
     async with (
         joined(connection, machine, ownership, turns, lambda: turns.busy) as holdings,
-        _serving(connection, machine.id, settings, server_with, turns, holdings) as service,
+        _serving(connection, machine, settings, server_with, turns, holdings) as service,
     ):
         yield service
 
@@ -200,12 +200,13 @@ async def running_machine(
 @asynccontextmanager
 async def _serving(
     connection: FleetConnection,
-    machine_id: str,
+    machine: Machine,
     settings: Settings,
     server_with: ServerWith,
     turns: MachineTurns,
     holdings: Holdings,
 ) -> AsyncIterator[Service]:
+    machine_id = machine.id
     database = database_in(settings.state_dir)
     transcripts = TranscriptStore(connection)
     records = RecordStore(connection, database, KeptSecrets(connection, machine_id))
@@ -224,7 +225,7 @@ async def _serving(
             service.observe(mover)
             service.relocation.give_away = mover.give
             keeper = KeptOwnership(connection, machine_id)
-            push = _notifying(service, keeper) if pages is not None else None
+            push = _notifying(service, keeper, machine.name) if pages is not None else None
             taking = _Taking(mover, holdings, settings.fleet_directory)
             library = service.relocation.environment_of(LOCAL_CALLER).stores.library
             copies = LeftCopies(Marks(database), records, transcripts, keeper, machine_id, library.has_record)
@@ -255,9 +256,9 @@ async def _serving(
             await replica.close(_LAST_COPIES)
 
 
-def _notifying(service: Service, keeper: KeptOwnership) -> MachinePush:
+def _notifying(service: Service, keeper: KeptOwnership, machine: str) -> MachinePush:
     """Has people told of what happens here, at the receivers that they have registered at a gateway."""
-    push = MachinePush(service, keeper, service.settings.state_dir / "web")
+    push = MachinePush(service, keeper, service.settings.state_dir / "web", machine)
     service.observe(push)
     push.serve_at("fleet")  # where their pages are, the keeper knows
     return push

@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -110,6 +110,7 @@ class Push:
         self._loop = asyncio.get_running_loop()
         self.base = ""
         """The address of the page, once there is one."""
+        self.budget_title = "Budget"
         self.knows: Callable[[str], bool] = lambda _: True
         """Whether a principal may still sign in: one who was removed is told nothing."""
         self._unread: dict[str, deque[_Unread]] = {}
@@ -153,6 +154,10 @@ class Push:
         """Changes that; raises as `read`, and what `change` raises."""
         return await asyncio.to_thread(self.preferences.update, principal, change)
 
+    async def principals(self) -> Collection[str]:
+        """Everybody who may want to be told of a budget that they share. OSError or ClaudeCodeError."""
+        return await asyncio.to_thread(self.preferences.principals)
+
     async def chosen_for(self, principal: str, _session_id: str) -> Preferences:
         """What a principal wants to be told of a session; raises as `read`."""
         return await self.read(principal)
@@ -190,13 +195,12 @@ class Push:
         """Tells whose budget it is; of a group's, everybody in it of whom this server knows that they are."""
         principals = {who}
         if group is not None:
-            read = partial(asyncio.to_thread, self.preferences.principals)
-            known = await self._once_readable(read, warned.at + _LONGEST_KEPT)
+            known = await self._once_readable(self.principals, warned.at + _LONGEST_KEPT)
             principals.update(
                 name for name in known or () if self._service.policy_for(Caller(name)).shares_budget(group)
             )
         for principal in sorted(principals) if not self._stopped.is_set() else ():
-            self._put(principal, _Unread("", warned, "Budget"))
+            self._put(principal, _Unread("", warned, self.budget_title))
 
     async def _read(self, principal: str) -> None:
         unread = self._unread[principal]
