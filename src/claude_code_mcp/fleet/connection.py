@@ -276,7 +276,7 @@ async def create_stores(connection: FleetConnection, replicas: int = 1) -> None:
         # Made by another version, with leases of another length. A machine counts with the shorter of the two, or
         # pauses earlier than it need: neither makes two writers.
         await js.update_stream(leases)
-    for bucket in (names.SESSIONS, names.RECORDS, names.MEMBERS, names.PUSH):
+    for bucket in (names.SESSIONS, names.RECORDS, names.MEMBERS, names.PUSH, names.REMOVALS):
         await js.create_key_value(KeyValueConfig(bucket=bucket, history=1, replicas=replicas))
     await js.create_key_value(KeyValueConfig(bucket=names.KEYS, ttl=KEY_SECONDS, history=1, replicas=replicas))
     await js.create_object_store(names.TREES, config=ObjectStoreConfig(replicas=replicas))

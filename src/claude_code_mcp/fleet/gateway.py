@@ -42,6 +42,7 @@ from .connection import FleetConnection
 from .dispatch import Choose, Dispatch, Place
 from .gateway_client import GatewayClient
 from .machine_server import assigning_request, ending_request
+from .removals import Removals
 from .routing import (
     ABOUT_A_MACHINE,
     ABOUT_ALL,
@@ -190,7 +191,13 @@ class Gateway:
             if client.principal == name:
                 client.close()
         await calls_over()
-        await self._notify_machines(ending_request(name), f"that {name} is no caller any more")
+        removal = None
+        try:
+            # Before the machines are told that are there: of a gateway that dies in between, all of them learn it.
+            removal = await Removals(self._connection).note(name)
+        except (NatsError, TimeoutError) as error:
+            log.error("machines that are away will not hear that %s is no caller any more: %r", name, error)
+        await self._notify_machines(ending_request(name, removal), f"that {name} is no caller any more")
 
     def _assigned(self, name: str, groups: Collection[str]) -> None:
         """A caller is in other groups: what they may do changes at every machine."""

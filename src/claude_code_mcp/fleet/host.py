@@ -30,6 +30,7 @@ from .engine import Running, ServerCertificate, ServerConfiguration, running_ser
 from .kept_stores import StoreKeeper
 from .machines import FleetMember, Members
 from .ownership import Keeper, OwnershipBucket
+from .removals import Removals
 from .tickets import (
     KeyRing,
     MachineKey,
@@ -353,7 +354,8 @@ async def keeping(connection: FleetConnection, seed: str, replicas: int = 1) -> 
     await create_stores(connection, replicas)
     bucket = await OwnershipBucket.opened(connection)
     receivers = FleetReceivers(connection, bucket, seed)
-    keeper = Keeper(connection, bucket, seed, receivers.verbs, receivers.verbs_for_all)
+    verbs = {**receivers.verbs, **Removals(connection).verbs}
+    keeper = Keeper(connection, bucket, seed, verbs, receivers.verbs_for_all)
     async with keeper.serving(), StoreKeeper(connection, bucket).serving():
         yield Kept(bucket, receivers)
 

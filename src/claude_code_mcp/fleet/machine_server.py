@@ -31,6 +31,7 @@ from ..server.sdk import NotificationLines, sound_line
 from ..server.transports.stdio import Inbox, LineConnection, Outbox, line_streams
 from . import names
 from .connection import FleetConnection
+from .removals import NotedRemoval
 from .wire import Wire, WireBroken, open_wire
 
 if TYPE_CHECKING:
@@ -62,9 +63,11 @@ def _opening(ask: str, connection_id: str, principal: str, groups: Collection[st
     return json.dumps({**asked, "groups": [*groups]}).encode()
 
 
-def ending_request(principal: str) -> bytes:
-    """Tells a machine that a principal is none any more: everything of theirs ends."""
-    return json.dumps({"ask": _END_CALLER, "protocol": PROTOCOL, "principal": principal}).encode()
+def ending_request(principal: str, removal: NotedRemoval | None = None) -> bytes:
+    """Tells a machine that a principal is none any more: everything of theirs ends. `removal`: as it was noted for the
+    machines that are away."""
+    asked = {"ask": _END_CALLER, "protocol": PROTOCOL, "principal": principal}
+    return json.dumps({**asked, **({"removal": asdict(removal)} if removal is not None else {})}).encode()
 
 
 def assigning_request(principal: str, groups: Collection[str]) -> bytes:
@@ -107,6 +110,8 @@ def taken_in(reply: bytes) -> Taken:
 
 TakeSession = Callable[[str, str], Awaitable[Taken]]
 """Takes a session of a principal over; raises ClaudeCodeError if that cannot be."""
+CallerEnded = Callable[[str, NotedRemoval], Awaitable[None]]
+"""Notes that the removal of a principal was done here."""
 AnswerPage = Callable[[Wire, str], Awaitable[None]]
 """Answers one request of a principal at the console of a gateway."""
 
@@ -142,6 +147,7 @@ async def serve_machine(
     server: MachineBackend,
     *,
     take: TakeSession | None = None,
+    ended: CallerEnded | None = None,
     answer_page: AnswerPage | None = None,
     most: int = MOST_CONNECTIONS,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
@@ -149,7 +155,7 @@ async def serve_machine(
     """Serves gateways until it is cancelled. Then every connection ends; sessions go on. It has started when gateways
     can reach it. `take` is called for a session whose machine is gone, when its next message is to be sent here."""
     async with anyio.create_task_group() as tasks:
-        door = _Door(connection, machine_id, server, tasks, take, answer_page, most)
+        door = _Door(connection, machine_id, server, tasks, take, ended, answer_page, most)
         subscription = await connection.client.subscribe(names.opening(machine_id), cb=door.asked)
         try:
             await connection.flushed()
@@ -170,6 +176,7 @@ class _Door:
         server: MachineBackend,
         tasks: TaskGroup,
         take: TakeSession | None,
+        ended: CallerEnded | None,
         answer_page: AnswerPage | None,
         most: int,
     ) -> None:
@@ -178,6 +185,7 @@ class _Door:
         self._server = server
         self._tasks = tasks
         self._take = take
+        self._ended = ended
         self._answer_page = answer_page
         self._most = most
         self._open: dict[str, str] = {}
@@ -193,6 +201,8 @@ class _Door:
             asked = _read(message.data)
             if asked["ask"] == _END_CALLER:
                 await self._server.end_caller(asked["principal"], _nothing)
+                if asked["removal"] is not None and self._ended is not None:
+                    await self._ended(asked["principal"], asked["removal"])
                 await message.respond(b"{}")
             elif asked["ask"] == _TAKE:
                 taken = await self._take_over(asked["session"], asked["principal"])
@@ -273,8 +283,12 @@ def _read(data: bytes) -> dict[str, Any]:
             raise _Refused("the principal has no name")
         if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
             raise _Refused("the groups cannot be read")
-        if asked["ask"] in (_END_CALLER, _ASSIGN):
-            return {"ask": asked["ask"], "principal": principal, "groups": groups}
+        if asked["ask"] == _END_CALLER:
+            noted = asked.get("removal")  # a gateway of an earlier version notes none
+            removal = NotedRemoval(str(noted["bucket"]), int(noted["number"])) if noted is not None else None
+            return {"ask": _END_CALLER, "principal": principal, "removal": removal}
+        if asked["ask"] == _ASSIGN:
+            return {"ask": _ASSIGN, "principal": principal, "groups": groups}
         if asked["ask"] == _TAKE:
             return {"ask": _TAKE, "principal": principal, "session": names.token(asked["session"])}
         ask = _PAGE if asked["ask"] == _PAGE else _CONNECTION

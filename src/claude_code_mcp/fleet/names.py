@@ -25,6 +25,8 @@ KEYS: Final = "fleet_keys"
 
 PUSH: Final = "fleet_push"
 """Bucket: hash of the principal → where and when they want to be told; what makes a receiver usable is sealed."""
+REMOVALS: Final = "fleet_removals"
+"""Bucket: hash of the principal → that they were removed, for machines that were away. Revisions number removals."""
 
 
 def token(text: str) -> str:

@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+from anyio.abc import TaskStatus
 from starlette.types import ASGIApp
 
 from ..config import Settings
-from ..errors import ClaudeCodeError, PermissionDenied, SessionBusy
+from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy
 from ..model.options import LOCAL_CALLER
 from ..processes.limits import kill_trees, pause_trees, resume_trees
 from ..server.server import McpServer
@@ -35,6 +36,7 @@ from .ownership import MOST_ASKED, KeptOwnership, KeptSecrets
 from .page_link import answer_page
 from .push_receivers import MachinePush
 from .records import RecordStore
+from .removals import MachineRemovals
 from .session_copy import FleetReplica, LeftCopies
 from .transcripts import TranscriptStore
 from .trees import TreeStore
@@ -229,8 +231,13 @@ async def _serving(
             taking = _Taking(mover, holdings, settings.fleet_directory)
             library = service.relocation.environment_of(LOCAL_CALLER).stores.library
             copies = LeftCopies(Marks(database), records, transcripts, keeper, machine_id, library.has_record)
+            removals = MachineRemovals(
+                keeper, database, library.owners, lambda principal: server.end_caller(principal, _nothing)
+            )
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_find_elsewhere, keeper, holdings, mover, replica, service)
+                # Before gateways reach this machine: who was removed, and is there again, has begun nothing here yet.
+                await tasks.start(_follow_removals, removals, holdings)
                 tasks.start_soon(_remove_left_copies, copies, holdings, replica, service)
                 await tasks.start(
                     lambda task_status: serve_machine(
@@ -238,6 +245,7 @@ async def _serving(
                         machine_id,
                         server,
                         take=taking.take,
+                        ended=removals.ended,
                         answer_page=pages,
                         task_status=task_status,
                     )
@@ -287,6 +295,33 @@ async def _find_elsewhere(
             except (ClaudeCodeError, OSError) as problem:
                 log.debug("which sessions other machines have is not known yet: %s", problem)
         await anyio.sleep(RENEWAL_SECONDS)
+
+
+async def _follow_removals(
+    removals: MachineRemovals, holdings: Holdings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Ends what people have here who were removed while this machine was away: looked up at the start, and after each
+    lapse of the lease. It has started when it was looked up once, or no keeper has answered."""
+    looked, has_started = -1, False
+    while True:
+        lapses = holdings.lapses
+        if lapses is not None and lapses != looked:
+            try:
+                await removals.catch_up()
+                looked = lapses
+            except InvalidArgument as problem:  # of a keeper of an earlier version, which knows of none
+                log.warning("who was removed meanwhile is not known: %s", problem)
+                looked = lapses
+            except (ClaudeCodeError, OSError) as problem:
+                log.debug("who was removed meanwhile is not known yet: %s", problem)
+        if not has_started:
+            has_started = True
+            task_status.started()
+        await anyio.sleep(RENEWAL_SECONDS)
+
+
+async def _nothing() -> None:
+    return None
 
 
 async def _remove_left_copies(copies: LeftCopies, holdings: Holdings, replica: FleetReplica, service: Service) -> None:

@@ -1,0 +1,113 @@
+"""People who are removed at a gateway while a machine is away: what they have there ends when it is back."""
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("webauthn", reason="the extra `oauth` is not installed")
+
+from claude_code_mcp.fleet.connection import FleetConnection
+from claude_code_mcp.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
+from claude_code_mcp.fleet.removals import MachineRemovals, Removals
+from claude_code_mcp.fleet.tickets import new_seed
+from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.testing import ScriptedModelThread
+from claude_code_mcp.testing.script import script, text
+from tests.server.oauth.embedded import Embedded, connected
+from tests.server.oauth.test_sign_in import call
+from tests.support.ports import free_port
+from tests.support.waiting import until, until_true
+
+from .conftest import in_own_task
+from .test_push import inbox_of
+from .test_sign_in import PeoplesPlace
+from .test_story import claude_processes, gone_machines, processes_of
+
+
+class SharingPlace(PeoplesPlace):
+    """One whose people can share their sessions."""
+
+    def variables(self) -> dict[str, str]:
+        return {**super().variables(), "CLAUDE_CODE_MCP_TOOLSETS": "sessions,care"}
+
+
+async def test_a_person_who_is_removed_while_a_machine_is_frozen_has_nothing_running_there_when_it_is_back(
+    tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    server, laptop = SharingPlace(tmp_path / "server", model.url), SharingPlace(tmp_path / "laptop", model.url)
+    served = Embedded(server.root, server, server.variables(), free_port())
+    http = ("--http", f"127.0.0.1:{served.port}", "--oauth")
+    with server.started("runner --join ", "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server", *http):
+        ticket = server.output.split("--join ")[1].split()[0]
+        with laptop.started("is a machine", "runner", "--join", ticket, "--name", "laptop") as runner:
+            async with (
+                await served.person("ann", "--group", "leads") as device,
+                await served.person("ben", "--group", "leads") as other,
+                connected(served, device, "2026-07-28") as (ann, _),
+                connected(served, other, "2026-07-28") as (ben, _),
+            ):
+                endless = script("a long story", text("word " * 20, chunks=20, until=str(laptop.root / "never")))
+                for client in (ann, ben):
+                    there = {"machine": "laptop", "workingDirectory": str(laptop.project)}
+                    made = await call(client, "claude_create_session", prompt=endless, **there)
+                    assert made.get("machine") == "laptop", made
+                    if client is ann:
+                        shared = {"sessionId": made["sessionId"], "action": "share", "text": "ben"}
+                        assert "error" not in await call(ann, "claude_manage_session", **shared)
+                await until_true(lambda: len(claude_processes(runner.pid)) == 2)
+                runner.send_signal(signal.SIGSTOP)
+                try:
+                    await asyncio.to_thread(until, lambda: "laptop" in gone_machines(server))
+                    served.command("remove", "ann", "--yes")
+                finally:
+                    runner.send_signal(signal.SIGCONT)
+                # Hers ends, and that of nobody else.
+                await until_true(lambda: len(claude_processes(runner.pid)) == 1, "her session goes on")
+                await until_true(lambda: "ann was removed while this machine was away" in laptop.errors)
+                listed = await call(ben, "claude_list_sessions")
+                assert [row.get("owner") for row in listed["sessions"]] == [None], "what she had shared has ended"
+                assert listed["sessions"][0]["isActive"]
+    until(lambda: not processes_of([server, laptop]), "something was left running")
+    assert "Traceback" not in server.errors + laptop.errors
+
+
+async def test_each_removal_is_done_once_and_none_from_before_a_machine_was_there(
+    fleet: FleetConnection, tmp_path: Path
+) -> None:
+    ended: list[str] = []
+
+    async def end(principal: str) -> None:
+        ended.append(principal)
+
+    async def owners() -> list[str]:
+        return ["local", "ann", "ben", "cem"]
+
+    gateway, bucket = Removals(fleet), await OwnershipBucket.opened(fleet)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(in_own_task(Keeper(fleet, bucket, new_seed(), gateway.verbs).serving()))
+        asking = KeptOwnership(replace(fleet, client=await inbox_of(fleet, "m", stack)), "m")
+        await gateway.note("ann")
+
+        def machine() -> MachineRemovals:
+            """As after a restart: it knows what is on its disk."""
+            return MachineRemovals(asking, database_in(tmp_path / "state"), owners, end)
+
+        await machine().catch_up()
+        assert ended == [], "it was not there yet when she was removed, and has what she has begun since"
+        await gateway.note("ben")
+        await gateway.note("dan")
+        for _ in range(2):
+            await machine().catch_up()
+        assert ended == ["ben"], "once"
+        # Told at once, while it is there: then he is invited again, and goes on.
+        await machine().ended("cem", await gateway.note("cem"))
+        await machine().catch_up()
+        assert ended == ["ben"]
+        await gateway.note("cem")
+        await gateway.note("ben")
+        await machine().catch_up()
+        assert ended == ["ben", "ben", "cem"]
