@@ -21,7 +21,7 @@ from claude_code_mcp.fleet.engine import Running
 from claude_code_mcp.fleet.leases import Holding
 from claude_code_mcp.fleet.machine_server import serve_machine
 from claude_code_mcp.fleet.page_link import answer_page
-from claude_code_mcp.fleet.records import SessionDocument
+from claude_code_mcp.fleet.records import GivenNames, SessionDocument
 from claude_code_mcp.fleet_app import GatewayConsoles
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.server.transports.callers import Callers
@@ -164,12 +164,21 @@ async def test_a_machine_that_is_gone_is_shown_and_so_are_its_sessions(
         session_id=session_id, owner="alice", created_at=1, used_at=9, cwd="/there", options=SessionOptions(),
         first_prompt="begin with sk-ant-api03-" + "x" * 80,
     )  # fmt: skip
-    unreadable = str(uuid.uuid4())
+    unreadable, archived = str(uuid.uuid4()), str(uuid.uuid4())
     bucket = await fleet.jetstream.key_value(names.RECORDS)
-    await bucket.put(session_id, zlib.compress(SessionDocument(epoch=1, record=record).model_dump_json().encode()))
+    document = SessionDocument(epoch=1, record=record)
+    put_away = document.model_copy(
+        update={
+            "record": record.model_copy(update={"session_id": archived}),
+            "names": GivenNames(title="The heron", tag="birds", pinned=True, archived=True),
+        }
+    )
+    for each, stored in ((session_id, document), (archived, put_away)):
+        await bucket.put(each, zlib.compress(stored.model_dump_json().encode()))
     await bucket.put(unreadable, b"damaged")
     console.machines.fleet.absent_sessions = [
-        Holding(each, "b", 1, "alice", at) for at, each in enumerate((session_id, unreadable, str(uuid.uuid4())))
+        Holding(each, "b", 1, "alice", at)
+        for at, each in enumerate((session_id, unreadable, str(uuid.uuid4()), archived))
     ]
     listed = (await in_thread(lambda: alice.get("/api/sessions"))).json
     known, damaged = listed["sessions"]
@@ -178,7 +187,14 @@ async def test_a_machine_that_is_gone_is_shown_and_so_are_its_sessions(
     assert "x" * 20 not in known["title"], "a secret"
     assert (damaged["sessionId"], damaged["machineId"], damaged["status"]) == (unreadable, "b", None)
     assert (await in_thread(lambda: alice.get("/api/sessions?text=there"))).json["sessions"] == [known]
-    for nothing in ("machine=a", "archived=1", "project=/elsewhere"):
+    assert (known["tag"], known["pinned"]) == (None, False)
+    (away,) = (await in_thread(lambda: alice.get("/api/sessions?archived=1"))).json["sessions"]
+    assert [away[name] for name in ("sessionId", "title", "tag", "pinned")] == [archived, "The heron", "birds", True]
+    change = {"action": "rename", "title": "Another"}
+    unchanged = await in_thread(lambda: alice.post(f"/api/sessions/{session_id}/manage", change))
+    assert (unchanged.status, unchanged.code) == (503, "MACHINE_GONE")
+    assert "are changed, and it is deleted, on the machine that has it" in unchanged.json["error"]["message"]
+    for nothing in ("machine=a", "project=/elsewhere"):
         assert (await in_thread(partial(alice.get, f"/api/sessions?{nothing}"))).json["sessions"] == []
     gone = [{"machine": "b.example.org", "reason": "Machine b.example.org is not there."}]
     assert listed["unanswered"] == gone

@@ -129,7 +129,7 @@ async def test_a_copy_that_another_machine_takes_just_then_is_not_removed(
         await records.take_over(ID, await ownership.claim(ID, LOCAL, "there"))
 
     ownership.take = take
-    copies = LeftCopies(marks, records, TranscriptStore(fleet), ownership, "here", lambda _: False)
+    copies = LeftCopies(marks, records, TranscriptStore(fleet), ownership, "here", lambda _: None)
     marks.set(ID, Mark.COPY_LEFT, True)
     await copies.remove(ID)
     assert (await records.read(ID)).epoch == 2, "it is the other machine's"
@@ -138,7 +138,9 @@ async def test_a_copy_that_another_machine_takes_just_then_is_not_removed(
         await copies.check_held_here(ID)
     # And one whose deletion came to nothing: its files are here.
     marks.set(ID, Mark.COPY_LEFT, True)
-    await LeftCopies(marks, records, TranscriptStore(fleet), ownership, "there", lambda _: True).remove(ID)
+    await LeftCopies(marks, records, TranscriptStore(fleet), ownership, "there", lambda _: record_in(tmp_path)).remove(
+        ID
+    )
     assert (await records.read(ID)).epoch == 2
     assert await copies.left() == frozenset()
 
@@ -150,7 +152,7 @@ async def test_a_copy_goes_with_its_conversation(fleet: FleetConnection, tmp_pat
     await records.put(record_in(tmp_path), holding)
     await transcripts.append(ID, [{"type": "user", "uuid": "u1"}], holding=holding)
     marks.set(ID, Mark.COPY_LEFT, True)
-    copies = LeftCopies(marks, records, transcripts, ownership, "here", lambda _: False)
+    copies = LeftCopies(marks, records, transcripts, ownership, "here", lambda _: None)
     await copies.remove(ID)
     with pytest.raises(SessionNotFound):
         await records.read(ID)

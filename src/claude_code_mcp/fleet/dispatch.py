@@ -35,7 +35,17 @@ from .machine_server import Taken, refusal_in, taken_in, taking_request
 from .machines import FleetMember
 from .merged_results import Silent
 from .records import AbsentRecords, AbsentSession
-from .routing import FleetView, Goal, MachineIdentity, PlacementRequest, RequestRoute, find_machine, route, with_machine
+from .routing import (
+    MANAGING,
+    FleetView,
+    Goal,
+    MachineIdentity,
+    PlacementRequest,
+    RequestRoute,
+    find_machine,
+    route,
+    with_machine,
+)
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +61,7 @@ GiveAway = Callable[[MachineIdentity], Awaitable[str]]
 _CAPABILITIES = types.CLIENT_CAPABILITIES_META_KEY
 _ENVELOPE = frozenset({types.PROTOCOL_VERSION_META_KEY, types.CLIENT_INFO_META_KEY, _CAPABILITIES})
 GOES_ON = "Its next message goes on with it at another machine, with its history and its files as they were last saved."
+KEPT_THERE = "Its title, tag and place in lists are changed, and it is deleted, on the machine that has it."
 _MOST_ABSENT = 2000
 """Sessions of one principal on machines that are gone, of which the copies are read for a list."""
 _TAKING_SECONDS = 55.0
@@ -94,7 +105,8 @@ class Dispatch:
             machine = await self._machine(client, context, target)
         except MachineUnavailable as gone:
             if target.goal is Goal.SESSION and not target.continues:
-                raise MachineUnavailable(f"{gone.message} {GOES_ON}", **gone.data) from None
+                why = f"{KEPT_THERE} " if target.params.get("name") == MANAGING else ""
+                raise MachineUnavailable(f"{gone.message} {why}{GOES_ON}", **gone.data) from None
             if not target.continues:
                 raise
             machine, taken = await self.taken_over(client.principal, target.key, gone.message)
@@ -384,9 +396,7 @@ class Dispatch:
 
     async def absent(self, principal: str, wanted: Mapping[str, Any]) -> list[tuple[MachineIdentity, AbsentSession]]:
         """The sessions of a principal that no machine which is there holds, each with the machine that has it, for a
-        list with these filters. Marks of a person (archived, a title, a tag) are on that machine's disk alone."""
-        if wanted.get("archived"):
-            return []
+        list with these filters."""
         machines = [*self._fleet.machines(), *self._fleet.gone()]
         names_of = {machine.id: machine for machine in machines}
         holdings = await self._fleet.absent(principal)
@@ -399,7 +409,7 @@ class Dispatch:
             (
                 names_of.get(each.machine) or FleetMember(each.machine, each.machine or "none"),
                 # The machine that would have taken known secrets out is gone: at least what is shaped like one.
-                replace(each, title=self._redactor.text(each.title)),
+                replace(each, title=self._redactor.text(each.title), tag=self._redactor.text(each.tag)),
             )
             for each in listed
         ]
@@ -440,6 +450,8 @@ class Dispatch:
 
 def _is_wanted(session: AbsentSession, wanted: Mapping[str, Any]) -> bool:
     text, project = wanted.get("text"), wanted.get("projectDirectory")
+    if session.archived is not bool(wanted.get("archived")):
+        return False
     if text and str(text).casefold() not in f"{session.session_id} {session.directory} {session.title}".casefold():
         return False
     if project and session.directory.rstrip("/\\") != str(project).rstrip("/\\"):

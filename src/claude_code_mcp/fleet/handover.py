@@ -31,11 +31,12 @@ from ..service import Service
 from ..sessions.dependencies import Stores, is_subagent, local_files
 from ..sessions.git import Git
 from ..state.database import Database
+from ..state.session_marks import Mark
 from ..state.session_records import SessionRecord
 from ..store.transcript_lines import open_regular
 from ..store.transcripts import SessionFiles, read_lines
 from .hooks import NO_HOOKS, Hooks, set_up
-from .records import RecordStore, SessionDocument, UnansweredQuestion, put_beside
+from .records import GivenNames, RecordStore, SessionDocument, UnansweredQuestion, put_beside
 from .session_copy import FleetReplica
 from .transcripts import FleetUnavailable, SessionHolding, TranscriptStore
 from .trees import TreeRef, TreeRefused, TreeStore
@@ -116,7 +117,9 @@ class Adoption:
         # Only names that the CLI gives to its files: what another machine stored is a claim too.
         safe = {path: entries for path, entries in files.items() if not path or is_subagent(path)}
         if safe:
-            SessionFiles(records.config_dir, projects).put(record.session_id, cwd, safe)
+            files_here = SessionFiles(records.config_dir, projects)
+            files_here.put(record.session_id, cwd, safe)
+            _put_names(record.session_id, document.names, stores, files_here)
         put_beside(self._database, document)
         here = records.read(record.session_id)
         lost = record.running_since is not None
@@ -152,6 +155,20 @@ class Adoption:
             shutil.copyfileobj(old, kept)
         log.warning("an older transcript of session %s was put into %s", session_id, target)
         return str(target)
+
+
+def _put_names(session_id: str, called: GivenNames | None, stores: Stores, files: SessionFiles) -> None:
+    """Gives a session that has come here the names that it had. Titles and tags stand in its conversation too, if that
+    had left its machine. Blocks."""
+    entry = stores.catalogue.find(session_id)
+    if called is None or entry is None:
+        return
+    if called.title and called.title != entry.title:
+        files.set_title(session_id, called.title)
+    if called.tag and called.tag != entry.tag:
+        files.set_tag(session_id, called.tag)
+    for mark, on in ((Mark.PINNED, called.pinned), (Mark.ARCHIVED, called.archived)):
+        stores.catalogue.marks.set(session_id, mark, on)
 
 
 def _lost_turn(record: SessionRecord, questions: tuple[UnansweredQuestion, ...]) -> Outcome:

@@ -101,6 +101,8 @@ def _absent_row(session: AbsentSession) -> dict[str, Any]:
         "lastStatus": SESSION_TOOL_STATUS[session.state] if session.state is not None else None,
         "model": session.model,
         "costUsd": round(session.cost_usd, 6),
+        "tag": session.tag or None,
+        "pinned": session.pinned or None,
         "machineGone": True,
     }
     return {name: value for name, value in row.items() if value is not None}

@@ -40,7 +40,7 @@ from ..web.guard import WebUser
 from ..web.page_routes import Handler, Handlers, StillSignedIn
 from ..web.push.push_routes import PushRoutes
 from ..web.session_routes import LISTS, ListRoute
-from .dispatch import Dispatch
+from .dispatch import GOES_ON, KEPT_THERE, Dispatch
 from .machine_link import MachineUnavailable
 from .machine_server import Taken
 from .machines import Machine
@@ -228,7 +228,11 @@ class FleetRoutes:
         session_id, asked = session_id_of(request), await _as_asked(request)
         body = asked.body or {}
         if body.get("action") != "move":
-            return await self._passed_on(await self._machine_of(user, session_id), user, asked)
+            try:
+                machine = await self._dispatch.holder(session_id, partial(self._on_disk, user, session_id))
+            except MachineUnavailable as gone:
+                raise _is_gone(MachineUnavailable(f"{gone.message} {KEPT_THERE} {GOES_ON}", **gone.data)) from None
+            return await self._passed_on(machine, user, asked)
         wanted = body.get("machine")
         if not isinstance(wanted, str) or not wanted:
             raise InvalidArgument("machine: required for move", field="machine")
@@ -564,6 +568,9 @@ def _absent_row(session: AbsentSession) -> dict[str, Any]:
         "needs": None,
         "asks": None,
         "unanswered": None,
+        "tag": session.tag or None,
+        "pinned": session.pinned,
+        "archived": session.archived,
         "machineGone": True,
     }
 

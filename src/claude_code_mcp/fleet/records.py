@@ -63,6 +63,17 @@ class UnansweredQuestion(BaseModel):
     title: str
 
 
+class GivenNames(BaseModel):
+    """What a person has called a session, and where they have put it in their list."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    title: str = ""
+    tag: str = ""
+    pinned: bool = False
+    archived: bool = False
+
+
 class SessionDocument(BaseModel):
     """One session, as the last holder wrote it."""
 
@@ -82,6 +93,8 @@ class SessionDocument(BaseModel):
     spending: tuple[tuple[str, str, float], ...] = ()
     """Day, principal and dollars."""
     questions: tuple[UnansweredQuestion, ...] = ()
+    names: GivenNames | None = None
+    """None where a version wrote it that did not know of them."""
     tree: Mapping[str, Any] | None = None
     """A `TreeRef`: the last tree that was saved."""
     tree_flaw: str | None = None
@@ -114,6 +127,8 @@ class RecordStore:
         """Why the tree of a session could not be saved since."""
         self.trees_behind: set[str] = set()
         """Sessions of which a turn has begun since their tree was saved."""
+        self.names_of: Callable[[SessionRecord], Awaitable[GivenNames]] = _no_names
+        """Says how a person has called a session on this machine's disk."""
         self._bucket: KeyValue | None = None
 
     async def put(self, record: SessionRecord, holding: SessionHolding) -> None:
@@ -144,6 +159,25 @@ class RecordStore:
         # A server that was restarted has saved no tree yet: the one of before stays, and is not forgotten.
         knows_tree = record.session_id in self.trees or record.session_id in self.tree_flaws
         await self._replace(record.session_id, document, keep_tree=not knows_tree)
+
+    async def put_names(self, record: SessionRecord, check: Callable[[], Awaitable[None]]) -> GivenNames:
+        """Writes what a person has called a session into its document, if there is one, and changes nothing else;
+        returns it. `check` raises if this machine does not hold the session. FleetUnavailable if NATS does not
+        answer."""
+        session_id = record.session_id
+        with answering():
+            for _ in range(_MOST_TRIES):
+                found, revision = await self._get(session_id)
+                # Between the look and the write, as in `remove`: whoever takes the session writes its document anew.
+                await check()
+                called = await self.names_of(record)
+                if found is None or found.names == called:
+                    return called
+                value = zlib.compress(found.model_copy(update={"names": called}).model_dump_json().encode())
+                with suppress(KeyWrongLastSequenceError):
+                    await (await self._kv()).update(names.token(session_id), value, last=revision)
+                    return called
+        raise FleetUnavailable(f"The record of session {session_id} changes too fast to be written.")
 
     async def read(self, session_id: str) -> SessionDocument:
         """SessionNotFound if no machine has written one; InvalidArgument if it is of another version."""
@@ -227,6 +261,10 @@ class RecordStore:
                 ours = found is not None and found.epoch == document.epoch and not over
                 if ours and found is not None and found.record.revision > document.record.revision:
                     return  # a later one of ours was faster
+                # Changed by `put_names` alone, but for the first time.
+                names_before = found.names if found is not None else None
+                called = names_before or await self.names_of(document.record)
+                document = document.model_copy(update={"names": called})
                 if keep_tree and found is not None:
                     behind = document.tree_behind or found.tree_behind
                     kept = {"tree": found.tree, "tree_flaw": found.tree_flaw, "tree_behind": behind}
@@ -274,6 +312,9 @@ class AbsentSession:
     model: str | None = None
     was_active: bool = False
     """Whether a turn was running, or a question was open."""
+    tag: str = ""
+    pinned: bool = False
+    archived: bool = False
 
 
 class AbsentRecords:
@@ -321,14 +362,14 @@ def _absent_session(holding: Holding, value: bytes) -> AbsentSession:
     except InvalidArgument as problem:
         # Not the same as that there is none: it is listed, with what the bucket of holders has.
         return AbsentSession(holding.session_id, machine, title=problem.message)
-    record, outcome = document.record, document.record.outcome
+    record, outcome, called = document.record, document.record.outcome, document.names or GivenNames()
     state = State.CANCELLED if record.cancelled else outcome.state if outcome is not None else State.IDLE
     if record.running_since is not None and not record.cancelled:
         state = Outcome(OutcomeCode.MACHINE_LOST).state
     return AbsentSession(
         holding.session_id,
         machine,
-        title=clip_line(record.first_prompt or "", _LONGEST_TITLE),
+        title=clip_line(called.title or record.first_prompt or "", _LONGEST_TITLE),
         # Whatever the machine has written there: many of them make one answer.
         directory=record.cwd[:_LONGEST_DIRECTORY],
         created=record.created_at,
@@ -337,7 +378,14 @@ def _absent_session(holding: Holding, value: bytes) -> AbsentSession:
         cost_usd=record.usage.cost_usd,
         model=clip_line(record.options.model, _LONGEST_TITLE) if record.options.model is not None else None,
         was_active=record.running_since is not None or bool(document.questions),
+        tag=clip_line(called.tag, _LONGEST_TITLE),
+        pinned=called.pinned,
+        archived=called.archived,
     )
+
+
+async def _no_names(_: SessionRecord) -> GivenNames:
+    return GivenNames()
 
 
 def _decode(session_id: str, value: bytes) -> SessionDocument:

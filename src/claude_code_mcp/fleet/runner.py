@@ -20,11 +20,12 @@ from starlette.types import ASGIApp
 
 from ..config import Settings
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy
-from ..model.options import LOCAL_CALLER
+from ..model.options import LOCAL_CALLER, Caller
 from ..processes.limits import kill_trees, pause_trees, resume_trees
 from ..server.server import McpServer
 from ..service import Service
 from ..state.session_marks import Marks
+from ..state.session_records import SessionRecord
 from ..state.state_directory import database_in
 from .connection import FleetConnection
 from .handover import Adoption, SessionMover
@@ -35,7 +36,7 @@ from .machines import Machine, MachineReport
 from .ownership import MOST_ASKED, KeptOwnership, KeptSecrets
 from .page_link import answer_page
 from .push_receivers import MachinePush
-from .records import RecordStore
+from .records import GivenNames, RecordStore
 from .removals import MachineRemovals
 from .session_copy import FleetReplica, LeftCopies
 from .transcripts import TranscriptStore
@@ -223,6 +224,7 @@ async def _serving(
             adoption = Adoption(transcripts, records, database)
             trees = TreeStore(connection, complete_below=_WHOLE_HISTORY)
             mover = SessionMover(service, replica, records, trees, adoption, holdings, hooks)
+            records.names_of = partial(_names_of, service)
             service.observe(replica)
             service.observe(mover)
             service.relocation.give_away = mover.give
@@ -230,7 +232,7 @@ async def _serving(
             push = _notifying(service, keeper, machine.name) if pages is not None else None
             taking = _Taking(mover, holdings, settings.fleet_directory)
             library = service.relocation.environment_of(LOCAL_CALLER).stores.library
-            copies = LeftCopies(Marks(database), records, transcripts, keeper, machine_id, library.has_record)
+            copies = LeftCopies(Marks(database), records, transcripts, keeper, machine_id, library.record_of)
             removals = MachineRemovals(
                 keeper, database, library.owners, lambda principal: server.end_caller(principal, _nothing)
             )
@@ -238,7 +240,7 @@ async def _serving(
                 tasks.start_soon(_find_elsewhere, keeper, holdings, mover, replica, service)
                 # Before gateways reach this machine: who was removed, and is there again, has begun nothing here yet.
                 await tasks.start(_follow_removals, removals, holdings)
-                tasks.start_soon(_remove_left_copies, copies, holdings, replica, service)
+                tasks.start_soon(_update_copies, copies, holdings, replica, service)
                 await tasks.start(
                     lambda task_status: serve_machine(
                         connection,
@@ -324,14 +326,28 @@ async def _nothing() -> None:
     return None
 
 
-async def _remove_left_copies(copies: LeftCopies, holdings: Holdings, replica: FleetReplica, service: Service) -> None:
-    """Has the fleet forget what somebody else has deleted on this machine's disk, soon after that or as soon as the
-    fleet answers."""
+async def _names_of(service: Service, record: SessionRecord) -> GivenNames:
+    """How a person has called a session of this machine."""
+    stores = service.relocation.environment_of(Caller(record.owner)).stores
+    entry = await stores.threads.run(stores.catalogue.find, record.session_id)
+    if entry is None:
+        return GivenNames()
+    return GivenNames(title=entry.title or "", tag=entry.tag or "", pinned=entry.pinned, archived=entry.archived)
+
+
+async def _update_copies(copies: LeftCopies, holdings: Holdings, replica: FleetReplica, service: Service) -> None:
+    """Has the fleet forget what somebody else has deleted on this machine's disk, and know how sessions are called
+    there, soon after that or as soon as the fleet answers."""
     while True:
         if holdings.lapses is not None:
             with suppress(OSError):  # it cannot be read just now: looked at again
                 for session_id in await copies.left():
                     await _remove_left_copy(copies, holdings, replica, service, session_id)
+                for session_id in await copies.renamed():
+                    try:
+                        await copies.rename(session_id)
+                    except (ClaudeCodeError, OSError) as problem:
+                        log.debug("the copy of session %s has its old names still: %s", session_id, problem)
         await anyio.sleep(RENEWAL_SECONDS)
 
 

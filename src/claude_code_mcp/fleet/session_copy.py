@@ -17,7 +17,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from ..errors import ClaudeCodeError, SessionBusy
@@ -384,7 +386,8 @@ class FleetReplica:
 
 class LeftCopies:
     """The fleet's copies of sessions that a command, or a server which does not belong to the fleet, has deleted on
-    this machine's disk. Each is marked there (`Mark.COPY_LEFT`) before its files go, and until its copy is gone."""
+    this machine's disk. Each is marked there (`Mark.COPY_LEFT`) before its files go, and until its copy is gone. And
+    those of sessions that were given another title, tag or place in lists (`Mark.RENAMED`), by whomever."""
 
     def __init__(
         self,
@@ -393,15 +396,15 @@ class LeftCopies:
         transcripts: TranscriptStore,
         ownership: Ownership,
         machine_id: str,
-        is_here: Callable[[str], bool],
+        record_of: Callable[[str], SessionRecord | None],
     ) -> None:
-        """`is_here`, which blocks, says whether this disk still has a session."""
+        """`record_of`, which blocks, reads the record of a session on this disk; None if that has it no more."""
         self._marks = marks
         self._records = records
         self._transcripts = transcripts
         self._ownership = ownership
         self._machine_id = machine_id
-        self._is_here = is_here
+        self._record_of = record_of
 
     async def check_held_here(self, session_id: str) -> None:
         """Raises HeldElsewhere if another machine goes on with the session, or it has yet to arrive here: what is on
@@ -416,23 +419,19 @@ class LeftCopies:
 
     async def was_deleted(self, session_id: str) -> bool:
         """Whether this disk has the session no more; a deletion may have been cut short after the mark."""
-        return not await asyncio.to_thread(self._is_here, session_id)
+        return await asyncio.to_thread(self._record_of, session_id) is None
 
     async def remove(self, session_id: str) -> bool:
         """Removes one copy, and then the mark; returns whether there was one to remove. What another machine holds
         stays, and so does what this disk still has. LeaseLapsed or FleetUnavailable if the fleet does not answer,
         OSError for the disk: the mark stays, and it may be called again."""
         removed = False
-
-        async def check() -> None:
-            await self.check_held_here(session_id)
-
         try:
             found = await self._ownership.read(session_id)
             # Of one that nobody holds this machine has nothing to say: the last one has given it away.
             if found is not None and await self.was_deleted(session_id):
                 # The record first: without it nobody can take the session over, whatever becomes of the rest.
-                await self._records.remove(session_id, check)
+                await self._records.remove(session_id, partial(self.check_held_here, session_id))
                 await self._transcripts.delete(session_id)
                 # Last, for only its holder may do this: gateways have perhaps read the record, and look again for a
                 # session whose holder has changed.
@@ -443,3 +442,20 @@ class LeftCopies:
             log.info("an old copy of a session was deleted here. %s", taken.message)
         await asyncio.to_thread(self._marks.set, session_id, Mark.COPY_LEFT, False)
         return removed
+
+    async def renamed(self) -> frozenset[str]:
+        """The sessions whose copies have yet to be told how they are called. OSError."""
+        return (await asyncio.to_thread(self._marks.read)).renamed
+
+    async def rename(self, session_id: str) -> None:
+        """Has one copy say how its session is called, and then removes the mark. Does nothing for what another machine
+        holds, or no machine yet. Raises as `remove`."""
+        record = await asyncio.to_thread(self._record_of, session_id)
+        called = None
+        with suppress(HeldElsewhere):
+            if record is not None and await self._ownership.read(session_id) is not None:
+                called = await self._records.put_names(record, partial(self.check_held_here, session_id))
+        await asyncio.to_thread(self._marks.set, session_id, Mark.RENAMED, False)
+        # It may have got another one between the two: that mark was the one which is removed now.
+        if called is not None and record is not None and await self._records.names_of(record) != called:
+            await asyncio.to_thread(self._marks.set, session_id, Mark.RENAMED, True)

@@ -23,7 +23,7 @@ from ..model.text import iso
 from ..private_files import TEMPORARY, open_private, private_directory, replace_file
 from ..state.session_holders import Leases
 from ..state.session_marks import Mark
-from ..state.session_records import MovedIds, SessionRecords
+from ..state.session_records import MovedIds, SessionRecord, SessionRecords
 from ..state.state_directory import database_in
 from ..store.conversation import (
     ConversationTurn,
@@ -269,16 +269,26 @@ class SessionLibrary:
 
     @in_thread
     def rename(self, session_id: str, title: str) -> str:
-        return self._files.set_title(session_id, title)
+        shown = self._files.set_title(session_id, title)
+        self._note_renamed(session_id)
+        return shown
 
     @in_thread
     def tag(self, session_id: str, tag: str) -> str:
-        return self._files.set_tag(session_id, tag)
+        shown = self._files.set_tag(session_id, tag)
+        self._note_renamed(session_id)
+        return shown
 
     @in_thread
     def mark(self, session_id: str, mark: Mark, on: bool) -> None:
         self._found(session_id)
         self.catalogue.marks.set(session_id, mark, on)
+        self._note_renamed(session_id)
+
+    def _note_renamed(self, session_id: str) -> None:
+        """On a machine of a fleet: has its runner say so in the fleet's copy, which lists show while it is gone."""
+        if (self._state_dir / "fleet").is_dir():
+            self.catalogue.marks.set(session_id, Mark.RENAMED, True)
 
     @in_thread
     def copy(self, session_id: str, owner: str, title: str | None) -> str:
@@ -317,9 +327,9 @@ class SessionLibrary:
                 await self.threads.run(self._note_copy, session_id)
             await self.threads.run(self._remove, session_id)
 
-    def has_record(self, session_id: str) -> bool:
-        """Whether this machine's state still knows the session. Blocks on the disk."""
-        return self._records.read(session_id) is not None
+    def record_of(self, session_id: str) -> SessionRecord | None:
+        """What this machine's state knows of a session; None for one that it does not know. Blocks on the disk."""
+        return self._records.read(session_id)
 
     def _note_copy(self, session_id: str) -> None:
         if (self._state_dir / "fleet").is_dir():
@@ -330,7 +340,7 @@ class SessionLibrary:
         # day.
         self._files.remove(session_id)
         self._records.remove(session_id)
-        for mark in (Mark.PINNED, Mark.ARCHIVED):
+        for mark in (Mark.PINNED, Mark.ARCHIVED, Mark.RENAMED):
             self.catalogue.marks.set(session_id, mark, False)
         if self.catalogue.find(session_id) is not None:  # the CLI's history still names it
             self.catalogue.marks.set(session_id, Mark.DELETED, True)

@@ -22,6 +22,8 @@ class Mark(StrEnum):
     COPY_LEFT = "copy_left"
     """Deleted on this disk, while a fleet has a copy that is yet to be removed: `LeftCopies` of `fleet/session_copy.py`
     does that."""
+    RENAMED = "renamed"
+    """Its title, tag, pin or archive was changed on this disk, and a fleet's copy is yet to say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class MarkedSessions:
     archived: frozenset[str] = frozenset()
     deleted: frozenset[str] = frozenset()
     copy_left: frozenset[str] = frozenset()
+    renamed: frozenset[str] = frozenset()
 
 
 class Marks:
