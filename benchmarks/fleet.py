@@ -1,19 +1,31 @@
-"""What a gateway costs: a call through it beside the same call at its machine, and live events to one watcher."""
+"""What a gateway costs: a call through it beside the same call at its machine, live events to one watcher, and how soon
+`fleet up` answers. And what a machine costs that has nothing to do."""
 
 import asyncio
 import json
+import socket
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
 
 from claude_code_mcp.fleet.connection import connect, create_stores
 from claude_code_mcp.fleet.engine import Running, running
+from claude_code_mcp.fleet.tickets import credentials_seed, public_key
 from claude_code_mcp.testing.script import script
+from tests.support.ports import free_port
 
 from .call_cost import tool_call
-from .common import Figure, Place, benchmark, difference, pairs
-from .startup import ROOT
+from .common import Figure, Place, benchmark, difference, pairs, spread
+from .fleet_places import LIMIT, FleetPlaces, MachinePlace, Problem, until
+from .startup import OURS, ROOT
 from .wire import INITIALIZE, INITIALIZED, Wire, encode_message
 
 _ROUNDS = 20
@@ -23,6 +35,14 @@ _GOAL_MS = 2.0
 _EVENTS = 20_000
 _EVENT_ROUNDS = 5
 _GOAL_EVENTS = 10_000
+_STARTS = 5
+_GOAL_UP_SECONDS = 3.0
+_REST_SECONDS = 60.0
+_SETTLING_SECONDS = 10.0
+_GOAL_REST_MB = 100.0
+_GOAL_REST_MESSAGES = 100
+_TOKEN = "bench-0123456789abcdefghij"
+_HEADERS = {"authorization": f"Bearer {_TOKEN}", "accept": "application/json, text/event-stream"}
 _PROGRAMS = [sys.executable, "-m", "tests.fleet.programs"]
 
 
@@ -106,3 +126,129 @@ def _rate(routed: Wire) -> float:
         count += 1
     assert count == _EVENTS, count
     return (count - 1) / (time.perf_counter() - began)
+
+
+# -- `fleet up` --------------------------------------------------------------------------------------------------------
+
+
+@benchmark
+async def fleet_up(place: Place) -> Sequence[Figure]:
+    """Start of `fleet up` to the answer of its gateway to a tool call, which its machine has given."""
+    first, later = [], []
+    for number in range(_STARTS):
+        home = place.sandbox.root / f"up-{number}"
+        # The first time it makes its certificate, its keys and its stores; from then on it has them.
+        first.append(await asyncio.to_thread(_ready_after, place, home))
+        later.append(await asyncio.to_thread(_ready_after, place, home))
+    slower = max(statistics.median(first), statistics.median(later))
+    return [
+        Figure(
+            "`fleet up` answers a tool call",
+            f"{spread(first, 's')} the first time",
+            f"{spread(later, 's')} later",
+            f"{slower:.2f} s",
+            f"≤ {_GOAL_UP_SECONDS:g} s",
+            slower <= _GOAL_UP_SECONDS,
+        )
+    ]
+
+
+def _ready_after(place: Place, home: Path) -> float:
+    """Seconds from the start of the command to the answer. Then it is ended in order."""
+    variables = {
+        **place.environment,
+        "CLAUDE_CODE_MCP_STATE_DIR": str(home / "state"),
+        "CLAUDE_CODE_MCP_RUNTIME_DIR": str(home / "run"),
+        "CLAUDE_CODE_MCP_TOKEN": _TOKEN,
+        "LOG_LEVEL": "error",
+    }
+    port = free_port()
+    command = [*OURS, "fleet", "up", "--listen", "127.0.0.1:0", "--http", f"127.0.0.1:{port}"]
+    with httpx2.Client(headers=_HEADERS, timeout=LIMIT) as http:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            _wait_for_port(port, process)
+            _list_sessions(http, f"http://127.0.0.1:{port}/mcp")
+            return time.perf_counter() - began
+        finally:
+            process.terminate()
+            process.wait(LIMIT)
+
+
+def _wait_for_port(port: int, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + LIMIT
+    while process.poll() is None and time.monotonic() < deadline:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.005)
+    raise Problem("`fleet up` does not serve")
+
+
+def _list_sessions(http: httpx2.Client, url: str) -> None:
+    hello = http.post(url, content=INITIALIZE, headers={"content-type": "application/json"})
+    assert hello.status_code == 200, hello.text
+    headers = {"content-type": "application/json", "mcp-session-id": hello.headers["mcp-session-id"]}
+    http.post(url, content=INITIALIZED, headers=headers)
+    answer = http.post(url, content=tool_call("claude_list_sessions", {}), headers=headers)
+    assert '"sessions":[]' in answer.text, answer.text
+
+
+# -- a machine at rest -------------------------------------------------------------------------------------------------
+
+
+@benchmark
+async def runner_at_rest(place: Place) -> Sequence[Figure]:
+    """A machine of a fleet that runs no session: its memory, and its messages as the NATS server counts them."""
+    root = place.sandbox.root / "rest"
+    root.mkdir()
+    fleet = FleetPlaces(root, place.sandbox.model_url, 1, ("gateway", "runner"))
+    try:
+        await asyncio.to_thread(fleet.start)
+        return await asyncio.to_thread(_rest, fleet)
+    finally:
+        await asyncio.to_thread(fleet.stop)
+
+
+def _rest(fleet: FleetPlaces) -> list[Figure]:
+    runner = fleet.named("runner")
+    assert runner.process is not None
+    time.sleep(_SETTLING_SECONDS)  # what it does once after its start is no cost of its rest
+    before, began = _counted(fleet, runner), time.monotonic()
+    time.sleep(_REST_SECONDS)
+    after, minutes = _counted(fleet, runner), (time.monotonic() - began) / 60
+    sent, received = ((after[name] - before[name]) / minutes for name in ("in_msgs", "out_msgs"))
+    size = sum(after[name] - before[name] for name in ("in_bytes", "out_bytes")) / minutes / 1024
+    memory = psutil.Process(runner.process.pid).memory_info().rss / (1 << 20)
+    messages = sent + received
+    return [
+        Figure(
+            "memory of a runner at rest",
+            "",
+            f"{memory:.1f} MB",
+            f"{memory:.1f} MB",
+            f"≤ {_GOAL_REST_MB:g} MB",
+            memory <= _GOAL_REST_MB,
+        ),
+        Figure(
+            "NATS messages of a runner at rest",
+            "",
+            f"{sent:.0f} sent, {received:.0f} received, {size:.0f} kB",
+            f"{messages:.0f} a minute",
+            f"≤ {_GOAL_REST_MESSAGES} a minute",
+            messages <= _GOAL_REST_MESSAGES,
+        ),
+    ]
+
+
+def _counted(fleet: FleetPlaces, machine: MachinePlace) -> dict[str, Any]:
+    """What the server has counted of the connection of a machine."""
+    user, found = public_key(credentials_seed(machine.credentials)), list[dict[str, Any]]()
+
+    def asked() -> bool:
+        listed = httpx2.get(f"{fleet.servers[0].monitor_url}/connz?auth=true", timeout=LIMIT).json()["connections"]
+        found[:] = [each for each in listed if each.get("authorized_user") == user]
+        return len(found) == 1
+
+    until(asked, f"{machine.name} has no connection of its own")
+    return found[0]

@@ -64,6 +64,7 @@ class MachinePlace(Sandbox):
         """Whether its files are on a small disk of its own, which can be filled."""
         super().__init__(root, model_url)
         self.name = name
+        self.credentials = credentials
         self.port = free_port() if gateway else None
         self._flags = ["--nats", nats, "--creds", str(credentials), "--capacity", str(capacity)]
         self.process: subprocess.Popen[bytes] | None = None

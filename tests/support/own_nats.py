@@ -57,6 +57,12 @@ class OwnServer:
         self._account = new_key(nkeys.PREFIX_BYTE_ACCOUNT, 1)
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
+        self._monitor_port = free_port()
+
+    @property
+    def monitor_url(self) -> str:
+        """Where the server says what it has counted."""
+        return f"http://127.0.0.1:{self._monitor_port}"
 
     @property
     def url(self) -> str:
@@ -70,6 +76,7 @@ class OwnServer:
         values: dict[str, Any] = {
             "server_name": f"nats-{self._number}",
             "listen": f"127.0.0.1:{self.port}",
+            "http": f"127.0.0.1:{self._monitor_port}",
             "max_payload": LARGEST_MESSAGE,
             # A client that is frozen must not be asked for long: a keeper may be among them.
             "ping_interval": "2s",
