@@ -113,7 +113,7 @@ class FleetRoutes:
             "allCosts": bool(facts) and all(fact.get("allCosts") for fact in facts),
             "vapidPublicKey": None,  # `/api/push` has it
             "push": self._push is not None,
-            "machines": self._machine_rows(),
+            "machines": _machine_rows(self._fleet),
         }
 
     def clean(self, text: str) -> str:
@@ -177,10 +177,6 @@ class FleetRoutes:
         answers = [(machine, row) for machine, row in zip(machines, replies, strict=True) if isinstance(row, dict)]
         silent = [each for each in replies if isinstance(each, Silent)]
         return answers, [*silent, *(Silent(each, f"Machine {each.name} is not there.") for each in self._fleet.gone())]
-
-    def _machine_rows(self) -> list[dict[str, Any]]:
-        rows = [_machine_row(machine, True) for machine in self._fleet.machines()]
-        return sorted([*rows, *(_machine_row(machine, False) for machine in self._fleet.gone())], key=_by_name)
 
     # -- one session --------------------------------------------------------------------------------------------
 
@@ -374,7 +370,7 @@ class FleetRoutes:
         # Counted together with the check, nothing is awaited in between: requests at once do not all find room.
         if len(mine) >= _MOST_STREAMS:
             raise LimitReached("Too many pages are open at once.")
-        stream = _FleetStream(self, self._fleet, user, self._still_signed_in, self._machine_rows)
+        stream = _FleetStream(self, self._fleet, user, self._still_signed_in)
         mine.add(stream)
         frames = stream.frames(session_id, followed, after)
         return StreamResponse(frames, partial(mine.discard, stream))
@@ -389,13 +385,11 @@ class _FleetStream:
         fleet: FleetView,
         user: WebUser,
         still_signed_in: StillSignedIn,
-        machine_rows: Callable[[], list[dict[str, Any]]],
     ) -> None:
         self._routes = routes
         self._fleet = fleet
         self._user = user
         self._still_signed_in = still_signed_in
-        self._machine_rows = machine_rows
         self._parts: asyncio.Queue[tuple[MachineIdentity, bytes] | None] = asyncio.Queue(_WAITING)
         """None: something is to be looked at."""
         self._over = self._to_check = False
@@ -424,7 +418,7 @@ class _FleetStream:
             for machine in machines
         ]
         try:
-            yield b"retry: 2000\n\n" + frame("machines", {"machines": self._machine_rows()})
+            yield b"retry: 2000\n\n" + frame("machines", {"machines": _machine_rows(self._fleet)})
             async for data in self._until_over(session_id, followed):
                 yield data
         finally:
@@ -529,6 +523,12 @@ def _losses(taken: Taken) -> list[str]:
     """What the session has lost with its last machine, for the person."""
     without = f"Its files did not come along: {taken.without_tree}" if taken.without_tree else ""
     return [each for each in (taken.lost_turn, without, taken.older_tree) if each]
+
+
+def _machine_rows(fleet: FleetView) -> list[dict[str, Any]]:
+    """Every machine of the fleet, also those that are gone, by name."""
+    rows = [_machine_row(machine, True) for machine in fleet.machines()]
+    return sorted([*rows, *(_machine_row(machine, False) for machine in fleet.gone())], key=_by_name)
 
 
 def _machine_row(machine: MachineIdentity, there: bool) -> dict[str, Any]:
