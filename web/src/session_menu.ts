@@ -84,12 +84,15 @@ export class SessionMenu {
     const show = ({ shares }: { shares: Share[] }): void => replace(list, ...shares.map((share) => h("li", null,
       h("span", null, `${visible(share.with)} may ${share.access === "answer" ? "answer and write" : "watch"}`),
       button("Stop sharing", () => change("DELETE", share.with), { class: "quiet", aria: { label: `Stop sharing with ${share.with}` } }))));
+    let changed = false;
     const change = (method: string, name: string): void => void send<{ shares: Share[] }>(method, sessionPath(id, "shares", encodeURIComponent(name)),
       method === "PUT" ? { access: access.value } : {}).then((shares) => {
         if (person.value.trim() === name) person.value = "";
+        changed = true;
         show(shares);
       }, (error: unknown) => this.fail(error));
-    void get<{ shares: Share[] }>(sessionPath(id, "shares")).then(show, (error: unknown) => this.fail(error));
+    // What was read before a change may come after its answer.
+    void get<{ shares: Share[] }>(sessionPath(id, "shares")).then((shares) => changed || show(shares), (error: unknown) => this.fail(error));
     return h("div", null, h("label", { for: person.id }, "Share with"), person, access,
       button("Share", () => person.value.trim() && change("PUT", person.value.trim())), list);
   }
