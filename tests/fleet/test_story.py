@@ -164,14 +164,15 @@ async def begun_on(client: Client, machine: str, directory: Path) -> str:
 
 async def both_continued(client: Client, session_id: str) -> None:
     """Two messages at once."""
+    refusals: list[str] = []
     answers = await asyncio.gather(
-        *(continued(client, session_id, script(f"go on {number}", "here")) for number in range(2))
+        *(continued(client, session_id, script(f"go on {number}", "here"), refusals) for number in range(2))
     )
     assert [answer["machine"] for answer in answers] == ["server", "server"]
-    assert [answer["lostTurn"]["code"] for answer in answers if "lostTurn" in answer] == ["machine_lost"]
-    assert all(
-        "not in a checkout of a git repository" in answer["withoutTree"] for answer in answers if "lostTurn" in answer
-    )
+    # On a busy machine the one that took the session over may be asked again before it answers the message.
+    said = [*refusals, *map(str, answers)]
+    assert len(lost := [each for each in said if "machine_lost" in each]) == 1, said
+    assert "not in a checkout of a git repository" in lost[0]
 
 
 async def through_the_gateway(
@@ -276,15 +277,17 @@ async def die_in_the_middle(
     await asyncio.to_thread(runner.wait)
 
 
-async def continued(client: Client, session_id: str, message: str) -> dict[str, Any]:
+async def continued(client: Client, session_id: str, message: str, refusals: list[str] | None = None) -> dict[str, Any]:
     """The answer to the next message. Until the dead machine's lease has ended, its client is told that it is not
-    reached."""
+    reached; what it is told until it has an answer is added to `refusals`."""
+    refusals = [] if refusals is None else refusals
     for _ in range(100):
         result = await client.call_tool(
             "claude_send_message", {"sessionId": session_id, "message": message, "waitSeconds": 50}
         )
         if not result.is_error:
             return dict(result.structured_content or {})
+        refusals.append(str(result.content))
         await asyncio.sleep(0.5)
     raise AssertionError(result.content)
 

@@ -110,7 +110,12 @@ class Dispatch:
             if not target.continues:
                 raise
             machine, taken = await self.taken_over(client.principal, target.key, gone.message)
-        return _with_losses(await self._ask(client, context, machine, target), taken)
+        try:
+            return _with_losses(await self._ask(client, context, machine, target), taken)
+        except UpstreamUnavailable as error:
+            # The session is there by now: whoever asks again finds it, and would not be told what it has lost.
+            _, notices = _losses(taken)
+            raise type(error)(" ".join([error.message, *notices]), **error.data) from error
 
     async def _machine(self, client: GatewayClient, context: Context, target: RequestRoute) -> MachineIdentity:
         """The one machine that a request is for."""
@@ -492,24 +497,32 @@ def _marked(result: dict[str, Any], machine: MachineIdentity) -> dict[str, Any]:
 
 def _with_losses(result: dict[str, Any], taken: Taken) -> dict[str, Any]:
     """A result that tells, beside what it is about, what the session has lost with its last machine."""
-    structured, notices = result.get("structuredContent"), []
-    if not isinstance(structured, dict):
-        return result
+    structured = result.get("structuredContent")
+    if isinstance(structured, dict):
+        fields, notices = _losses(taken)
+        structured |= fields
+        result["content"] = [*result.get("content", ()), *({"type": "text", "text": text} for text in notices)]
+    return result
+
+
+def _losses(taken: Taken) -> tuple[dict[str, Any], list[str]]:
+    """What a session has lost with its last machine, as fields of a result and as sentences."""
+    fields: dict[str, Any] = {}
+    notices: list[str] = []
     if taken.lost_turn:
         code = OutcomeCode.MACHINE_LOST.value
-        structured["lostTurn"] = {"code": code, "detail": taken.lost_turn}
+        fields["lostTurn"] = {"code": code, "detail": taken.lost_turn}
         notices.append(f"{code}: {taken.lost_turn}")
     if taken.without_tree:
-        structured["withoutTree"] = taken.without_tree
+        fields["withoutTree"] = taken.without_tree
         notices.append(f"The session goes on in an empty directory; its files did not come along: {taken.without_tree}")
     if taken.older_tree:
-        structured["olderTree"] = taken.older_tree
+        fields["olderTree"] = taken.older_tree
         notices.append(taken.older_tree)
     if taken.setup_failed:
-        structured["setupFailed"] = taken.setup_failed
+        fields["setupFailed"] = taken.setup_failed
         notices.append(taken.setup_failed)
-    result["content"] = [*result.get("content", ()), *({"type": "text", "text": text} for text in notices)]
-    return result
+    return fields, notices
 
 
 async def _listed(link: MachineLink, params: Mapping[str, Any]) -> dict[str, Any]:
