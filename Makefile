@@ -10,14 +10,13 @@ CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
 # Compiled tests are kept: compiling them takes each worker longer than collecting them does.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup help demo test test-quick test-python flaky check format bench conformance soak parity pictures manifest web image bundle clean
+.PHONY: setup help demo test packages test-quick test-python flaky check format bench conformance soak parity pictures manifest web image bundle clean
 
-setup: $(STAMP)  ## .venv with everything, including a Claude Code binary, and what the tests need from npm
+setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cli,dev]'
-	$(BIN)/python -m tests.support.npm
 	touch $(STAMP)
 
 help:  ## this list
@@ -26,8 +25,12 @@ help:  ## this list
 demo: setup  ## see it work on the scripted model; needs no account
 	$(BIN)/claude-code-mcp demo
 
-test: setup check  ## format, lint, types and the tests; what fails is not run again
+test: setup check packages  ## format, lint, types and the tests; what fails is not run again
 	$(BIN)/python -m pytest -n 4 --dist worksteal
+
+# Before the tests, of which one would install them while others run. Where it fails, tests say so and are skipped.
+packages: setup  ## what tests need from npm, where there is one
+	$(BIN)/python -m tests.support.npm
 
 # Nearly all of these start programs: not even to be collected takes the time of a few hundred other tests.
 BEYOND := scenarios deploy web/browser
