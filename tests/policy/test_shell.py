@@ -5,7 +5,7 @@ import shlex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.policy.shell import LONGEST_COMMAND, FileGlob, read_loosely, read_strictly
+from claude_code_mcp.policy.shell import _RESERVED, LONGEST_COMMAND, FileGlob, read_loosely, read_strictly
 from tests.support.tables import every_row
 
 
@@ -153,7 +153,7 @@ def test_constructs_nested_without_end_upset_nothing(opening: str) -> None:
     assert ("rm", "x") in {run[:2] for run in read_loosely(text)}
 
 
-PLAIN_WORDS = st.from_regex(r"[a-z][a-zA-Z0-9_./ -]{0,8}", fullmatch=True)
+PLAIN_WORDS = st.from_regex(r"[a-z][a-zA-Z0-9_./ -]{0,8}", fullmatch=True).filter(lambda word: word not in _RESERVED)
 
 
 @given(st.lists(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4), min_size=1, max_size=4))

@@ -52,8 +52,8 @@ def test_nodes_and_listeners_do_not_grow_with_the_sessions_that_were_opened(
     open_sessions(openings)
     after = counted()
     assert before["Nodes"] > 200
-    # The view that was left last may still wait for the collector; one left by each opening would be thousands.
-    assert after["Nodes"] < 2 * before["Nodes"], (before, after)
+    # The views that were left last may still wait for the collector; one left by each opening would be thousands.
+    assert after["Nodes"] < 3 * before["Nodes"], (before, after)
     assert after["JSEventListeners"] < 2 * before["JSEventListeners"], (before, after)
 
 
