@@ -23,25 +23,18 @@ from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.support.ports import free_port
-from tests.support.waiting import HANG_SECONDS, until
+from tests.support.waiting import until
 
 from .machines import OpenSeal
 from .test_gateway import call
-from .test_story import PROGRAM, ManagingPlace, continued, front_of, processes_of, until_listed
+from .test_story import ManagingPlace, continued, front_of, processes_of, until_listed
 
 ID = "22222222-2222-4222-8222-222222222222"
 
 
 def delete(place: ManagingPlace, session_id: str) -> "subprocess.CompletedProcess[str]":
     """`sessions delete`, typed at a machine."""
-    return subprocess.run(
-        [*PROGRAM, "sessions", "delete", session_id, "--yes"],
-        env=place.variables(),
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
+    return place.tried("sessions", "delete", session_id, "--yes")
 
 
 async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_it_can_be_reached(
@@ -98,7 +91,7 @@ async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_i
 
 async def delete_by_own_server(place: ManagingPlace, session_id: str) -> None:
     """As a client of this machine does, whose server is no part of the fleet."""
-    parameters = front_of(place).model_copy(update={"args": PROGRAM[1:]})
+    parameters = front_of(place).model_copy(update={"args": []})
     async with Client(stdio_client(parameters), mode="legacy") as client:
         await call(client, "claude_manage_session", sessionId=session_id, action="delete", confirm=True)
 
