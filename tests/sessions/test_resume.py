@@ -62,6 +62,21 @@ async def test_a_session_killed_before_its_first_line_starts_anew_under_its_id(
     assert (await say(service, session, script("two", "here"))).result == "here"
 
 
+async def test_a_session_killed_before_its_first_message_is_written_starts_anew_under_its_id(
+    service: Service, sandbox: Sandbox
+) -> None:
+    session, _ = await run(service, script("one", "said"), options(sandbox))
+    await parked(session)
+    (path,) = sandbox.home.rglob(f"{session.id}.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    begun = "".join(line for line in lines if json.loads(line)["type"] not in ("user", "assistant"))
+    assert begun
+    path.write_text(begun)
+    assert (await say(service, session, script("two", "here"))).result == "here"
+    assert path.with_suffix(".unused").read_text() == begun
+    assert "two" in path.read_text()
+
+
 @pytest.mark.soak  # test_records.py
 async def test_a_session_of_another_server_is_resumed_in_its_own_directory_and_a_refused_resume_leaves_no_trace(
     start_service: StartService, sandbox: Sandbox

@@ -285,13 +285,17 @@ class LiveProcess:
         """How the conversation begins, and what was used in it so far; afterwards nobody else has it open (SessionBusy)
         and its transcript can be written to. Blocks; all of it is one call, since each costs a change of threads."""
         launcher, transcripts, session_id = self._deps.launcher, self._deps.stores.transcripts, self._owner.id
-        start = find_start()
-        # In this order: what a killed server has left behind is ended, any other process is a reason to refuse.
+        # In this order: what a killed server has left behind is ended, any other process is a reason to refuse; then
+        # nobody writes what the look at the transcript would miss.
         launcher.end_stray(session_id)
         launcher.check_alone(session_id)
+        start = find_start()
         if start.resume == session_id:
             with contextlib.suppress(OSError):  # the turn will say if it cannot be saved
                 transcripts.end_last_line(session_id)
+        else:
+            with contextlib.suppress(OSError):  # Claude Code will say that the id is in use
+                transcripts.set_aside(session_id)
         return start, Usage() if start.resume is None else transcripts.usage_of(start.resume)
 
     def hand_to(

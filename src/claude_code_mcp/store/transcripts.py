@@ -51,6 +51,8 @@ _FIRST_LINES = 1000
 _LAST_LINES = 16 << 10
 """More than a process writes behind its last answer, as a rule."""
 _MOST_PATHS = 1024
+_UNUSED = ".unused"
+"""Ends the name of a transcript without a message that another one has taken the place of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +262,14 @@ class Transcripts:
             if file.read(1) != b"\n":
                 file.write(b"\n")
 
+    def set_aside(self, session_id: str) -> None:
+        """Renames a transcript without a message, which a process has left that was killed in its first moments: Claude
+        Code begins no conversation under an id that has a transcript, and resumes none without a message. Only for
+        whoever holds the lease on the session. OSError if it cannot be renamed."""
+        path = self.path_of(session_id)
+        if path is not None and not _has_message(path):
+            replace_at(str(path), str(path.with_suffix(_UNUSED)))
+
     def usage_of(self, session_id: str) -> Usage:
         """The usage that the CLI wrote at its last clean exit; nothing if there was none."""
         path = self.path_of(session_id)
@@ -437,6 +447,7 @@ class SessionFiles:
             # The transcript itself goes last: after a crash in between
             # the session is still listed and can be removed again.
             remove_at(os.path.join(folder, session_id))
+            remove_at(os.path.join(folder, session_id + _UNUSED))
             remove_at(os.path.join(folder, session_id + EXTENSION))
         for place in (os.path.join(self._config_dir, name) for name in _OTHER_PLACES):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # a link is none
