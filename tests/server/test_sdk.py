@@ -7,8 +7,8 @@ from pathlib import Path
 import claude_code_mcp
 
 ROOT = Path(claude_code_mcp.__file__).parent
-ALLOWED = {"server/sdk.py", "hub/streams.py", "greeting/light_sdk.py"}
-"""What the server uses, what the hub uses, and how the SDK is imported."""
+ALLOWED = {"server/sdk.py", "hub/streams.py"}
+"""What the server uses, and what the hub uses."""
 
 
 def private_imports(path: Path) -> Iterator[str]:
