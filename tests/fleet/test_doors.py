@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig
 from nats.js.errors import APIError, NotFoundError
 
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied
 from claude_code_mcp.fleet import host as fleet_host
 from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection, FleetUnreachable, PlainText, connect
+from claude_code_mcp.fleet.connection import FleetConnection, FleetUnreachable, PlainText, _LastingClient, connect
 from claude_code_mcp.fleet.engine import ServerConfiguration, client_context, server_certificate
 from claude_code_mcp.fleet.host import Host, ask_operator, connect_to_host, hosting, join
 from claude_code_mcp.fleet.kept_stores import KeptJetStream, access_to, store_request
@@ -124,6 +125,29 @@ async def test_a_machine_whose_answer_was_lost_finds_that_it_is_let_in(host: Hos
     assert await join(ticket, file, "laptop") == key  # as a service manager starts it again
     with pytest.raises(InvalidArgument, match="belongs to a fleet"):
         await join(await host.enrolment.ticket(), file, "laptop")
+
+
+async def test_what_a_machine_was_asked_is_answered_before_the_server_reads_its_keys_anew(
+    host: Host, machines: tuple[FleetConnection, FleetConnection]
+) -> None:
+    asked, answering = asyncio.Event(), asyncio.Event()
+
+    async def answer(message: Msg) -> None:
+        asked.set()
+        await answering.wait()
+        await message.respond(b"here")
+
+    machine, client = machines[0], host.connection.client
+    async with machine.answering({names.opening(id_of(machine)): answer}):
+        request = asyncio.create_task(client.request(names.opening(id_of(machine)), b"", timeout=HANG_SECONDS))
+        await asked.wait()
+        ticket = asyncio.create_task(host.enrolment.ticket())
+        await until_true(lambda: isinstance(client, _LastingClient) and client.requests._paused is not None)
+        later = asyncio.create_task(client.request(names.opening(id_of(machine)), b"", timeout=HANG_SECONDS))
+        answering.set()
+        assert (await request).data == b"here"
+        await ticket
+        assert (await later).data == b"here"
 
 
 def test_an_expired_ticket_lets_nobody_in(tmp_path: Path) -> None:

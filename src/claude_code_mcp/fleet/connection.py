@@ -35,6 +35,7 @@ _REFUSALS = 3
 """How often in a row a key is refused before that is believed: a server that reads its keys anew just then refuses
 good ones too."""
 _RETRY_SECONDS = 0.2
+_LONGEST_PAUSE = 1.0
 _STREAM_DIFFERS = 10058
 """What JetStream answers when a stream of this name has another configuration."""
 
@@ -57,12 +58,61 @@ class _KnownNoise(logging.Filter):
 _KNOWN_NOISE = _KnownNoise()
 
 
+class OpenRequests:
+    """The requests of a client that wait for their answers.
+
+    A machine may answer what it was asked, and send nothing else to whoever asks. A server that reads its keys anew
+    forgets what it was asked, and drops the answer: that is done while no request is open, and none begins meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._ended = anyio.Event()
+        self._paused: anyio.Event | None = None
+        self._pausing = anyio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def counted(self) -> AsyncIterator[None]:
+        """Around a request: waits while requests are paused."""
+        while self._paused is not None:
+            await self._paused.wait()
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            self._ended.set()
+
+    @contextlib.asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """No request is open within the block; but one that has no answer for a second may lose it."""
+        async with self._pausing:
+            paused = self._paused = anyio.Event()
+            try:
+                with anyio.move_on_after(_LONGEST_PAUSE):
+                    while self._open:
+                        self._ended = anyio.Event()
+                        await self._ended.wait()
+                yield
+            finally:
+                self._paused = None
+                paused.set()
+
+
 class _LastingClient(Client):
     """A client that every error of an open connection interrupts, and none ends.
 
     nats-py closes itself for good when the server says why it is about to close the connection: that the key was taken
     back, that there are too many connections, that it reads too slowly. Nobody is told, and nothing is tried again.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests = OpenRequests()
+
+    async def request(self, *args: Any, **kwargs: Any) -> Msg:
+        async with self.requests.counted():
+            return await super().request(*args, **kwargs)
 
     async def _process_err(self, err_msg: str) -> None:
         if "permissions violation" in err_msg.lower():  # of one message: the connection stays
@@ -111,6 +161,11 @@ class FleetConnection:
                 for subscription in subscriptions:
                     if not self.client.is_closed:
                         await subscription.unsubscribe()
+
+    def without_requests(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """As `OpenRequests.paused`: around a change of the server's keys."""
+        client = self.client
+        return client.requests.paused() if isinstance(client, _LastingClient) else contextlib.nullcontext()
 
     async def flushed(self) -> None:
         """Returns when the server has read everything that was sent before: subscriptions and messages alike."""

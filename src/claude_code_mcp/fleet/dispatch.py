@@ -64,8 +64,8 @@ GOES_ON = "Its next message goes on with it at another machine, with its history
 KEPT_THERE = "Its title, tag and place in lists are changed, and it is deleted, on the machine that has it."
 _MOST_ABSENT = 2000
 """Sessions of one principal on machines that are gone, of which the copies are read for a list."""
-_TAKING_SECONDS = 55.0
-"""In which a machine takes a session over, with its tree; NATS lets it answer for a minute."""
+_TAKING_SECONDS = 27.0
+"""In twice which a machine takes a session over, with its tree; NATS lets it answer for a minute."""
 
 
 class Dispatch:
@@ -199,22 +199,30 @@ class Dispatch:
             holding = taken.holding
         request = taking_request(session_id, principal)
         try:
-            reply = await self._connection.client.request(names.opening(chosen.id), request, timeout=_TAKING_SECONDS)
-            refused = refusal_in(reply.data)
-        except (NatsError, TimeoutError):
-            refused = "It does not answer."
+            reply = await self._answer_of(chosen, request)
+            refused = refusal_in(reply)
         except asyncio.CancelledError:
             if holding is not None:  # the machine may never have been asked
                 await asyncio.shield(self._fleet.take_back(holding))
             raise
+        except (NatsError, TimeoutError):
+            refused = "It does not answer."
         if not refused:
-            return chosen, taken_in(reply.data)
+            return chosen, taken_in(reply)
         if holding is not None:
             # Unless the machine has claimed it: a session that is said to be where it is not would be lost.
             await self._fleet.take_back(holding)
         # Another gateway may have been faster: then it is where that one has brought it.
         holder = await self._fleet.holder(session_id)
         return self._present(holder, f"{gone} Machine {chosen.name} cannot take it over: {refused}"), Taken()
+
+    async def _answer_of(self, machine: MachineIdentity, request: bytes) -> bytes:
+        """What a machine answers that is to take a session; asked again if nothing comes: it answers as before."""
+        ask = partial(self._connection.client.request, names.opening(machine.id), request, timeout=_TAKING_SECONDS)
+        try:
+            return (await ask()).data
+        except TimeoutError:
+            return (await ask()).data
 
     def _present(self, machine_id: str | None, gone: str) -> MachineIdentity:
         """The machine of this id. Raises MachineUnavailable with the sentence `gone` if it is not there."""

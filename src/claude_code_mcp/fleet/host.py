@@ -81,7 +81,7 @@ class Enrolment:
         """A new ticket, which the server knows when this returns."""
         async with self._changing:
             ticket = await anyio.to_thread.run_sync(self._keys.issue, self._address, self._authority)
-            await self._server.reload(self._keys.users())
+            await self._reload()
         log.info("ticket %s was issued", ticket.id)
         return ticket
 
@@ -90,7 +90,7 @@ class Enrolment:
         sessions are free."""
         async with self._changing:
             await anyio.to_thread.run_sync(self._keys.remove, machine_id)
-            await self._server.reload(self._keys.users())
+            await self._reload()
             await self._members.remove(machine_id)
         log.info("machine %s was removed", machine_id)
 
@@ -103,13 +103,18 @@ class Enrolment:
             await _answer(message, self._let_in(ticket_id, message.data))
             await self._connection.flushed()
             # After the answer: this closes the connection of the ticket, which is used up.
-            await self._server.reload(self._keys.users())
+            await self._reload()
+
+    async def _reload(self, answering: str = "") -> None:
+        # What machines were asked by then is answered first: the server would refuse the answer afterwards.
+        async with self._connection.without_requests():
+            await self._server.reload(self._keys.users(answering=answering))
 
     async def _let_in(self, ticket_id: str, data: bytes) -> Any:
         asked = json.loads(data)
         key, name = str(asked["key"]), str(asked["name"])
         machine_id = await anyio.to_thread.run_sync(self._keys.admit, ticket_id, key, name)
-        await self._server.reload(self._keys.users(answering=ticket_id))
+        await self._reload(answering=ticket_id)
         admitted = self._keys.machines[machine_id]
         await self._members.add(FleetMember(machine_id, admitted.name, key, joined=admitted.joined))
         log.info("machine %s (%s) was let in with ticket %s", machine_id, admitted.name, ticket_id)

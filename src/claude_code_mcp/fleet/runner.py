@@ -8,6 +8,7 @@ ends, go on when it is regained, or end because the session is another machine's
 import asyncio
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -373,9 +374,12 @@ class _Taking:
         self._holdings = holdings
         self._directory = directory
         self._locks: dict[str, anyio.Lock] = {}
+        self._taken: dict[str, tuple[int, float, Taken]] = {}
+        """What was lost with those that came a moment ago, with epoch and time: an answer may be lost on its way, and
+        is asked for again."""
 
     async def take(self, session_id: str, principal: str) -> Taken:
-        """As `TakeSession` of `machine_server.py`; does nothing if this machine has the session already."""
+        """As `TakeSession` of `machine_server.py`; of one that this machine has already, what it said then."""
         lock = self._locks.setdefault(session_id, anyio.Lock())
         try:
             # One at a time: several messages may have found its machine gone.
@@ -385,11 +389,20 @@ class _Taking:
                 if held is not None:
                     claimed = await self._holdings.claim(session_id, principal, taking=held.arriving)
                     if claimed.epoch == held.epoch and not claimed.arriving:
-                        return Taken()
-                return await self._take(session_id, principal)
+                        epoch, _, taken = self._recently_taken().get(session_id, (0, 0.0, Taken()))
+                        return taken if epoch == held.epoch else Taken()
+                taken = await self._take(session_id, principal)
+                if (held := self._holdings.held(session_id)) is not None:
+                    self._recently_taken()[session_id] = held.epoch, time.monotonic(), taken
+                return taken
         finally:
             if not lock.locked():
                 self._locks.pop(session_id, None)
+
+    def _recently_taken(self) -> dict[str, tuple[int, float, Taken]]:
+        oldest = time.monotonic() - _REMEMBERED_SECONDS
+        self._taken = {key: each for key, each in self._taken.items() if each[1] > oldest}
+        return self._taken
 
     async def _take(self, session_id: str, principal: str) -> Taken:
         directory = await asyncio.to_thread(_new_directory, self._directory, session_id)
@@ -406,6 +419,8 @@ class _Taking:
         return Taken(lost, adopted.without_tree or "", older, adopted.setup_failed)
 
 
+_REMEMBERED_SECONDS = 60.0
+"""As long as a gateway may ask for one answer."""
 _OLDER_TREE = (
     "Its last machine was lost before it had saved the files of the last turn: they are as they were before it."
 )
