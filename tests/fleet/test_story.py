@@ -63,7 +63,7 @@ class Place(Sandbox):
             process = warm_commands.helper().start(arguments, self.variables(), self.project, streams)
         try:
             until(lambda: ready in self.output or process.poll() is not None)
-            assert ready in self.output, self.errors
+            assert ready in self.output, (process.poll(), self.errors)
             yield process
         finally:
             process.send_signal(signal.SIGTERM)

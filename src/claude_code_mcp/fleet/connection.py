@@ -1,6 +1,7 @@
 """One connection of this process to NATS: made once, kept over every interruption, with the buckets and streams of the
 fleet made if they are missing."""
 
+import asyncio
 import contextlib
 import logging
 import re
@@ -109,6 +110,12 @@ class _LastingClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self.requests = OpenRequests()
+
+    async def _connect_to_server(self, *args: Any, **kwargs: Any) -> None:
+        # The cancellation of an attempt can be lost in nats-py, which would then try for ever although it was closed.
+        if self.is_closed:
+            raise asyncio.CancelledError
+        await super()._connect_to_server(*args, **kwargs)
 
     async def request(self, *args: Any, **kwargs: Any) -> Msg:
         async with self.requests.counted():
