@@ -115,6 +115,8 @@ class Dispatch:
         except UpstreamUnavailable as error:
             # The session is there by now: whoever asks again finds it, and would not be told what it has lost.
             _, notices = _losses(taken)
+            if not notices:
+                raise
             raise type(error)(" ".join([error.message, *notices]), **error.data) from error
 
     async def _machine(self, client: GatewayClient, context: Context, target: RequestRoute) -> MachineIdentity:
@@ -515,21 +517,13 @@ def _with_losses(result: dict[str, Any], taken: Taken) -> dict[str, Any]:
 
 def _losses(taken: Taken) -> tuple[dict[str, Any], list[str]]:
     """What a session has lost with its last machine, as fields of a result and as sentences."""
-    fields: dict[str, Any] = {}
-    notices: list[str] = []
+    named = {"withoutTree": taken.without_tree, "olderTree": taken.older_tree, "setupFailed": taken.setup_failed}
+    fields: dict[str, Any] = {name: sentence for name, sentence in named.items() if sentence}
+    notices = taken.notices()
     if taken.lost_turn:
         code = OutcomeCode.MACHINE_LOST.value
         fields["lostTurn"] = {"code": code, "detail": taken.lost_turn}
-        notices.append(f"{code}: {taken.lost_turn}")
-    if taken.without_tree:
-        fields["withoutTree"] = taken.without_tree
-        notices.append(f"The session goes on in an empty directory; its files did not come along: {taken.without_tree}")
-    if taken.older_tree:
-        fields["olderTree"] = taken.older_tree
-        notices.append(taken.older_tree)
-    if taken.setup_failed:
-        fields["setupFailed"] = taken.setup_failed
-        notices.append(taken.setup_failed)
+        notices[0] = f"{code}: {notices[0]}"
     return fields, notices
 
 

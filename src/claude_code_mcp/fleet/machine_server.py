@@ -101,6 +101,15 @@ class Taken:
     setup_failed: str = ""
     """Why the set-up command of the repository was not run, or did not succeed; empty otherwise."""
 
+    def notices(self) -> list[str]:
+        """Each of them as a sentence, that of the turn first."""
+        without = (
+            f"The session goes on in an empty directory; its files did not come along: {self.without_tree}"
+            if self.without_tree
+            else ""
+        )
+        return [each for each in (self.lost_turn, without, self.older_tree, self.setup_failed) if each]
+
 
 def taken_in(reply: bytes) -> Taken:
     """What a machine says that has taken a session over."""

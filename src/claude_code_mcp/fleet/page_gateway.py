@@ -218,7 +218,7 @@ class FleetRoutes:
                 raise _is_gone(still_gone) from None
         if taken == Taken():
             return await self._passed_on(machine, user, asked)
-        return answer({**await self._json(machine, user, asked), "notices": _losses(taken)}, 202)
+        return answer({**await self._json(machine, user, asked), "notices": taken.notices()}, 202)
 
     async def _manage(self, request: Request, user: WebUser) -> Response:
         session_id, asked = session_id_of(request), await _as_asked(request)
@@ -240,7 +240,7 @@ class FleetRoutes:
         on_disk = partial(self._on_disk, user, session_id)
         move = await self._dispatch.move(user.principal, session_id, wanted, on_disk, give_away)
         place = {"machine": move.machine.name, "machineId": move.machine.id}
-        outcome = {"sessionId": move.session_id, "message": move.message, "notices": _losses(move.taken)}
+        outcome = {"sessionId": move.session_id, "message": move.message, "notices": move.taken.notices()}
         return answer({**outcome, **place})
 
     async def _create(self, request: Request, user: WebUser) -> Response:
@@ -517,12 +517,6 @@ async def _as_asked(request: Request) -> PageRequest:
 
 def _is_gone(problem: MachineUnavailable) -> RequestRefused:
     return RequestRefused(503, "MACHINE_GONE", problem.message, more={"machine": problem.data.get("machine")})
-
-
-def _losses(taken: Taken) -> list[str]:
-    """What the session has lost with its last machine, for the person."""
-    without = f"Its files did not come along: {taken.without_tree}" if taken.without_tree else ""
-    return [each for each in (taken.lost_turn, without, taken.older_tree) if each]
 
 
 def _machine_rows(fleet: FleetView) -> list[dict[str, Any]]:

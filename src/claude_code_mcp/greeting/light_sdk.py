@@ -34,13 +34,16 @@ def _import_without_validators(name: str) -> None:
     import pydantic  # noqa: PLC0415 - as late as all of the SDK
 
     adapter, settings = pydantic.TypeAdapter, pydantic.BaseModel.model_config
-    pydantic.TypeAdapter = _deferred(adapter)  # type: ignore[misc]
+    deferred = pydantic.TypeAdapter = _deferred(adapter)  # type: ignore[misc]
     settings["defer_build"] = True
     try:
         importlib.import_module(name)
     finally:
         del settings["defer_build"]
-        pydantic.TypeAdapter = adapter  # type: ignore[misc]
+        # Everywhere: what is made later is made as usual.
+        for module in [*sys.modules.values()]:
+            if getattr(module, "__dict__", {}).get("TypeAdapter") is deferred:
+                module.TypeAdapter = adapter  # type: ignore[attr-defined]
 
 
 def _deferred(adapter: Any) -> Any:
