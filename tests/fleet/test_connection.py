@@ -1,6 +1,8 @@
 """The stores of a fleet, on a real NATS server."""
 
 import asyncio
+import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from nats.js.errors import APIError
 from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import FleetConnection, FleetUnreachable, connect, create_stores
 from claude_code_mcp.fleet.engine import executable, running
+from claude_code_mcp.fleet.host import connect_to_host, hosting
 from tests.support.ports import free_port
 from tests.support.waiting import HANG_SECONDS
 
@@ -55,6 +58,36 @@ async def test_a_server_that_a_killed_fleet_up_has_left_is_ended_before_the_next
 async def test_a_server_that_is_not_there_is_not_waited_for() -> None:
     with pytest.raises(FleetUnreachable, match="cannot be reached"):
         await connect(f"nats://127.0.0.1:{free_port()}")
+
+
+async def test_closing_while_it_reconnects_does_not_cancel_whoever_closes(tmp_path: Path) -> None:
+    async with hosting(tmp_path, host="127.0.0.1", port=-1) as host:
+        connection = await connect_to_host(tmp_path)
+        # It does not answer the end of a TLS connection: the attempt to reconnect waits for that.
+        os.kill(host.server.pid, signal.SIGSTOP)
+        try:
+            await connection.client.force_reconnect()
+            await asyncio.sleep(0)  # the attempt has begun
+            await connection.abandon()
+        finally:
+            os.kill(host.server.pid, signal.SIGCONT)
+    assert connection.client.is_closed
+
+
+async def test_a_connection_is_closed_with_what_cannot_be_sent_any_more(tmp_path: Path) -> None:
+    async with hosting(tmp_path, host="127.0.0.1", port=-1):
+        connection = await connect_to_host(tmp_path)
+        attempted = asyncio.Event()
+
+        async def note(_: Exception) -> None:
+            attempted.set()
+
+        connection.client._error_cb = note
+    async with asyncio.timeout(HANG_SECONDS):
+        await attempted.wait()  # and failed: the server is gone
+    await connection.client.publish("fleet.nothing", b"x")
+    await connection.close()
+    assert connection.client.is_closed
 
 
 @pytest.mark.parametrize("words", ["Authorization Violation", "Slow Consumer", "maximum connections exceeded"])

@@ -180,10 +180,17 @@ def _serve(
     log_to_stderr(settings)
 
     async def until_signal() -> None:
-        task = asyncio.ensure_future(act(arguments, settings))
-        with on_signals(task.cancel):
+        task, stopped = asyncio.ensure_future(act(arguments, settings)), False
+
+        def stop() -> None:
+            nonlocal stopped
+            stopped = True
+            task.cancel()
+
+        with on_signals(stop):
             await asyncio.wait([task])
-        if not task.cancelled():
+        # Cancelled by anything else, it has failed, and must not end without a word.
+        if not (stopped and task.cancelled()):
             task.result()
 
     _run(until_signal())

@@ -35,6 +35,9 @@ _CONNECT_SECONDS = 5
 _REFUSALS = 3
 """How often in a row a key is refused before that is believed: a server that reads its keys anew just then refuses
 good ones too."""
+_ATTEMPTS = 5
+"""To make the first connection, each after a longer pause: a server that lets in one machine after the other reads its
+keys anew all the time, and closes connections that are just being made."""
 _RETRY_SECONDS = 0.2
 _LONGEST_PAUSE = 1.0
 _STREAM_DIFFERS = 10058
@@ -116,6 +119,20 @@ class _LastingClient(Client):
         if self.is_closed:
             raise asyncio.CancelledError
         await super()._connect_to_server(*args, **kwargs)
+
+    async def _close(self, *args: Any, **kwargs: Any) -> None:
+        # What waits to be sent cannot be: writing to a TLS transport that was closed raises AttributeError, and what
+        # nats-py would end after that stays open.
+        if not self.is_connected:
+            self._pending, self._pending_data_size = [], 0
+        try:
+            await super()._close(*args, **kwargs)
+        except asyncio.CancelledError:
+            # An attempt to reconnect waits for the end of the same transport. When nats-py cancels that, it cancels
+            # what both wait for; whoever closes the client was not cancelled by that.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
 
     async def request(self, *args: Any, **kwargs: Any) -> Msg:
         async with self.requests.counted():
@@ -233,9 +250,9 @@ async def connect(url: str, **credentials: Any) -> FleetConnection:
     servers = url.split(",")
     options: dict[str, Any] = {"reconnect_time_wait": _RETRY_SECONDS, "max_reconnect_attempts": 1, **credentials}
     problem: Exception | None = None
-    for attempt in range(len(servers) * _REFUSALS):  # each takes another one of them
+    for attempt in range(len(servers) * _ATTEMPTS):  # each takes another one of them
         if attempt:
-            await anyio.sleep(_RETRY_SECONDS)
+            await anyio.sleep(_RETRY_SECONDS * 2 ** ((attempt - 1) // len(servers)))
         client = _LastingClient()
         try:
             await client.connect(
@@ -249,6 +266,8 @@ async def connect(url: str, **credentials: Any) -> FleetConnection:
             )
         except (nats.errors.Error, OSError, TimeoutError) as failed:
             problem = failed
+            if isinstance(failed, nats.errors.NoServersError) and attempt + 1 >= len(servers):
+                break  # none of them is there: each was tried more than once
             continue
         # Only now: with these, a first connection that can never be made would be tried for ever.
         client.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
