@@ -29,6 +29,7 @@ class Held:
     session_id: str
     machine: str
     epoch: int
+    arriving: bool = False
 
 
 @dataclass
@@ -69,6 +70,9 @@ class Holdings:
     async def release(self, holding: Any) -> None:
         self.known.pop(holding.session_id)
         self._ledger.release(holding.session_id)
+
+    def held(self, session_id: str) -> Held | None:
+        return self.known.get(session_id)
 
     def holding_of(self, session_id: str) -> Held | None:
         if session_id not in {*self.known, *self._ledger.held, *self._ledger.released}:

@@ -4,7 +4,7 @@ import asyncio
 import uuid
 import zlib
 from pathlib import Path
-from typing import get_args
+from typing import Any, cast, get_args
 
 import pytest
 
@@ -14,6 +14,7 @@ from claude_code_mcp.fleet.connection import FleetConnection, connect
 from claude_code_mcp.fleet.engine import Running
 from claude_code_mcp.fleet.ownership import Keeper, KeptSecrets, OwnershipBucket
 from claude_code_mcp.fleet.records import RecordStore
+from claude_code_mcp.fleet.runner import SessionTaker
 from claude_code_mcp.fleet.tickets import new_seed
 from claude_code_mcp.fleet.transcripts import LostSession
 from claude_code_mcp.model.events import QuestionOpened
@@ -52,7 +53,7 @@ async def test_a_session_moves_with_its_history_its_tree_and_its_costs(
         with pytest.raises(SessionNotFound):
             one.service.session(session.id)
         adopted = await two.mover.take(session.id, LOCAL, str(tmp_path / "there"))
-        assert (adopted.turn_lost, adopted.ended_questions, adopted.superseded) == (False, (), None)
+        assert (adopted.turn_lost, adopted.superseded) == (False, None)
         assert contents(tmp_path / "there") == contents(source)
         assert state(tmp_path / "there") == state(source)
         outcome = await say(two.service, session.id, script("go on", tool("Bash", command="pwd"), "at ${tool_result}"))
@@ -101,10 +102,13 @@ async def test_a_turn_that_was_lost_with_its_machine_says_so_and_the_session_goe
         await one.replica.complete(session.id)
         # The machine is gone: another one may have the session.
         ledger.release(session.id)
-        adopted = await two.mover.take(session.id, LOCAL, str(cwd))
-        assert adopted.turn_lost
-        [question] = adopted.ended_questions
-        assert "Bash" in question.title
+        taker = SessionTaker(two.mover, cast("Any", two.holdings), tmp_path / "taken")
+        taken = await taker.take(session.id, LOCAL)
+        assert "1 open question(s) ended without an answer: " in taken.lost_turn
+        assert "Bash" in taken.lost_turn
+        # Asked again by a gateway that has lost the answer: what was lost is said again, and nothing is taken twice.
+        assert await taker.take(session.id, LOCAL) == taken
+        assert len([*(tmp_path / "taken").iterdir()]) == 1
         found = await two.service.find(session.id)
         assert found.outcome is not None
         assert found.outcome.code == "machine_lost"

@@ -55,8 +55,6 @@ class Adopted:
     record: SessionRecord
     turn_lost: bool
     """Whether a turn was running on the machine before, which ended with it (`machine_lost`)."""
-    ended_questions: tuple[UnansweredQuestion, ...]
-    """Those that nobody had answered; they can be answered no more."""
     without_tree: str | None = None
     """Why its working tree did not come along: it goes on in an empty directory."""
     tree_behind: bool = False
@@ -137,7 +135,7 @@ class Adoption:
         without_tree = (document.tree_flaw or "It was never saved.") if document.tree is None else None
         # A turn that was lost is told as that, and with it what it has done.
         behind = document.tree is not None and document.tree_behind and not lost
-        return Adopted(record, lost, document.questions, without_tree, behind, superseded=superseded)
+        return Adopted(record, lost, without_tree, behind, superseded=superseded)
 
     def _keep_unknown(self, session_id: str, stores: Stores, files: Mapping[str, list[dict[str, Any]]]) -> str | None:
         """An older transcript of this machine may have lines of a turn that was cut off by the fence: they are put

@@ -231,7 +231,7 @@ async def _serving(
             service.relocation.give_away = mover.give
             keeper = KeptOwnership(connection, machine_id)
             push = _notifying(service, keeper, machine.name) if pages is not None else None
-            taking = _Taking(mover, holdings, settings.fleet_directory)
+            taking = SessionTaker(mover, holdings, settings.fleet_directory)
             library = service.relocation.environment_of(LOCAL_CALLER).stores.library
             copies = LeftCopies(Marks(database), records, transcripts, keeper, machine_id, library.record_of)
             removals = MachineRemovals(
@@ -366,7 +366,7 @@ async def _remove_left_copy(
         log.debug("the copy of session %s, which was deleted here, is not removed yet: %s", session_id, problem)
 
 
-class _Taking:
+class SessionTaker:
     """Takes sessions over whose machine is gone."""
 
     def __init__(self, mover: SessionMover, holdings: Holdings, directory: Path) -> None:
