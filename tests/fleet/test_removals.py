@@ -77,6 +77,37 @@ async def test_a_person_who_is_removed_while_a_machine_is_frozen_has_nothing_run
     assert "Traceback" not in server.errors + laptop.errors
 
 
+async def test_a_person_who_is_removed_while_the_fleet_is_down_has_nothing_running_when_it_is_up_again(
+    tmp_path: Path, model: ScriptedModelThread
+) -> None:
+    server, laptop = SharingPlace(tmp_path / "server", model.url), SharingPlace(tmp_path / "laptop", model.url)
+    served = Embedded(server.root, server, server.variables(), free_port())
+    http = ("--http", f"127.0.0.1:{served.port}", "--oauth")
+    up = ("fleet", "up", "--listen", f"127.0.0.1:{free_port()}", "--name", "server", *http)
+    async with AsyncExitStack() as stack:
+        with server.started("runner --join ", *up):
+            ticket = server.output.split("--join ")[1].split()[0]
+            joining = laptop.started("is a machine", "runner", "--join", ticket, "--name", "laptop")
+            runner = stack.enter_context(joining)
+            async with (
+                await served.person("ann") as device,
+                await served.person("ben") as other,
+                connected(served, device, "2026-07-28") as (ann, _),
+                connected(served, other, "2026-07-28") as (ben, _),
+            ):
+                endless = script("a long story", text("word " * 20, chunks=20, until=str(laptop.root / "never")))
+                for client in (ann, ben):
+                    there = {"machine": "laptop", "workingDirectory": str(laptop.project)}
+                    made = await call(client, "claude_create_session", prompt=endless, **there)
+                    assert made.get("machine") == "laptop", made
+                await until_true(lambda: len(claude_processes(runner.pid)) == 2)
+        served.command("remove", "ann", "--yes")
+        assert len(claude_processes(runner.pid)) == 2, "nobody has told the machine yet"
+        with server.started("runner --join ", *up):
+            await until_true(lambda: len(claude_processes(runner.pid)) == 1, "her session goes on")
+    until(lambda: not processes_of([server, laptop]), "something was left running")
+
+
 async def listed_for(client: Client) -> list[dict[str, Any]]:
     return list((await call(client, "claude_list_sessions"))["sessions"])
 
@@ -117,3 +148,29 @@ async def test_each_removal_is_done_once_and_none_from_before_a_machine_was_ther
         await gateway.note("ben")
         await machine().catch_up()
         assert ended == ["ben", "ben", "cem"]
+
+
+async def test_what_somebody_begins_who_was_invited_again_is_not_ended_for_an_old_removal(
+    fleet: FleetConnection, tmp_path: Path
+) -> None:
+    ended: list[str] = []
+    present = ["local", "ben"]
+
+    async def end(principal: str) -> None:
+        ended.append(principal)
+
+    async def owners() -> list[str]:
+        return present
+
+    gateway, bucket = Removals(fleet), await OwnershipBucket.opened(fleet)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(in_own_task(Keeper(fleet, bucket, new_seed(), gateway.verbs).serving()))
+        asking = KeptOwnership(replace(fleet, client=await inbox_of(fleet, "m", stack)), "m")
+        machine = MachineRemovals(asking, database_in(tmp_path / "state"), owners, end)
+        await machine.catch_up()
+        await gateway.note("ann")
+        await machine.catch_up()  # she has nothing here, then she is invited again and begins something
+        present.append("ann")
+        await gateway.note("ben")
+        await machine.catch_up()
+        assert ended == ["ben"]

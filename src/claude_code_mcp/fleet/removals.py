@@ -1,9 +1,10 @@
 """People who were removed at a gateway, for machines that were away then.
 
-A gateway notes each removal in a bucket before it tells the machines that are there. A machine that comes back asks the
-keeper which of the people with sessions on its disk were removed, and ends what it has of theirs, as it would have done
-at once. What it has ended it remembers on its own disk, by the number of the removal: whoever was removed, and invited
-again under the same name, keeps what they have begun since.
+A gateway notes each removal in a bucket before it tells the machines that are there. A machine that comes back, and now
+and then one that was there, in case it was not told, asks the keeper whether there are removals that it has not looked
+at, and which of the people with sessions on its disk they are of. It ends what it has of theirs, as it would have done
+at once. How far it has looked it remembers on its own disk, by the number of the removal: whoever was removed, and
+invited again under the same name, keeps what they have begun since.
 """
 
 import asyncio
@@ -93,7 +94,7 @@ class MachineRemovals:
         """`owners` says who has sessions on this machine's disk."""
         self._keeper = keeper
         self._done = Documents(database, "fleet_removals")
-        self._first = Documents(database, "fleet_first_removals")
+        self._looked = Documents(database, "fleet_first_removals")
         self._owners = owners
         self._end = end
 
@@ -107,25 +108,33 @@ class MachineRemovals:
         await asyncio.to_thread(self._done.update, principal, note, durable=True)
 
     async def catch_up(self) -> None:
-        """Ends what people have here who were removed while this machine was away. Raises ClaudeCodeError if no keeper
-        answers, and OSError: what is not done yet is done by the next call."""
+        """Ends what people have here who were removed without this machine being told. Raises ClaudeCodeError if no
+        keeper answers, and OSError: what is not done yet is done by the next call. One small request if there is
+        nothing to do."""
+        answer = await self._keeper.ask("removals", principals=[])
+        bucket, last = str(answer["bucket"]), int(answer["last"])
+        looked = await asyncio.to_thread(self._looked.read, bucket)
+        # The first time, this machine has nothing of whoever was removed by then.
+        before = last if looked is None else int(looked["number"])
+        if looked is not None and before >= last:
+            return
+        # After the last number was asked for: whoever is removed from here on has a larger one, and what a person has
+        # begun before they were removed is on the disk.
         owners = sorted(name for name in await self._owners() if name != LOCAL)
-        for at in range(0, max(len(owners), 1), MOST_ASKED):
+        for at in range(0, len(owners), MOST_ASKED):
             answer = await self._keeper.ask("removals", principals=owners[at : at + MOST_ASKED])
-            bucket = str(answer["bucket"])
-            first = await asyncio.to_thread(self._first_number, bucket, int(answer["last"]))
+            if str(answer["bucket"]) != bucket:
+                return  # of another fleet by now: the next call begins anew
             for principal, number in answer["removed"].items():
-                known = await asyncio.to_thread(self._done.read, principal) or {}
-                if number > max(first, known.get(bucket, 0)):
-                    log.info("%s was removed while this machine was away", principal)
-                    await self._end(principal)
-                    # Last: a machine that dies before this does it again, which changes nothing.
-                    await self.ended(principal, NotedRemoval(bucket, number))
+                await self._catch_up_with(principal, NotedRemoval(bucket, int(number)), before)
+        # Last: a machine that dies before this looks at all of them again.
+        await asyncio.to_thread(self._looked.update, bucket, lambda _: {"number": last}, durable=True)
 
-    def _first_number(self, bucket: str, last: int) -> int:
-        """The last removal before this machine first asked: it has nothing of whoever was removed by then. Blocks."""
-        known = self._first.read(bucket)
-        if known is None:
-            known = {"number": last}
-            self._first.update(bucket, lambda written: written or known, durable=True)
-        return int(known["number"])
+    async def _catch_up_with(self, principal: str, removal: NotedRemoval, looked: int) -> None:
+        known = await asyncio.to_thread(self._done.read, principal) or {}
+        if removal.number <= max(looked, known.get(removal.bucket, 0)):
+            return
+        log.info("%s was removed, and this machine was not told", principal)
+        await self._end(principal)
+        # Last: a machine that dies before this does it again, which changes nothing.
+        await self.ended(principal, removal)

@@ -7,6 +7,7 @@ ends, go on when it is regained, or end because the session is another machine's
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable
@@ -44,6 +45,9 @@ from .transcripts import TranscriptStore
 from .trees import TreeStore
 
 log = logging.getLogger(__name__)
+
+_REMOVALS_SECONDS = 60.0
+"""After which a machine asks whether somebody was removed: gateways tell it at once, unless that was lost."""
 
 
 class MachineRemoved(PermissionDenied):
@@ -303,18 +307,18 @@ async def _find_elsewhere(
 async def _follow_removals(
     removals: MachineRemovals, holdings: Holdings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """Ends what people have here who were removed while this machine was away: looked up at the start, and after each
-    lapse of the lease. It has started when it was looked up once, or no keeper has answered."""
-    looked, has_started = -1, False
+    """Ends what people have here who were removed without this machine being told: looked up at the start, after each
+    lapse of the lease, and now and then. It has started when it was looked up once, or no keeper has answered."""
+    looked, look_at, has_started = -1, 0.0, False
     while True:
         lapses = holdings.lapses
-        if lapses is not None and lapses != looked:
+        if lapses is not None and (lapses != looked or anyio.current_time() >= look_at):
             try:
                 await removals.catch_up()
-                looked = lapses
+                looked, look_at = lapses, anyio.current_time() + _REMOVALS_SECONDS
             except InvalidArgument as problem:  # of a keeper of an earlier version, which knows of none
                 log.warning("who was removed meanwhile is not known: %s", problem)
-                looked = lapses
+                looked, look_at = lapses, math.inf
             except (ClaudeCodeError, OSError) as problem:
                 log.debug("who was removed meanwhile is not known yet: %s", problem)
         if not has_started:

@@ -327,6 +327,8 @@ _MOST_INVITES = 10
 _MOST_PASSKEYS = 50
 _ADDRESS = "authorization_server"
 """The fact that says where people reach the server."""
+_REMOVED = "removed_person:"
+"""Facts, by name: somebody was removed, and no server has ended what they have yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +414,8 @@ class InvitedPeople:
 
     def remove(self, name: str) -> Removal | None:
         """Removes a person with their passkeys, links, tokens and sign-ins, and ends what they share and what others
-        share with them: whoever is invited under the same name is somebody else. None if there was nobody."""
+        share with them: whoever is invited under the same name is somebody else. What runs for them is for a server to
+        end, now or when one is started: see `left_by_removed`. None if there was nobody."""
 
         def change(db: "sqlite3.Connection") -> Removal | None:
             removed = db.execute("DELETE FROM people WHERE name = ?", (name,)).rowcount
@@ -423,6 +426,7 @@ class InvitedPeople:
                         f"DELETE FROM {table} WHERE principal = ? AND credential LIKE 'person:%'",  # noqa: S608
                         (name,),
                     )
+                db.execute("INSERT OR REPLACE INTO facts VALUES (?, '')", (f"{_REMOVED}{name}",))
             return Removal((*end_shares_of(db, name),)) if removed else None
 
         return _announced(self._database, self._database.write(change, durable=True))
@@ -443,6 +447,15 @@ class InvitedPeople:
         ]
 
     # -- the server's side ----------------------------------------------------------------------------------------
+
+    def left_by_removed(self) -> list[str]:
+        """Who was removed, while no server may have run, and may have left something that runs elsewhere."""
+        query = "SELECT name FROM facts WHERE substr(name, 1, ?) = ?"
+        return [name.removeprefix(_REMOVED) for (name,) in self._database.rows(query, len(_REMOVED), _REMOVED)]
+
+    def note_ended(self, name: str) -> None:
+        """What somebody has left who was removed was ended."""
+        self._database.execute("DELETE FROM facts WHERE name = ?", f"{_REMOVED}{name}", durable=True)
 
     def groups(self) -> dict[str, PersonGroups]:
         """In which groups every person is, by name."""

@@ -243,6 +243,7 @@ class AuthorizationServer:
                 await watched.watch_again()
                 try:
                     self._apply(await asyncio.to_thread(self._people.names))
+                    await self._end_what_was_left()
                 except OSError as error:
                     # Not taken for an empty list. Their tokens are looked up for each request all the same.
                     log.error("who is invited cannot be read: %s", error)
@@ -260,6 +261,16 @@ class AuthorizationServer:
             }
             log.warning("the people have changed: %s", details)
             self._service.audit(AuditEvent(AuditKind.CALLERS_CHANGED, "operator", details=details))
+
+    async def _end_what_was_left(self) -> None:
+        """Ends what people have elsewhere who were removed: at the machines of a fleet, which go on without a server
+        here. Also of those whom `_apply` has found, for what that has begun may have been cut off with this server."""
+        if self._callers.remove is None:
+            return
+        for name in await asyncio.to_thread(self._people.left_by_removed):
+            await self._callers.remove(name)
+            # Last: a server that dies before this leaves it to the next one.
+            await asyncio.to_thread(self._people.note_ended, name)
 
     async def _returning(self, name: str) -> tuple[Any, float] | None:
         """Somebody who has signed in at the console before this server was started, and until when that counts."""
