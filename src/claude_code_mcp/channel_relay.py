@@ -127,8 +127,13 @@ class ChannelRelay:
             log.warning("%s was not shown whole to the channel %s, which can only deny it", question.id, server)
             return
         answer = Answer(allow=behavior == "allow", message=_text(params.get("message")))
+        asking, by = self._service.access.known(question.session_id), f"channel:{server}"
         try:
-            self._service.broker.answer(question.session_id, question.id, answer, f"channel:{server}")
+            if asking is None:  # a client's own call to the hub: no session's
+                self._service.broker.answer(question.session_id, question.id, answer, by)
+            else:
+                # The operator has named this channel: it answers for the owner, and vouches for a person.
+                self._service.respond(asking.id, question.id, answer, principal=asking.owner, by=by, person=True)
         except ClaudeCodeError as error:
             log.info("an answer of the channel %s came too late: %s", server, error.message)
 

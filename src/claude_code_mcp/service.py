@@ -358,7 +358,7 @@ class Service:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
             await self._sessions.check_message(found, at_message)
             self._sessions.admit(found, sender if caller.environment is not None else None)
-            async with self._acceptance.admitted(found, caller.principal, text) as session:
+            async with self._acceptance.admitted(found, caller.principal, text, sender) as session:
                 # Before the message is sent, which makes it live.
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
@@ -540,12 +540,8 @@ class Service:
             shown = self._redactor.data(question.tool_input)
             updated = put_back(answer.updated_input, shown, question.tool_input, MARK)
             answer = replace(answer, updated_input=updated)
-            with self._observers.auditing_refusals(principal, "respond", session_id):
-                self._enforcer.check_call(session.owner, session.cwd, question.tool_name, updated)
-        if answer.mode is not None:
-            with self._observers.auditing_refusals(principal, "respond", session_id):
-                self._enforcer.admission(session.owner).check_mode("permission_mode", answer.mode)
-        self.broker.answer(session.id, question_id, answer, by, client)
+        with self._observers.auditing_refusals(principal, "respond", session_id):
+            self.broker.answer(session.id, question_id, answer, by, client)
         return session
 
     def needs_person(self, session_id: str, principal: str) -> bool:

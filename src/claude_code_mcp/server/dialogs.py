@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from .. import json_text
 from ..errors import InvalidArgument, PermissionDenied
 from ..model.options import LOCAL
-from ..model.question import Closure, Question, Resolution
+from ..model.question import Answer, Closure, Question, Resolution
 from ..questions.presentation import as_offered, without_secrets
 from ..questions.question_forms import answer_of, form_of, next_offset, wants_next_page
 from ..service import Service
@@ -300,12 +300,24 @@ class Dialogs:
             if answer is None:
                 self._dismiss(question_id)
             else:
-                # Not only by what the form offers: a client can send anything.
-                self._service.access.check_answer(session_id, self._principal, answer)
-                reply = as_offered(question, shown, answer)
-                client = self._service.access.answers_as(session_id, self._principal, self.client)
-                self._service.broker.answer(session_id, question_id, reply, self.name, client)
+                self._take(question, as_offered(question, shown, answer))
         except (InvalidArgument, PermissionDenied) as error:
             log.info("the answer to %s does not fit: %s", question_id, error.message)
             self._dismiss(question_id)
         return True
+
+    def _take(self, question: Question, answer: Answer) -> None:
+        if question.of_client:  # about a call of its own to the hub: no session's
+            self._service.broker.answer(question.session_id, question.id, answer, self.name, self.client)
+            return
+        # A client shows forms to its person. What comes back is checked like every answer, and not only by what the
+        # form offers: a client can send anything.
+        self._service.respond(
+            question.session_id,
+            question.id,
+            answer,
+            principal=self._principal,
+            by=self.name,
+            client=self.client,
+            person=True,
+        )

@@ -102,16 +102,20 @@ class MessageAcceptance:
             raise InvalidArgument(f"{field} must not be empty.", field=field)
 
     @asynccontextmanager
-    async def admitted(self, session: Session, principal: str, prompt: str) -> AsyncIterator[Session]:
+    async def admitted(
+        self, session: Session, principal: str, prompt: str, sender: SessionDeps | None = None
+    ) -> AsyncIterator[Session]:
         """Yields the session to send to, which is another object if the same one was loaded twice at once.
 
-        PermissionDenied for a prompt that the policy refuses. LimitReached if the principal's daily budget is spent or
-        too many of its sessions are at work; meanwhile this one counts as being at work. RateLimited if its sessions
-        have used too many tokens a moment ago.
+        PermissionDenied for a prompt that the policy refuses, in the environment of the session or in that of its
+        `sender`: in which of them it runs is known only when it is sent. LimitReached if the principal's daily budget
+        is spent or too many of its sessions are at work; meanwhile this one counts as being at work. RateLimited if its
+        sessions have used too many tokens a moment ago.
         """
         limits = self._deps.enforcer.limits
         # Before anything is reserved or kept for it.
-        session.deps.enforcer.admission(principal).check_prompt("prompt", prompt, session.cwd)
+        for deps in {session.deps, sender or session.deps}:
+            deps.enforcer.admission(principal).check_prompt("prompt", prompt, session.cwd)
         # Before its first event: what is logged from here on is redacted.
         self.learn_secrets(session)
         # Nothing is awaited between the count and `room`, so that two messages at once count each other.

@@ -411,9 +411,11 @@ class PolicyEnforcer:
         # A rule can deny a question to the user, but has no answer to it.
         return Answer(allow=True) if kind_of(tool) is not QuestionKind.USER_QUESTION else None
 
-    def check_call(self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> None:
-        """PermissionDenied for a call that no answer can allow."""
-        verdict = self.judge(principal, cwd, tool, tool_input)
+    def check_call(
+        self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], elsewhere: str | None = None
+    ) -> None:
+        """PermissionDenied for a call that no answer can allow. `elsewhere` as in `judge`."""
+        verdict = self.judge(principal, cwd, tool, tool_input, elsewhere)
         if verdict.decision is Decision.DENY:
             raise PermissionDenied(_refusal(verdict), field="updated_input")
 

@@ -101,6 +101,7 @@ class SessionQuestions:
         is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
         tool_input = self._tool_input(request, tool_use_id)
         modes, mode_after = admission.modes_after_plan() if is_plan else ((), None)
+        elsewhere = self._elsewhere.get(str(tool_use_id))
         question = self._broker.open(
             session.id,
             tool,
@@ -114,13 +115,23 @@ class SessionQuestions:
             change=change,
             modes=modes,
             mode_after=mode_after,
+            check=lambda question, answer, _: self._check(question, answer, elsewhere),
         )
         self._question_ids[frame.id] = question.id
         session.log.append(QuestionOpened(question))
-        elsewhere = self._elsewhere.get(str(tool_use_id))
         answer = enforcer.answer(session.owner, session.cwd, tool, question.tool_input, elsewhere)
         if answer is not None:
             self._broker.answer(session.id, question.id, answer, BY)
+
+    def _check(self, question: Question, answer: Answer, elsewhere: str | None) -> None:
+        """What the policy of the session says to an answer that changes the call or the mode, from whichever channel it
+        comes. PermissionDenied leaves the question open."""
+        session = self._session
+        enforcer = session.deps.enforcer
+        if answer.updated_input is not None:
+            enforcer.check_call(session.owner, session.cwd, question.tool_name, answer.updated_input, elsewhere)
+        if answer.mode is not None:
+            enforcer.admission(session.owner).check_mode("permission_mode", answer.mode)
 
     def elicit(self, server: str, form: Raw) -> "asyncio.Future[Raw]":
         """Puts a form of an MCP server to every channel; the future has the form as it was filled in. An answer that

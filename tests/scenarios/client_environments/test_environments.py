@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.claude.executable import find_executable
+from claude_code_mcp.errors import PermissionDenied
+from claude_code_mcp.model.question import Answer
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.processes.environment import significant
 from claude_code_mcp.sessions.dependencies import environment_key
@@ -196,7 +198,8 @@ async def test_a_turn_is_judged_by_the_home_of_the_client_that_began_it(
     """Both use one configuration directory, so that the session goes on in the environment of whoever sends to it."""
     ann, bob = make_place("ann"), make_place("bob")
     config = str(ann.sandbox.home / ".claude")
-    server = await start_server(policy=Policy(Profile(allow=("Write(~/notes/**)",))))
+    denied = ("Write(~/private/**)", "Read(~/private/**)")
+    server = await start_server(policy=Policy(Profile(allow=("Write(~/notes/**)",), deny=denied)))
     first = await server.connect(ann.client("ann", CLAUDE_CONFIG_DIR=config))
     second = await server.connect(bob.client("bob", CLAUDE_CONFIG_DIR=config))
     session = (await first.done(script("go", "first"))).session
@@ -207,6 +210,16 @@ async def test_a_turn_is_judged_by_the_home_of_the_client_that_began_it(
     others = ann.sandbox.home / "notes" / "of-another.txt"
     message = script("write", tool("Write", file_path=str(others), content="x"), "written")
     assert (await second.send(session, message, waitSeconds=40)).status == "waiting_for_input"
+    # So is an answer that changes the call, and a prompt by the home of whoever sends it.
+    [question] = server.service.questions(session)
+    changed = {"file_path": str(bob.sandbox.home / "private" / "x"), "content": "x"}
+    with pytest.raises(PermissionDenied, match="private"):
+        server.service.respond(session, question.id, Answer(allow=True, updated_input=changed))
+    server.service.respond(session, question.id, Answer(allow=False))
+    private = ann.sandbox.home / "private" / "x"
+    private.parent.mkdir()
+    private.touch()
+    assert "private" in (await first.send(session, f"read @{private}")).refusal
 
 
 def test_what_describes_one_window_does_not_make_environments_differ() -> None:
