@@ -24,7 +24,10 @@ they are raised and are not part of this tree.
 """
 
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+ENABLE_BYPASS: Final = "enable_bypass"
+"""The `data["remedy"]` of errors which switching bypassPermissions on would avoid."""
 
 
 class ExitCode(IntEnum):

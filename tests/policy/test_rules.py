@@ -158,7 +158,7 @@ def test_where_rules_name_commands_a_move_to_another_directory_is_doubted(
 
 @pytest.mark.parametrize("tool", ["Bash", "Monitor"])
 def test_a_command_of_a_subagent_elsewhere_is_doubted_unless_subagents_are_allowed(tool: str) -> None:
-    call = ToolCall(tool, {"command": "make check"}, "/srv", str, elsewhere="/srv/.claude/worktrees/a")
+    call = ToolCall(tool, {"command": "make check"}, "/srv", str, subagent_directory="/srv/.claude/worktrees/a")
     named, denied = [parse_rule("Bash(make check)")], [parse_rule("Bash(rm *)")]
     verdicts = [judge(call, named, []), judge(call, [parse_rule("Bash")], denied)]
     assert all(verdict.decision is Decision.ASK and "/srv/.claude/worktrees/a" in verdict.doubt for verdict in verdicts)

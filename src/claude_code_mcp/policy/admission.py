@@ -1,7 +1,7 @@
 """Checks the options and prompts of a session against the caller's profile.
 
-The reading is at least as generous as that of any supported version of Claude Code. What it finds and Claude Code does
-not is at worst refused; the time is linear in the length of the prompt.
+Mentions (`@path`) and slash commands in a prompt are recognised at least as widely as by any supported Claude Code.
+What is recognised here and not there is at worst refused. The time is linear in the length of the prompt.
 
 Refusals name the field: PermissionDenied where the policy says no, InvalidArgument where the request makes no sense.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
-from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
+from ..errors import ENABLE_BYPASS, ClaudeCodeError, InvalidArgument, PermissionDenied
 from ..model.options import BYPASS, SessionOptions, ToolPreset
 from ..model.paths import HERE, PathRules
 from ..model.question import LONGEST_RULE
@@ -191,7 +191,7 @@ class Admission:
         if self.profile.bypass == "never" or self.profile.mode_ceiling != BYPASS:
             raise _denied(field, "permissions may never be bypassed here")
         if self.profile.bypass == "confirm" and not self.bypass_on:
-            raise _denied(field, "bypassing permissions is switched off", remedy="enable_bypass")
+            raise _denied(field, "bypassing permissions is switched off", remedy=ENABLE_BYPASS)
 
     # -- tools and programs -------------------------------------------------------------------------------------
 

@@ -156,7 +156,7 @@ class ToolCall:
     """Directories with settings of Claude Code and of this server, which name programs."""
     roots: Sequence[str] | None = None
     """Where sessions may work; None means anywhere."""
-    elsewhere: str | None = None
+    subagent_directory: str | None = None
     """The directory of the subagent that makes the call, if that is not the session's and nobody has agreed to it."""
 
 
@@ -252,10 +252,10 @@ def _doubt_about_directory(call: ToolCall, allow: Sequence[Rule]) -> str:
     """Why a call has to do with another directory than the session's, for which rules on commands are written; empty if
     it has not, or if a rule allows to go there. A subagent goes there by an argument of the call that begins it, which
     is asked about, or by its definition, which nobody sees: then what it runs is."""
-    if call.tool in SHELL_TOOLS and call.elsewhere:
+    if call.tool in SHELL_TOOLS and call.subagent_directory:
         if any(concerns(rule, tool) for rule in allow for tool in _BEGINS_SUBAGENT):
             return ""
-        return f"what this runs depends on the directory of its subagent, {call.elsewhere}"
+        return f"what this runs depends on the directory of its subagent, {call.subagent_directory}"
     moves = call.tool == "EnterWorktree" or (call.tool in _BEGINS_SUBAGENT and any(map(call.arguments.get, _PLACES)))
     if not moves or any(concerns(rule, call.tool) for rule in allow):
         return ""

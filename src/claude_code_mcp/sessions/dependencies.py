@@ -96,8 +96,8 @@ class SessionReplica(Protocol):
         ClaudeCodeError if that cannot be done now; then the session is not deleted."""
 
     async def caught_up(self, session_id: str) -> None:
-        """Waits until it does not, or until it is certain that it will get the rest later: a turn ends after this.
-        Never raises."""
+        """Waits until the copy has everything that was reported, or is certain to get the rest later: a turn ends after
+        this. Never raises."""
 
 
 def mirrored_entries(frame: Other, session_id: str) -> tuple[str, list[Raw]] | None:

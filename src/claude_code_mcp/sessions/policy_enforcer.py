@@ -89,7 +89,7 @@ class MinuteLimit:
 # -- limits of each principal ------------------------------------------------------------------------------------------
 
 
-BY = "policy"
+POLICY_CHANNEL = "policy"
 """The channel through which rules answer."""
 _HOOK_ID = "policy"
 _NO_MENTIONS = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1"}
@@ -388,22 +388,32 @@ class PolicyEnforcer:
     # -- tools ------------------------------------------------------------------------------------------------
 
     def judge(
-        self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], elsewhere: str | None = None
+        self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], subagent_directory: str | None = None
     ) -> Verdict:
-        """What the rules decide about a call, of a subagent that works `elsewhere` than in `cwd`."""
+        """What the rules decide about a call, of a subagent in `subagent_directory` if that is another
+        than `cwd`."""
         profile = self._policy.profile(principal)
         roots = None if profile.roots is None else [self._root(root) for root in profile.roots]
-        call = ToolCall(tool, tool_input, cwd, self._resolve, guarded=self._guarded, roots=roots, elsewhere=elsewhere)
+        call = ToolCall(
+            tool,
+            tool_input,
+            cwd,
+            self._resolve,
+            guarded=self._guarded,
+            roots=roots,
+            subagent_directory=subagent_directory,
+        )
         return judge(call, profile.allow_rules, profile.deny_rules, profile.tools, profile.shell)
 
     def _root(self, root: str) -> str:
         return self._default_directory if root == "." else root
 
     def answer(
-        self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], elsewhere: str | None = None
+        self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], subagent_directory: str | None = None
     ) -> Answer | None:
-        """The answer that the rules give to a question; None if a person must be asked. `elsewhere` as in `judge`."""
-        verdict = self.judge(principal, cwd, tool, tool_input, elsewhere)
+        """The answer that the rules give to a question; None if a person must be asked. `subagent_directory` as in
+        `judge`."""
+        verdict = self.judge(principal, cwd, tool, tool_input, subagent_directory)
         if verdict.decision is Decision.ASK:
             return None
         if verdict.decision is Decision.DENY:
@@ -412,10 +422,10 @@ class PolicyEnforcer:
         return Answer(allow=True) if kind_of(tool) is not QuestionKind.USER_QUESTION else None
 
     def check_call(
-        self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], elsewhere: str | None = None
+        self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], subagent_directory: str | None = None
     ) -> None:
-        """PermissionDenied for a call that no answer can allow. `elsewhere` as in `judge`."""
-        verdict = self.judge(principal, cwd, tool, tool_input, elsewhere)
+        """PermissionDenied for a call that no answer can allow. `subagent_directory` as in `judge`."""
+        verdict = self.judge(principal, cwd, tool, tool_input, subagent_directory)
         if verdict.decision is Decision.DENY:
             raise PermissionDenied(_refusal(verdict), field="updated_input")
 
@@ -443,9 +453,11 @@ class PolicyEnforcer:
         directory = str(call.get("cwd"))
         return None if self._resolve(directory) == self._resolve(cwd) else directory
 
-    def vet(self, principal: str, cwd: str, request: Mapping[str, Any], elsewhere: str | None = None) -> dict[str, Any]:
-        """The reply to the hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions. `elsewhere`
-        as in `judge`.
+    def vet(
+        self, principal: str, cwd: str, request: Mapping[str, Any], subagent_directory: str | None = None
+    ) -> dict[str, Any]:
+        """The reply to the hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions.
+        `subagent_directory` as in `judge`.
 
         Those know what the caller and answers "for this session" have allowed. A doubt is asked about all the same, and
         Claude Code then offers no allowance for the session.
@@ -454,7 +466,7 @@ class PolicyEnforcer:
         call = hook_input if isinstance(hook_input, Mapping) else {}
         tool_input = call.get("tool_input")
         tool_input = tool_input if isinstance(tool_input, Mapping) else {}
-        verdict = self.judge(principal, cwd, str(call.get("tool_name")), tool_input, elsewhere)
+        verdict = self.judge(principal, cwd, str(call.get("tool_name")), tool_input, subagent_directory)
         if verdict.decision is Decision.DENY:
             return _hook_reply("deny", _refusal(verdict))
         if verdict.decision is Decision.ASK and verdict.doubt:

@@ -22,7 +22,7 @@ from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, 
 from ..store.event_log import EventLog
 from .dependencies import SessionDeps
 from .event_writer import ReadableLines
-from .policy_enforcer import BY
+from .policy_enforcer import POLICY_CHANNEL
 
 _USES_KEPT = 2000
 
@@ -65,7 +65,7 @@ class SessionQuestions:
         """Called after a question was settled and the CLI has its reply."""
         self._question_ids: dict[str, str] = {}
         """By the id of the CLI's request."""
-        self._elsewhere: OrderedDict[str, str] = OrderedDict()
+        self._subagent_directories: OrderedDict[str, str] = OrderedDict()
         """Tool uses of subagents that work in another directory than the session, with that directory. Only added to:
         no later frame takes it back."""
         self._agreed_directories: set[str] = set()
@@ -84,9 +84,9 @@ class SessionQuestions:
         if directory in self._agreed_directories:
             directory = None
         if directory is not None and isinstance(tool_use_id, str):
-            self._elsewhere[tool_use_id] = directory
-            if len(self._elsewhere) > _USES_KEPT:
-                self._elsewhere.popitem(last=False)
+            self._subagent_directories[tool_use_id] = directory
+            if len(self._subagent_directories) > _USES_KEPT:
+                self._subagent_directories.popitem(last=False)
         return self._session.deps.enforcer.vet(session.owner, session.cwd, request, directory)
 
     def open(self, frame: ControlRequest, change: FileChange | None = None) -> None:
@@ -101,7 +101,7 @@ class SessionQuestions:
         is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
         tool_input = self._tool_input(request, tool_use_id)
         modes, mode_after = admission.modes_after_plan() if is_plan else ((), None)
-        elsewhere = self._elsewhere.get(str(tool_use_id))
+        subagent_directory = self._subagent_directories.get(str(tool_use_id))
         question = self._broker.open(
             session.id,
             tool,
@@ -115,21 +115,23 @@ class SessionQuestions:
             change=change,
             modes=modes,
             mode_after=mode_after,
-            check=lambda question, answer, _: self._check(question, answer, elsewhere),
+            check=lambda question, answer, _: self._check(question, answer, subagent_directory),
         )
         self._question_ids[frame.id] = question.id
         session.log.append(QuestionOpened(question))
-        answer = enforcer.answer(session.owner, session.cwd, tool, question.tool_input, elsewhere)
+        answer = enforcer.answer(session.owner, session.cwd, tool, question.tool_input, subagent_directory)
         if answer is not None:
-            self._broker.answer(session.id, question.id, answer, BY)
+            self._broker.answer(session.id, question.id, answer, POLICY_CHANNEL)
 
-    def _check(self, question: Question, answer: Answer, elsewhere: str | None) -> None:
+    def _check(self, question: Question, answer: Answer, subagent_directory: str | None) -> None:
         """What the policy of the session says to an answer that changes the call or the mode, from whichever channel it
         comes. PermissionDenied leaves the question open."""
         session = self._session
         enforcer = session.deps.enforcer
         if answer.updated_input is not None:
-            enforcer.check_call(session.owner, session.cwd, question.tool_name, answer.updated_input, elsewhere)
+            enforcer.check_call(
+                session.owner, session.cwd, question.tool_name, answer.updated_input, subagent_directory
+            )
         if answer.mode is not None:
             enforcer.admission(session.owner).check_mode("permission_mode", answer.mode)
 
@@ -178,7 +180,7 @@ class SessionQuestions:
         session.log.append(QuestionOpened(question))
         answer = session.deps.enforcer.answer(session.owner, session.cwd, tool, arguments)
         if answer is not None:
-            self._broker.answer(session.id, question.id, answer, BY)
+            self._broker.answer(session.id, question.id, answer, POLICY_CHANNEL)
         return allowed
 
     def withdraw(self, request_id: str) -> None:
@@ -209,10 +211,10 @@ class SessionQuestions:
         if answer is not None and answer.updated_input is not None and answer.updated_input != question.tool_input:
             changed = presentation.describe(question.tool_name, answer.updated_input, session.cwd)
             session.readable_lines.input_changed(question.tool_use_id, changed)
-        elsewhere = self._elsewhere.get(question.tool_use_id or "")
+        subagent_directory = self._subagent_directories.get(question.tool_use_id or "")
         # Of other tools the directory is not asked about, and says nothing to whoever allows them.
-        if elsewhere and answer is not None and answer.allow and question.tool_name in SHELL_TOOLS:
-            self._agreed_directories.add(elsewhere)
+        if subagent_directory and answer is not None and answer.allow and question.tool_name in SHELL_TOOLS:
+            self._agreed_directories.add(subagent_directory)
         denied = body is not None and body.get("behavior") == "deny"
         if denied:  # a permission, a plan or an answer: the CLI calls each an error, and none of them has failed
             session.readable_lines.mark_denied(question.tool_use_id)

@@ -26,7 +26,7 @@ from pydantic import WithJsonSchema
 
 from ... import json_text
 from ...config import Settings
-from ...errors import ClaudeCodeError, InvalidArgument, PermissionDenied
+from ...errors import ENABLE_BYPASS, ClaudeCodeError, InvalidArgument, PermissionDenied
 from ...model.events import (
     BudgetWarned,
     Event,
@@ -65,9 +65,6 @@ AnswerTexts = Annotated[
 """Labels or free text for a user question, by question or in order."""
 
 ModeAfterPlan = Literal["default", "acceptEdits", "dontAsk"]
-
-ENABLE_BYPASS = "enable_bypass"
-"""The `data["remedy"]` of errors which switching bypassPermissions on would avoid."""
 
 _INSTRUCTIONS = {
     "sessions": "claude_create_session starts one and returns its id; claude_get_status with waitSeconds waits for its "

@@ -318,7 +318,7 @@ async def session_list(
 
 
 def _not_recorded(sessions: Iterable[Session]) -> ErrorInfo | None:
-    """That a full disk, or whatever it is, keeps sessions from being recorded."""
+    """The error that keeps sessions from being recorded, such as a full disk; None if all of them are."""
     failures = {session.id: text for session in sessions if (text := session.not_recorded) is not None}
     if not failures:
         return None
