@@ -125,7 +125,10 @@ async function act(mode: IDBTransactionMode, work: (store: IDBObjectStore, rows:
     const request = indexedDB.open(KEY, 1);
     request.onupgradeneeded = () => void request.result.createObjectStore(STORE, { keyPath: "scope" });
     request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error);
+    request.onerror = () => {
+      database = null; // the next act tries again
+      reject(request.error);
+    };
   });
   const transaction = (await database).transaction(STORE, mode);
   await new Promise<void>((resolve, reject) => {
