@@ -402,7 +402,8 @@ def _notice(call: Call, session: Session, late: str) -> str | None:
 async def _wait(
     call: Call, session: Session, seconds: float | None, message: UserMessage | None = None, **state: Any
 ) -> types.InputRequiredResult | None:
-    """Waits, if at all; returns the open questions where the client takes them as the result of a call."""
+    """Waits, if at all; returns the open questions where the client takes them as the result of a call. Unlike
+    `wait_for_turn`, without progress, and a cancelled wait leaves the turn as it is: it works in the background."""
     if not seconds:
         return None
     await call.detach(session.id, message.id if message is not None else None)
