@@ -54,8 +54,9 @@ class Round:
         await self._heal()
         await self._answer_what_is_open()
         for session in (self.worked, self.at_work, self.asking):
-            # A machine that was back soon says itself that a turn was cut short.
-            _, report = await call(self.dice.choice(self.fleet.gateways), "claude_get_status", sessionId=session.id)
+            # A machine that was back soon says itself that a turn was cut short. Asked until it answers: the message
+            # that follows would begin another turn.
+            report = await self.until_accepted("claude_get_status", sessionId=session.id)
             session.losses += report.get("status") in ("interrupted", "error")
             await self.say(session, "final")
 
