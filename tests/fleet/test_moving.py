@@ -66,7 +66,9 @@ async def two_places(tmp_path: Path, model: ScriptedModelThread) -> AsyncIterato
     server, laptop = places = [Place(tmp_path / name, model.url) for name in ("server", "laptop")]
     with server.started("runner --join ", "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server"):
         ticket = server.output.split("--join ")[1].split()[0]
-        with laptop.started("is a machine", "runner", "--join", ticket, "--name", "laptop") as runner:
+        with laptop.started(
+            "is a machine", "runner", "--join", ticket, "--name", "laptop", "--label", "light"
+        ) as runner:
             async with Client(stdio_client(front_of(server)), mode="legacy") as client:
                 yield TwoPlaces(server, laptop, runner, client)
     until(lambda: not processes_of(places), "something was left running")
@@ -101,6 +103,11 @@ async def test_a_session_is_moved_with_its_tree_and_goes_on_there(tmp_path: Path
         assert state(Path(there)) == state(source)
         assert "remember the word heron" in str(model.requests[-1].body)
         assert written.read_bytes() == left_behind, "the machine that had it writes no more"
+        # A new one is begun there from a shell, by the machine's name or by what it is called.
+        for where in (("--machine", "laptop"), ("--label", "light")):
+            begun_there = script("where", tool("Bash", command="pwd"), "at ${tool_result}")
+            ran = await asyncio.to_thread(at.server.tried, "run", *where, "--allow", "Bash", "--json", begun_there)
+            assert f"at {at.laptop.project}" in ran.stdout, ran.stderr
 
 
 @pytest.mark.soak

@@ -50,7 +50,10 @@ _CHUNK = 1 << 16
 def add_to(commands: Any) -> None:
     run = add_verb(commands, "run", "run a prompt in a new session, to its end", _run_logged_in)
     run.add_argument("prompt", nargs="*", metavar="PROMPT", help="the task; what is piped in follows it")
-    run.add_argument("--cwd", metavar="DIR", default=".", help="where it works (default: here)")
+    run.add_argument("--cwd", metavar="DIR", help="where it works (default: here)")
+    run.add_argument("--machine", metavar="NAME", help="of a fleet: where it runs; --cwd is a directory there")
+    labelled = "of a fleet: on a machine that has this label; repeatable"
+    run.add_argument("--label", action="append", metavar="LABEL", help=labelled)
     run.add_argument("--model", metavar="NAME", help="a model, or an alias such as opus")
     modes = f"{', '.join(mode for mode in PERMISSION_MODES if mode != BYPASS)}, or {BYPASS} after `bypass on`"
     run.add_argument("--permission-mode", choices=PERMISSION_MODES, metavar="MODE", help=modes)
@@ -111,8 +114,12 @@ def _run_logged_in(arguments: argparse.Namespace) -> int:
 
 
 def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    # A path of this machine means nothing on another one: there it is as written, or that machine's own default.
+    is_remote = arguments.machine is not None or arguments.label
     options = {
-        "workingDirectory": os.path.abspath(arguments.cwd),
+        "workingDirectory": arguments.cwd if is_remote else os.path.abspath(arguments.cwd or "."),
+        "machine": arguments.machine,
+        "labels": arguments.label,
         "model": arguments.model,
         "permissionMode": arguments.permission_mode,
         "allowedTools": arguments.allow,
