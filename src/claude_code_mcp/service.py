@@ -541,6 +541,9 @@ class Service:
             updated = put_back(answer.updated_input, shown, question.tool_input, MARK)
             answer = replace(answer, updated_input=updated)
         with self._observers.auditing_refusals(principal, "respond", session_id):
+            # Before the broker, which knows only that it was not offered, and not that the policy is why.
+            if answer.mode is not None:
+                session.deps.enforcer.admission(session.owner).check_mode("permission_mode", answer.mode)
             self.broker.answer(session.id, question_id, answer, by, client)
         return session
 

@@ -124,16 +124,12 @@ class SessionQuestions:
             self._broker.answer(session.id, question.id, answer, POLICY_CHANNEL)
 
     def _check(self, question: Question, answer: Answer, subagent_directory: str | None) -> None:
-        """What the policy of the session says to an answer that changes the call or the mode, from whichever channel it
-        comes. PermissionDenied leaves the question open."""
-        session = self._session
-        enforcer = session.deps.enforcer
-        if answer.updated_input is not None:
-            enforcer.check_call(
-                session.owner, session.cwd, question.tool_name, answer.updated_input, subagent_directory
-            )
-        if answer.mode is not None:
-            enforcer.admission(session.owner).check_mode("permission_mode", answer.mode)
+        """What the policy of the session says to an answer that changes the call, from whichever channel it comes. A
+        mode can only be one that was offered. PermissionDenied leaves the question open."""
+        session, changed = self._session, answer.updated_input
+        if changed is not None:
+            enforcer = session.deps.enforcer
+            enforcer.check_call(session.owner, session.cwd, question.tool_name, changed, subagent_directory)
 
     def elicit(self, server: str, form: Raw) -> "asyncio.Future[Raw]":
         """Puts a form of an MCP server to every channel; the future has the form as it was filled in. An answer that
