@@ -11,6 +11,7 @@ configured with. That configuration is not the session's: it is asked before it 
 repository (`git_variables`).
 """
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -125,23 +126,43 @@ _WRAPPERS: Mapping[str, Callable[[Sequence[str]], Words | None]] = {
 
 # -- programs whose words are a language of their own -----------------------------------------------------------
 
-_BRACKET = r"\[\^?\]?(?:(?!(?P=d))[^\]\\\n])*+\]"
-_SED_REGEX = rf"(?:(?!(?P=d))[^\\\n\[]|\\[^\n]|{_BRACKET})*+"
-_SED_TEXT = r"(?:(?!(?P=d))[^\\\n]|\\[^\n])*+"
 _SED_PLACE = r"(?:\d+(?:~\d+)?|\$|/(?:[^/\\\n\[]|\\[^\n]|\[\^?\]?[^\]\\\n/]*+\])*+/I?)"
-_SED_SCRIPT = re.compile(
-    rf"(?:[ \t\n;]*+(?:{_SED_PLACE}(?:,(?:{_SED_PLACE}|[+~]\d+))?)?+[ \t]*+!?"
-    rf"(?:[=dDgGhHlnNpPx]|[qQ]\d*+|s(?P<d>[/|#,:@!%_]){_SED_REGEX}(?P=d){_SED_TEXT}(?P=d)[gpIi\d]*+)"
-    r"[ \t]*+(?=[;\n]|\Z))*+[ \t\n;]*+"
-)
-"""Scripts of sed that only choose, print and replace lines. The commands `e`, `w`, `W` and `r` and the flags `e` and
-`w` of `s` run programs or open files."""
+_SED_BEFORE = re.compile(rf"[ \t\n;]*+(?:{_SED_PLACE}(?:,(?:{_SED_PLACE}|[+~]\d+))?)?[ \t]*+!?")
+_SED_END = r"[ \t]*+(?=[;\n]|\Z)"
+_SED_COMMAND = re.compile(rf"(?:[=dDgGhHlnNpPx]|[qQ]\d*+){_SED_END}")
+_SED_NOTHING = re.compile(r"[ \t\n;]*+\Z")
+
+
+@functools.cache
+def _sed_replacement(delimiter: str) -> re.Pattern[str]:
+    # No reference to a group that was matched before: Python before 3.11.5 reads it wrongly in what takes nothing back.
+    end = re.escape(delimiter)
+    pattern = rf"(?:[^\\\n\[{end}]|\\[^\n]|\[\^?\]?[^\]\\\n{end}]*+\])*+"
+    text = rf"(?:[^\\\n{end}]|\\[^\n])*+"
+    return re.compile(rf"s{end}{pattern}{end}{text}{end}[gpIi\d]*+{_SED_END}")
+
+
+def _only_edits(script: str) -> bool:
+    """Whether a script of sed only chooses, prints and replaces lines. The commands `e`, `w`, `W` and `r` and the flags
+    `e` and `w` of `s` run programs or open files."""
+    at = 0
+    while not _SED_NOTHING.match(script, at):
+        before = _SED_BEFORE.match(script, at)
+        assert before is not None  # it matches the empty text too
+        start = before.end()
+        replaces = re.match(r"s([/|#,:@!%_])", script[start : start + 2])
+        command = _sed_replacement(replaces[1]) if replaces is not None else _SED_COMMAND
+        found = command.match(script, start)
+        if found is None:
+            return False
+        at = found.end()
+    return True
 
 
 def _sed(arguments: ProgramArguments) -> bool:
     scripts = arguments.values("-e", "--expression") or list(arguments.operands[:1])
     return arguments.options_first and all(
-        not isinstance(script, FileGlob) and _SED_SCRIPT.fullmatch(script) for script in scripts
+        not isinstance(script, FileGlob) and _only_edits(script) for script in scripts
     )
 
 
