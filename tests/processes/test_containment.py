@@ -76,7 +76,7 @@ async def test_output_arrives_whole_before_the_end_and_the_code_is_the_childs(st
 
 
 async def test_a_child_and_what_it_starts_run_at_a_lower_priority(start: Start) -> None:
-    child, listener = await start("ps -o ni= $$; sh -c 'ps -o ni= $$'")
+    child, listener = await start("nice; sh -c nice")
     ours = os.getpriority(os.PRIO_PROCESS, 0)
     await asyncio.wait_for(child.exited, PATIENCE)
     assert [int(each) for each in listener.output.split()] == [min(ours + supervisor_client.NICENESS, 19)] * 2
