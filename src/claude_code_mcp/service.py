@@ -357,8 +357,10 @@ class Service:
             if when_busy is WhenBusy.REFUSE:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
             await self._sessions.check_message(found, at_message)
-            self._sessions.admit(found, sender if caller.environment is not None else None)
-            async with self._acceptance.admitted(found, caller.principal, text, sender) as session:
+            # A client without an environment of its own goes on in that of the session.
+            adopted = sender if caller.environment is not None else None
+            self._sessions.admit(found, adopted)
+            async with self._acceptance.admitted(found, caller.principal, text, adopted) as session:
                 # Before the message is sent, which makes it live.
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
@@ -374,7 +376,7 @@ class Service:
                     when_busy=when_busy,
                     timeout=timeout,
                     at_message=at_message,
-                    sender=sender if caller.environment is not None else None,
+                    sender=adopted,
                     message_id=keyed.message_id,
                 )
         await self._acceptance.conclude(kind, session, text, who)

@@ -12,9 +12,10 @@ from claude_code_mcp.model.question import Answer
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.processes.environment import significant
 from claude_code_mcp.sessions.dependencies import environment_key
-from claude_code_mcp.testing import ScriptedModelThread
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import contents_below
+from tests.sessions.support import end_of
 
 from .conftest import MakePlace, Server, StartServer
 
@@ -193,7 +194,7 @@ async def test_a_session_stays_with_its_home_whoever_sends_to_it(
 
 
 async def test_a_turn_is_judged_by_the_home_of_the_client_that_began_it(
-    start_server: StartServer, make_place: MakePlace
+    start_server: StartServer, make_place: MakePlace, sandbox: Sandbox
 ) -> None:
     """Both use one configuration directory, so that the session goes on in the environment of whoever sends to it."""
     ann, bob = make_place("ann"), make_place("bob")
@@ -220,6 +221,12 @@ async def test_a_turn_is_judged_by_the_home_of_the_client_that_began_it(
     private.parent.mkdir()
     private.touch()
     assert "private" in (await first.send(session, f"read @{private}")).refusal
+    # A client without a home of its own goes on in that of the session: the server's says nothing then.
+    of_server = sandbox.home / "private" / "x"
+    of_server.parent.mkdir()
+    of_server.touch()
+    turn = await server.service.send(session, script(f"read @{of_server}", "read"))
+    assert (await end_of(turn)).result == "read"
 
 
 def test_what_describes_one_window_does_not_make_environments_differ() -> None:
