@@ -12,7 +12,10 @@ from mcp import Client
 
 pytest.importorskip("webauthn", reason="the extra `oauth` is not installed")
 
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import FleetConnection
+from claude_code_mcp.fleet.gateway import Gateway
 from claude_code_mcp.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
 from claude_code_mcp.fleet.removals import MachineRemovals, Removals
 from claude_code_mcp.fleet.tickets import new_seed
@@ -25,6 +28,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import HANG_SECONDS, until, until_true
 
 from .conftest import in_own_task
+from .programs import NamedFleet, choose
 from .test_push import inbox_of
 from .test_sign_in import PeoplesPlace
 from .test_story import claude_processes, gone_machines, processes_of
@@ -35,6 +39,15 @@ class SharingPlace(PeoplesPlace):
 
     def variables(self) -> dict[str, str]:
         return {**super().variables(), "CLAUDE_CODE_MCP_TOOLSETS": "sessions,care"}
+
+
+async def begun_without_end(client: Client, laptop: SharingPlace) -> str:
+    """The id of a session at work on the laptop."""
+    endless = script("a long story", text("word " * 20, chunks=20, until=str(laptop.root / "never")))
+    there = {"machine": "laptop", "workingDirectory": str(laptop.project)}
+    made = await call(client, "claude_create_session", prompt=endless, **there)
+    assert made.get("machine") == "laptop", made
+    return str(made["sessionId"])
 
 
 async def test_a_person_who_is_removed_while_a_machine_is_frozen_has_nothing_running_there_when_it_is_back(
@@ -52,14 +65,9 @@ async def test_a_person_who_is_removed_while_a_machine_is_frozen_has_nothing_run
                 connected(served, device, "2026-07-28") as (ann, _),
                 connected(served, other, "2026-07-28") as (ben, _),
             ):
-                endless = script("a long story", text("word " * 20, chunks=20, until=str(laptop.root / "never")))
-                for client in (ann, ben):
-                    there = {"machine": "laptop", "workingDirectory": str(laptop.project)}
-                    made = await call(client, "claude_create_session", prompt=endless, **there)
-                    assert made.get("machine") == "laptop", made
-                    if client is ann:
-                        shared = {"sessionId": made["sessionId"], "action": "share", "text": "ben"}
-                        assert "error" not in await call(ann, "claude_manage_session", **shared)
+                hers, _ = [await begun_without_end(client, laptop) for client in (ann, ben)]
+                shared = {"sessionId": hers, "action": "share", "text": "ben"}
+                assert "error" not in await call(ann, "claude_manage_session", **shared)
                 await until_true(lambda: len(claude_processes(runner.pid)) == 2)
                 runner.send_signal(signal.SIGSTOP)
                 try:
@@ -95,11 +103,8 @@ async def test_a_person_who_is_removed_while_the_fleet_is_down_has_nothing_runni
                 connected(served, device, "2026-07-28") as (ann, _),
                 connected(served, other, "2026-07-28") as (ben, _),
             ):
-                endless = script("a long story", text("word " * 20, chunks=20, until=str(laptop.root / "never")))
                 for client in (ann, ben):
-                    there = {"machine": "laptop", "workingDirectory": str(laptop.project)}
-                    made = await call(client, "claude_create_session", prompt=endless, **there)
-                    assert made.get("machine") == "laptop", made
+                    await begun_without_end(client, laptop)
                 await until_true(lambda: len(claude_processes(runner.pid)) == 2)
         served.command("remove", "ann", "--yes")
         assert len(claude_processes(runner.pid)) == 2, "nobody has told the machine yet"
@@ -174,3 +179,15 @@ async def test_what_somebody_begins_who_was_invited_again_is_not_ended_for_an_ol
         await gateway.note("ben")
         await machine.catch_up()
         assert ended == ["ben"]
+
+
+async def test_a_removal_that_cannot_be_noted_is_not_taken_for_one_that_was(fleet: FleetConnection) -> None:
+    named = NamedFleet(await fleet.jetstream.key_value(names.SESSIONS), [])
+    gateway = Gateway(fleet, named, choose, load_settings({}))
+
+    async def at_once() -> None: ...
+
+    await fleet.jetstream.delete_key_value(names.REMOVALS)
+    with pytest.raises(OSError, match="machines that are away will not hear that ann"):
+        await gateway.end_caller("ann", at_once)
+    await gateway.close()

@@ -185,19 +185,23 @@ class Gateway:
         return server
 
     async def end_caller(self, name: str, calls_over: Callable[[], Awaitable[None]]) -> None:
-        """A caller is one no more: its connections here end, and every machine ends what it has of them."""
+        """A caller is one no more: its connections here end, and every machine ends what it has of them. Raises OSError
+        if machines that are away will not hear of it; it can then be called again."""
         shared = self._shared.pop(name, None)
         for client in [*([shared] if shared is not None else []), *self._clients]:
             if client.principal == name:
                 client.close()
         await calls_over()
-        removal = None
+        removal, failed = None, None
         try:
             # Before the machines are told that are there: of a gateway that dies in between, all of them learn it.
             removal = await Removals(self._connection).note(name)
         except (NatsError, TimeoutError) as error:
-            log.error("machines that are away will not hear that %s is no caller any more: %r", name, error)
+            failed = error
         await self._notify_machines(ending_request(name, removal), f"that {name} is no caller any more")
+        if failed is not None:
+            # Not kept as done: whoever has called this notes only what was.
+            raise OSError(f"machines that are away will not hear that {name} is no caller any more: {failed!r}")
 
     def _assigned(self, name: str, groups: Collection[str]) -> None:
         """A caller is in other groups: what they may do changes at every machine."""

@@ -95,6 +95,7 @@ class MachineRemovals:
         self._keeper = keeper
         self._done = Documents(database, "fleet_removals")
         self._looked = Documents(database, "fleet_first_removals")
+        """By bucket, the last removal that was looked at; at first the last of before this machine was there."""
         self._owners = owners
         self._end = end
 

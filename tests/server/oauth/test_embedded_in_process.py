@@ -68,6 +68,28 @@ async def test_a_client_is_known_by_the_document_at_its_id(
         assert identity.principal == "ann"
 
 
+async def test_what_a_removed_person_has_left_is_ended_until_that_has_worked(start_service: StartService) -> None:
+    service = await start_service()
+    callers, ended, works = Callers(load_settings({"CLAUDE_CODE_MCP_OAUTH": "true"})), list[str](), False
+    people = InvitedPeople(database_in(service.settings.state_dir))
+    people.invite("ann")
+    server = AuthorizationServer(service, callers, ORIGIN, None)
+
+    async def remove(name: str) -> None:
+        if not works:
+            raise OSError("the fleet does not answer")
+        ended.append(name)
+
+    callers.remove = remove
+    people.remove("ann")
+    with pytest.raises(OSError, match="does not answer"):
+        await server._end_what_was_left()
+    works = True
+    for _ in range(2):
+        await server._end_what_was_left()
+    assert ended == ["ann"]
+
+
 async def test_an_address_asks_for_so_many_tokens_and_is_then_told_when_to_come_back(
     start_service: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

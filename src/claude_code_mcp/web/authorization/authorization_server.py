@@ -246,7 +246,7 @@ class AuthorizationServer:
                     await self._end_what_was_left()
                 except OSError as error:
                     # Not taken for an empty list. Their tokens are looked up for each request all the same.
-                    log.error("who is invited cannot be read: %s", error)
+                    log.error("who was removed is not known, or what they have was not ended: %s", error)
                 await watched.wait()
 
     def _apply(self, now: Mapping[str, str]) -> None:
@@ -269,7 +269,7 @@ class AuthorizationServer:
             return
         for name in await asyncio.to_thread(self._people.left_by_removed):
             await self._callers.remove(name)
-            # Last: a server that dies before this leaves it to the next one.
+            # Last: what failed, or was cut off with this server, is done at the next change or by the next one.
             await asyncio.to_thread(self._people.note_ended, name)
 
     async def _returning(self, name: str) -> tuple[Any, float] | None:
