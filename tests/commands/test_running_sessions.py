@@ -13,6 +13,7 @@ import pytest
 
 from claude_code_mcp.client.connections import Target
 from claude_code_mcp.client.live_sessions import LiveSessions
+from claude_code_mcp.errors import ExitCode
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, plan, question, script, text, tool
 from tests.conftest import RUN
@@ -89,6 +90,12 @@ def test_a_prompt_is_run_to_its_end_and_a_long_result_is_not_cut(place: SharedPl
     as_json = json.loads(place.command("run", "--json", script("Long.", text("word ", repeat=20_000))).stdout)
     assert as_json["status"] == "completed"
     assert as_json["result"].strip() == ("word " * 20_000).strip()
+
+
+def test_a_machine_cannot_be_named_where_there_is_no_fleet(place: SharedPlace) -> None:
+    answer = place.command("run", "--machine", "north", script("Hello.", "Hello."))
+    assert answer.returncode == ExitCode.MISUSE
+    assert "There is no fleet here" in answer.stderr
 
 
 @pytest.mark.soak  # test_exit_codes.py, tests/server/test_faults.py

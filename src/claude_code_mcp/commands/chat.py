@@ -133,6 +133,11 @@ def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     except CallFailed as error:
         if arguments.permission_mode == BYPASS and error.code == "PERMISSION_DENIED":
             raise PermissionDenied(f"{error} In a shell: `claude-code-mcp bypass on`.") from None
+        # The other fields are known to every server: these only to the gateway of a fleet.
+        if is_remote and error.code == "INVALID_ARGUMENT" and "unknown field" in str(error):
+            raise InvalidArgument(
+                "There is no fleet here: --machine and --label need one (`claude-code-mcp fleet up`)."
+            ) from None
         raise
     if arguments.detach:
         return print_outcome(arguments, made, made["sessionId"])
