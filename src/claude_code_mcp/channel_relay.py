@@ -135,7 +135,7 @@ class ChannelRelay:
                 # The operator has named this channel: it answers for the owner, and vouches for a person.
                 self._service.respond(asking.id, question.id, answer, principal=asking.owner, by=by, person=True)
         except ClaudeCodeError as error:
-            log.info("an answer of the channel %s came too late: %s", server, error.message)
+            log.info("an answer of the channel %s was not taken: %s", server, error.message)
 
     async def _deliver(self, server: str, params: Mapping[str, Any]) -> None:
         content = _text(params.get("content"))

@@ -390,8 +390,7 @@ class PolicyEnforcer:
     def judge(
         self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], subagent_directory: str | None = None
     ) -> Verdict:
-        """What the rules decide about a call, of a subagent in `subagent_directory` if that is another
-        than `cwd`."""
+        """What the rules decide about a call. `subagent_directory` is where its subagent works, if not in `cwd`."""
         profile = self._policy.profile(principal)
         roots = None if profile.roots is None else [self._root(root) for root in profile.roots]
         call = ToolCall(
