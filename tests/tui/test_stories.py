@@ -113,7 +113,7 @@ async def test_a_plan_is_sent_back_with_feedback_and_then_approved(place: Shared
 async def test_escape_interrupts_the_turn_and_the_session_goes_on(place: SharedPlace, sessions: LiveSessions) -> None:
     made = sessions.create(script("Work.", tool("Bash", command=ENDLESS)), allowedTools=["Bash"], **at(place))
     async with opened(place, session_id=made["sessionId"]) as screen:
-        await screen.shows("● working", "until [ -e never ]")
+        await screen.until(lambda: "tool" in screen.kinds, "the call")
         await screen.pilot.press("escape")
         await screen.shows("◦ interrupted")
         await screen.say(script("Go on.", "Went on."))
@@ -126,7 +126,8 @@ async def test_what_claude_has_not_read_when_its_turn_is_interrupted_is_in_the_i
     made = sessions.create(script("Work.", tool("Bash", command=ENDLESS)), allowedTools=["Bash"], **at(place))
     long = "And then, when that is done, " + "very carefully " * 200
     async with opened(place, session_id=made["sessionId"]) as screen:
-        await screen.shows("● working", "until [ -e never ]")
+        # Not the command, which the prompt shows too: a message before the call would be read together with the prompt.
+        await screen.until(lambda: "tool" in screen.kinds, "the call")
         await screen.say(long)
         await screen.until(lambda: "message" in screen.kinds, "sent")
         await screen.pilot.press("escape")
