@@ -81,6 +81,11 @@ class NamedFleet:
             return "" if value.get("arriving") else str(value["machine"])
         return None
 
+    async def stays(self, session_id: str) -> bool:
+        with suppress(KeyNotFoundError):
+            return json.loads((await self._sessions.get(session_id)).value or b"{}").get("stays") is True
+        return False
+
     async def absent(self, principal: str) -> Sequence[Holding]:
         return self.absent_sessions
 

@@ -1,6 +1,7 @@
 """A session that is deleted on a machine's own disk, by a command or by a server of its own, leaves the fleet too."""
 
 import asyncio
+import json
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -26,7 +27,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import until
 
 from .machines import OpenSeal
-from .test_gateway import call
+from .test_gateway import call, refused
 from .test_story import ManagingPlace, continued, front_of, processes_of, until_listed
 
 ID = "22222222-2222-4222-8222-222222222222"
@@ -55,28 +56,35 @@ async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_i
                     for word in ("at once", "later", "by the runner", "taken", "by a server")
                 ]  # fmt: skip
                 at_once, later, by_runner, taken, by_server = (each["sessionId"] for each in made)
+                stays = await asyncio.to_thread(begun_to_stay, server, laptop.project)
             # The machine is gone, and the fleet answers.
             await until_listed(client, at_once, later, by_runner, taken, by_server, gone=True)
             done = await asyncio.to_thread(delete, laptop, at_once)
             assert (done.returncode, done.stderr) == (0, "")
             await until_listed(client, later, by_runner, taken, by_server, gone=True)
+            # Nobody else goes on with what stays there, and a server of its own machine does.
+            problem = await refused(client, "claude_send_message", sessionId=stays, message="go on")
+            assert "goes on when that is back" in problem["message"]
+            there = await asyncio.to_thread(laptop.run, "send", "--own", stays, script("go on", "on its own"))
+            assert there.strip() == "on its own"
             # Another machine goes on with one: what is on this disk is an old copy.
             assert (await continued(client, taken, script("go on", "here")))["machine"] == "server"
-            refused = await asyncio.to_thread(delete, laptop, taken)
-            assert refused.returncode != 0
-            assert "is held by machine" in refused.stderr
+            done = await asyncio.to_thread(delete, laptop, taken)
+            assert done.returncode != 0
+            assert "is held by machine" in done.stderr
             assert [*laptop.home.rglob(f"{taken}.jsonl")], "nothing was deleted"
     # Nobody answers: it is remembered, also what a server deletes that does not belong to the fleet.
     done = await asyncio.to_thread(delete, laptop, later)
     assert done.returncode == 0, done.stderr
     assert "is removed when this machine's runner next reaches the fleet" in done.stderr
     await delete_by_own_server(laptop, by_server)
+    await delete_by_own_server(laptop, stays)
     with server.started("runner --join ", *up):
         async with Client(stdio_client(front_of(server)), mode="legacy") as client:
             with laptop.started("is a machine", *runner):
                 await until_listed(client, by_runner, taken)
                 # Nor do they come back with a message.
-                for deleted in (at_once, later, by_server):
+                for deleted in (at_once, later, by_server, stays):
                     answer = await client.call_tool("claude_send_message", {"sessionId": deleted, "message": "go on"})
                     assert answer.is_error
                 # And one that the runner, which is there, has a copy of.
@@ -94,6 +102,13 @@ async def delete_by_own_server(place: ManagingPlace, session_id: str) -> None:
     parameters = front_of(place).model_copy(update={"args": []})
     async with Client(stdio_client(parameters), mode="legacy") as client:
         await call(client, "claude_manage_session", sessionId=session_id, action="delete", confirm=True)
+
+
+def begun_to_stay(server: ManagingPlace, directory: Path) -> str:
+    """The id of a session on the laptop that the fleet has no copy of, begun at a shell."""
+    on_laptop = ("--machine", "laptop", "--cwd", str(directory))
+    made = server.run("run", *on_laptop, "--stay", "--json", script("stay", "here"))
+    return str(json.loads(made)["sessionId"])
 
 
 class TakenMeanwhile(OwnershipBucket):

@@ -9,23 +9,27 @@ from pathlib import Path
 
 import psutil
 import pytest
+from nats.js.errors import KeyNotFoundError
 
 from claude_code_mcp import __version__
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import UpstreamUnavailable
+from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
 from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import FleetConnection, connect
 from claude_code_mcp.fleet.engine import Running
+from claude_code_mcp.fleet.leases import HeldElsewhere
 from claude_code_mcp.fleet.machines import Machine
 from claude_code_mcp.fleet.ownership import OwnershipBucket
 from claude_code_mcp.fleet.runner import MachineParts, running_machine
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.options import LOCAL, LOCAL_CALLER, SessionOptions
 from claude_code_mcp.server.server import McpServer
+from claude_code_mcp.server.tools.library import give_away
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.dependencies import SessionReplica
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import RUN
+from tests.sessions.support import end_of
 from tests.support.waiting import until_true
 
 MACHINE = Machine(
@@ -73,6 +77,48 @@ def is_stopped(pid: int) -> bool:
     return psutil.Process(pid).status() == psutil.STATUS_STOPPED and not any(runs(each) for each in tree(pid))
 
 
+def until_there(file: Path, waiting: Path) -> str:
+    """A turn that waits for a file, and makes another one when it does."""
+    command = f"touch {waiting}; until [ -e {file} ]; do sleep 0.1; done; echo done"
+    return script("go", tool("Bash", command=command), "after ${tool_result}")
+
+
+async def test_a_session_that_stays_on_its_machine_goes_on_without_the_fleet_which_has_nothing_of_it(
+    engine: Running, fleet: FleetConnection, sandbox: Sandbox, model: ScriptedModelThread, tmp_path: Path
+) -> None:
+    waiting, go_on = tmp_path / "waiting", tmp_path / "go_on"
+    async with serving(engine, sandbox) as service:
+        options = SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash",))
+        turn = await service.create(until_there(go_on, waiting), options.model_copy(update={"stay_on_machine": True}))
+        other = await service.create(until_there(tmp_path / "never", tmp_path / "other"), options)
+        await until_true(waiting.exists)
+        await until_true((tmp_path / "other").exists)
+        session = turn.session
+        assert other.session.pid is not None
+        os.kill(engine.pid, signal.SIGSTOP)
+        try:
+            await until_true(lambda: is_stopped(other.session.pid or 0), "nothing was paused")
+            go_on.touch()
+            assert (await end_of(turn)).result == "after done"
+            assert (await end_of(await service.send(session.id, script("more", "more")))).result == "more"
+        finally:
+            os.kill(engine.pid, signal.SIGCONT)
+        await until_true(lambda: not is_stopped(other.session.pid or 0), "the other does not go on")
+        ownership = await OwnershipBucket.opened(fleet)
+        held = await ownership.read(session.id)
+        assert held is not None
+        assert (held.machine, held.stays) == ("m", True)
+        with pytest.raises(KeyNotFoundError):
+            await (await fleet.jetstream.key_value(names.RECORDS)).get(session.id)
+        stored = await fleet.jetstream.stream_info(names.TRANSCRIPTS, subjects_filter=">")
+        assert [*(stored.state.subjects or {})] == [names.transcript(other.session.id)]
+        with pytest.raises(InvalidArgument, match="stay on its machine"):
+            await give_away(service, LOCAL_CALLER, session.id, wait=False, without_tree=False)
+        # Nobody else can have it, whether or not its machine is there.
+        with pytest.raises(HeldElsewhere):
+            await ownership.give(session.id, LOCAL, "another")
+
+
 # One that is back in time goes on, as test_leases.py shows without the CLI.
 @pytest.mark.parametrize(
     "taken", [pytest.param(False, marks=pytest.mark.soak), True], ids=["back in time", "taken meanwhile"]
@@ -81,10 +127,9 @@ async def test_a_turn_is_paused_before_the_lease_ends(
     engine: Running, fleet: FleetConnection, sandbox: Sandbox, model: ScriptedModelThread, taken: bool, tmp_path: Path
 ) -> None:
     waiting, go_on = tmp_path / "waiting", tmp_path / "go_on"
-    command = f"touch {waiting}; until [ -e {go_on} ]; do sleep 0.1; done; echo done"
     async with serving(engine, sandbox) as service:
         options = SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash",))
-        turn = await service.create(script("go", tool("Bash", command=command), "after ${tool_result}"), options)
+        turn = await service.create(until_there(go_on, waiting), options)
         await until_true(waiting.exists)
         session = turn.session
         assert session.pid is not None

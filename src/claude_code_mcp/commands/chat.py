@@ -54,6 +54,8 @@ def add_to(commands: Any) -> None:
     run.add_argument("--machine", metavar="NAME", help="of a fleet: where it runs; --cwd is a directory there")
     labelled = "of a fleet: on a machine that has this label; repeatable"
     run.add_argument("--label", action="append", metavar="LABEL", help=labelled)
+    stays = "of a fleet: it never leaves its machine, and goes on there without the fleet"
+    run.add_argument("--stay", action="store_true", help=stays)
     run.add_argument("--model", metavar="NAME", help="a model, or an alias such as opus")
     modes = f"{', '.join(mode for mode in PERMISSION_MODES if mode != BYPASS)}, or {BYPASS} after `bypass on`"
     run.add_argument("--permission-mode", choices=PERMISSION_MODES, metavar="MODE", help=modes)
@@ -120,6 +122,7 @@ def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
         "workingDirectory": arguments.cwd if is_remote else os.path.abspath(arguments.cwd or "."),
         "machine": arguments.machine,
         "labels": arguments.label,
+        "stayOnMachine": arguments.stay or None,
         "model": arguments.model,
         "permissionMode": arguments.permission_mode,
         "allowedTools": arguments.allow,

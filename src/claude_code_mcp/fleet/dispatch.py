@@ -62,10 +62,15 @@ _CAPABILITIES = types.CLIENT_CAPABILITIES_META_KEY
 _ENVELOPE = frozenset({types.PROTOCOL_VERSION_META_KEY, types.CLIENT_INFO_META_KEY, _CAPABILITIES})
 GOES_ON = "Its next message goes on with it at another machine, with its history and its files as they were last saved."
 KEPT_THERE = "Its title, tag and place in lists are changed, and it is deleted, on the machine that has it."
+_STAYS = "It was begun to stay on that machine, and goes on when that is back."
 _MOST_ABSENT = 2000
 """Sessions of one principal on machines that are gone, of which the copies are read for a list."""
 _TAKING_SECONDS = 27.0
 """In twice which a machine takes a session over, with its tree; NATS lets it answer for a minute."""
+
+
+class StaysThere(UpstreamUnavailable):
+    """The machine of a session is gone, and no other one can go on with it: so this is no MachineUnavailable."""
 
 
 class Dispatch:
@@ -174,13 +179,16 @@ class Dispatch:
 
     async def holder(self, session_id: str, on_disk: OnDisk) -> MachineIdentity:
         """The machine that holds a session or, if none ever did, the one that has it on its disk. Raises
-        MachineUnavailable if it is gone."""
+        MachineUnavailable if it is gone, StaysThere if none but that one can go on with it."""
         machines = self.machines()
         holder = await self._fleet.holder(session_id)
         if holder is None:
             return await on_disk(machines)
         name = next((machine.name for machine in self._fleet.gone() if machine.id == holder), holder)
         is_gone = f"Session {session_id} is on machine {name}, which is not there now."
+        is_there = any(machine.id == holder for machine in machines)
+        if holder and not is_there and await self._fleet.stays(session_id):
+            raise StaysThere(f"{is_gone} {_STAYS}", machine=holder)
         return self._present(holder, is_gone if holder else f"No machine holds session {session_id} just now.")
 
     async def taken_over(self, principal: str, session_id: str, gone: str) -> tuple[MachineIdentity, Taken]:

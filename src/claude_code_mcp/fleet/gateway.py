@@ -51,6 +51,8 @@ from .routing import (
     MACHINE_SCHEMA,
     MANAGING,
     MOVE_SCHEMA,
+    STAY_SCHEMA,
+    STAYING,
     FleetView,
     MachineIdentity,
 )
@@ -250,6 +252,8 @@ class Gateway:
                 added["machine"] = MACHINE_SCHEMA
             if tool.name in BEGINNING:
                 added["labels"] = LABELS_SCHEMA
+            if tool.name in STAYING:
+                added["stayOnMachine"] = STAY_SCHEMA
             if tool.name == MANAGING:
                 action = tool.input_schema["properties"]["action"]
                 added = {"action": {**action, "enum": [*action["enum"], "move"]}, **MOVE_SCHEMA}

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import ClaudeCodeError, PermissionDenied, SessionBusy, SessionNotFound
+from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy, SessionNotFound
 from ..model.events import AuditEvent, AuditKind, Event, TurnEnded, TurnStarted
 from ..model.options import Caller
 from ..model.outcome import Outcome, OutcomeCode
@@ -125,7 +125,8 @@ class Adoption:
             # Later than whatever either machine has written: an older record never replaces a newer one.
             "revision": max(record.revision, here.revision if here is not None else 0) + 1,
             "cwd": os.path.realpath(cwd),
-            "options": record.options.model_copy(update={"worktree": False}),
+            # Whatever the other machine has written: what has come here does not stay on its machine.
+            "options": record.options.model_copy(update={"worktree": False, "stay_on_machine": False}),
             "running_since": None,
         }
         if lost:
@@ -302,11 +303,14 @@ class SessionMover:
         """Gives a session of this machine away: whoever claims it next has it.
 
         Raises SessionBusy while a turn runs, unless it is to be interrupted; TreeRefused if its tree cannot be saved
-        exactly, unless it is to stay behind; LostSession if this machine does not hold it any more. Then it stays here.
+        exactly, unless it is to stay behind; LostSession if this machine does not hold it any more; InvalidArgument for
+        one that stays on its machine. Then it stays here.
         """
         session = await self._service.find(session_id, caller=caller)
         if session.owner != caller.principal:
             raise PermissionDenied("Only its owner can move a session.", session_id=session.id)
+        if session.options.stay_on_machine:
+            raise InvalidArgument(f"Session {session.id} was begun to stay on its machine.", session_id=session.id)
         deps = self._service.relocation.environment_of(caller)
         # One that was begun before this server was started, or in a terminal, is not held by it yet.
         await self._replica.admit(session.id, session.owner)

@@ -74,6 +74,8 @@ class Holding:
     arriving: bool = False
     """Whether the machine was given the session and has not finished taking it: until then it must not be used there,
     and a gateway asks for the rest of it, whoever has begun it."""
+    stays: bool = False
+    """Whether the session is the machine's own: nobody else can take it, whether or not the machine is there."""
 
 
 def suspend_aware_clock() -> float:
@@ -315,9 +317,12 @@ class Ownership(Protocol):
     async def read(self, session_id: str) -> Holding | None:
         """The holder; None if no machine has the session."""
 
-    async def claim(self, session_id: str, principal: str, machine_id: str, *, taking: bool = False) -> Holding:
+    async def claim(
+        self, session_id: str, principal: str, machine_id: str, *, taking: bool = False, stays: bool = False
+    ) -> Holding:
         """Takes the session with the next epoch. Raises HeldElsewhere, or PermissionDenied for another principal, and
-        StillArriving for one that was given to the machine, unless it is `taking` it: then it stays arriving."""
+        StillArriving for one that was given to the machine, unless it is `taking` it: then it stays arriving. One that
+        `stays` is the machine's own from then on."""
 
     async def arrived(self, holding: Holding) -> Holding:
         """The machine has all of the session. Raises HeldElsewhere if another machine, or nobody, has it now."""
@@ -340,6 +345,8 @@ class Holdings:
         self._held: dict[str, Holding] = {}
         self._confirmed: dict[str, int] = {}
         """Session → the number of lapses when it was last confirmed."""
+        self._staying: set[str] = set()
+        """Sessions of which the fleet knows that they stay here."""
         self._locks: dict[str, anyio.Lock] = {}
         lease.lapsed = turns.pause
         lease.regained = self._confirm_all
@@ -377,6 +384,23 @@ class Holdings:
         # One at a time: a second claim would take the session from the first with a newer epoch.
         async with self._alone(session_id):
             return await self._claim(session_id, principal, taking)
+
+    async def note_staying(self, session_id: str, principal: str) -> None:
+        """Has the fleet know that a session stays on this machine, so that gateways find it there and nobody takes it.
+        It is not held by the lease, and is not paused with that.
+
+        While the fleet does not answer nothing happens: it is noted with a later message. Raises HeldElsewhere and
+        PermissionDenied.
+        """
+        async with self._alone(session_id):
+            if session_id in self._staying or not self._lease.standing:
+                return
+            try:
+                await self._ownership.claim(session_id, principal, self._lease.machine_id, stays=True)
+            except LeaseLapsed as problem:
+                log.info("the fleet does not know yet that session %s stays here: %s", session_id, problem.message)
+                return
+            self._staying.add(session_id)
 
     async def arrived(self, holding: Holding) -> Holding:
         """Everything of a session that was taken is on this machine's disk: from now on it goes on here. Raises

@@ -120,9 +120,17 @@ class OwnershipBucket:
         return found if found is not None and found.machine else None
 
     async def claim(
-        self, session_id: str, principal: str, machine_id: str, *, only_given: bool = False, taking: bool = False
+        self,
+        session_id: str,
+        principal: str,
+        machine_id: str,
+        *,
+        only_given: bool = False,
+        taking: bool = False,
+        stays: bool = False,
     ) -> Holding:
-        """Takes a session for a machine, with the next epoch; `taking`: it has yet to be brought there.
+        """Takes a session for a machine, with the next epoch; `taking`: it has yet to be brought there; `stays`: it is
+        that machine's own, which nobody else can take.
 
         A session whose machine has no lease can be taken when that machine has had `FIRST_CLAIM_SECONDS` to come back,
         or `RETURN_SECONDS` after an interruption.
@@ -137,12 +145,15 @@ class OwnershipBucket:
                     raise PermissionDenied(f"Session {session_id} belongs to another principal.")
                 if only_given and found.machine != machine_id:
                     raise PermissionDenied(f"Session {session_id} was not given to machine {machine_id}.")
+                if found.stays and found.machine not in ("", machine_id):
+                    raise HeldElsewhere(found)
                 # After the session was read, and before it is written: a machine that regains its lease writes its
                 # sessions again, so either it finds our write there, or we fail to make it.
                 await self._check_gone(found, machine_id)
                 if found.arriving and not taking:
                     raise StillArriving(f"Session {session_id} has yet to be brought to machine {machine_id}.")
-            holding = Holding(session_id, machine_id, (found.epoch if found else 0) + 1, principal, 0, taking)
+            epoch = (found.epoch if found else 0) + 1
+            holding = Holding(session_id, machine_id, epoch, principal, 0, arriving=taking, stays=stays)
             try:
                 return await self._write(holding, found)
             except KeyWrongLastSequenceError:
@@ -195,7 +206,7 @@ class OwnershipBucket:
             if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
                 return
             try:
-                await self._write(replace(found, machine="", arriving=False), found)
+                await self._write(replace(found, machine="", arriving=False, stays=False), found)
             except KeyWrongLastSequenceError:
                 continue  # taken by another machine, or confirmed by its own at the same time: look which
             return
@@ -234,8 +245,7 @@ class OwnershipBucket:
     async def _write(self, holding: Holding, before: Holding | None) -> Holding:
         """Stores a holding unless somebody has written since `before`."""
         value: dict[str, Any] = {"machine": holding.machine, "epoch": holding.epoch, "principal": holding.principal}
-        if holding.arriving:
-            value["arriving"] = True
+        value |= {mark: True for mark in ("arriving", "stays") if getattr(holding, mark)}
         # `update`, never `create`: that would take a marker of a deletion for permission to try again.
         last = before.revision if before else 0
         revision = await self._sessions.update(holding.session_id, json.dumps(value).encode(), last=last)
@@ -244,8 +254,15 @@ class OwnershipBucket:
 
 def _stored_holding(session_id: str, entry: KeyValue.Entry) -> Holding:
     value = json.loads(entry.value or b"{}")
-    arriving = value.get("arriving") is True
-    return Holding(session_id, value["machine"], value["epoch"], value["principal"], entry.revision or 0, arriving)
+    return Holding(
+        session_id,
+        value["machine"],
+        value["epoch"],
+        value["principal"],
+        entry.revision or 0,
+        arriving=value.get("arriving") is True,
+        stays=value.get("stays") is True,
+    )
 
 
 Verb = Callable[[str, dict[str, Any]], Awaitable[Any]]
@@ -350,8 +367,8 @@ class Keeper:
 
     async def _claim(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         session_id, principal = str(arguments["session_id"]), str(arguments["principal"])
-        taking = arguments.get("taking") is True
-        return _fields(await self._bucket.claim(session_id, principal, machine_id, only_given=True, taking=taking))
+        marks = {mark: arguments.get(mark) is True for mark in ("taking", "stays")}
+        return _fields(await self._bucket.claim(session_id, principal, machine_id, only_given=True, **marks))
 
     async def _confirm(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         return _fields(await self._bucket.confirm(_own_holding(machine_id, arguments)))
@@ -403,11 +420,14 @@ class KeptOwnership:
         found = await self.ask("read", session_id=session_id)
         return None if found is None else _holding(found)
 
-    async def claim(self, session_id: str, principal: str, machine_id: str, *, taking: bool = False) -> Holding:
+    async def claim(
+        self, session_id: str, principal: str, machine_id: str, *, taking: bool = False, stays: bool = False
+    ) -> Holding:
         """As OwnershipBucket.claim; for this machine alone."""
         if machine_id != self._machine_id:
             raise ValueError("a machine claims for itself alone")
-        return _holding(await self.ask("claim", session_id=session_id, principal=principal, taking=taking))
+        marks = {"taking": taking, "stays": stays}
+        return _holding(await self.ask("claim", session_id=session_id, principal=principal, **marks))
 
     async def confirm(self, holding: Holding) -> Holding:
         """As OwnershipBucket.confirm."""

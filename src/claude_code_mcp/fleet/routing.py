@@ -39,6 +39,12 @@ LABELS_SCHEMA: Final = {
     "items": {"type": "string"},
     "description": "Only on a machine that has all of these labels",
 }
+STAY_SCHEMA: Final = {
+    "type": "boolean",
+    "description": "Never leaves its machine: not copied, not taken over by others, not paused without the fleet",
+}
+STAYING: Final = frozenset({"claude_create_session", "claude_code"})
+"""The tools that can begin a session which stays on its machine."""
 
 MOVE_SCHEMA: Final = {
     "machine": {"type": "string", "description": "move: name or id of the machine that it goes on with"},
@@ -76,6 +82,9 @@ class FleetView(Protocol):
     async def holder(self, session_id: str) -> str | None:
         """The id of the machine that holds a session; empty if the last one gave it up, or the next one has yet to take
         it; None if there never was one."""
+
+    async def stays(self, session_id: str) -> bool:
+        """Whether no other machine than its own can go on with a session."""
 
     async def absent(self, principal: str) -> Sequence[Holding]:
         """The sessions of a principal that no machine which is there holds, those first whose holder changed last.
@@ -289,6 +298,10 @@ class LiveFleet:
         if holding is not None and holding.arriving:
             return ""
         return holding.machine if holding is not None else None
+
+    async def stays(self, session_id: str) -> bool:
+        holding = await self._ownership.last(session_id)
+        return holding is not None and holding.stays
 
     async def absent(self, principal: str) -> Sequence[Holding]:
         return await self._ownership.not_held_by({machine.id for machine in self.machines()}, principal)

@@ -108,12 +108,14 @@ class MachineTurns:
         self._service, self._holdings, self._replica, self._hooks = service, holdings, replica, hooks
 
     def at_work(self) -> list[tuple[str, str]]:
-        """The sessions that this machine holds and has worked on since it was started, with their directories."""
+        """The sessions that are this machine's and that it has worked on since it was started, with their
+        directories."""
         if self._service is None or self._holdings is None:
             return []
         holdings = self._holdings
         sessions = self._service.sessions(principal=None)
-        return [(each.id, each.cwd) for each in sessions if holdings.held(each.id) is not None]
+        own = [each for each in sessions if holdings.held(each.id) is not None or each.options.stay_on_machine]
+        return [(each.id, each.cwd) for each in own]
 
     @property
     def busy(self) -> int:
@@ -218,7 +220,7 @@ async def _serving(
     database = database_in(settings.state_dir)
     transcripts = TranscriptStore(connection)
     records = RecordStore(connection, database, KeptSecrets(connection, machine_id))
-    replica = FleetReplica(transcripts, records, holdings.held, turns.lost, holdings.claim)
+    replica = FleetReplica(transcripts, records, holdings.held, turns.lost, holdings.claim, holdings.note_staying)
     hooks = Hooks(settings.fleet_hooks, os.environ)
     left: list[tuple[str, str]] = []
     try:

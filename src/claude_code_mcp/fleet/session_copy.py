@@ -101,16 +101,18 @@ class FleetReplica:
         holding_of: Callable[[str], SessionHolding | None],
         lost: Callable[[str], None],
         claim: Callable[[str, str], Awaitable[object]] | None = None,
+        note_staying: Callable[[str, str], Awaitable[object]] | None = None,
     ) -> None:
         """`holding_of` says by which holding this machine writes a session; of one without a holding no copy is kept.
         `lost` is called once when it turns out that another machine has taken a session. `claim` takes a session of an
-        owner for this machine before it gets a message, or raises."""
+        owner for this machine before it gets a message, or raises; `note_staying` the same for one that stays here."""
         self._transcripts = transcripts
         self._records = records
         self.holding_of = holding_of
         """By which holding this machine writes a session; None for one that it does not hold."""
         self._lost = lost
         self._claim = claim
+        self._note_staying = note_staying
         self._copies: dict[str, _Copy] = {}
         self._elsewhere: set[str] = set()
         self._questions: dict[str, dict[str, UnansweredQuestion]] = {}
@@ -119,7 +121,12 @@ class FleetReplica:
 
     # -- what the sessions report -------------------------------------------------------------------------------------
 
-    async def admit(self, session_id: str, owner: str) -> None:
+    async def admit(self, session_id: str, owner: str, *, stays: bool = False) -> None:
+        if stays:
+            # Without a holding: nothing of it is copied.
+            if self._note_staying is not None:
+                await self._note_staying(session_id, owner)
+            return
         if self._claim is None:
             return
         before = self.holding_of(session_id)

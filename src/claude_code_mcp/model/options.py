@@ -102,6 +102,8 @@ class SessionOptions(_Strict):
     file_checkpointing: bool = False
     include_partial_messages: bool = True
     persist: bool = True
+    stay_on_machine: bool = False
+    """In a fleet, whether it is its machine's own: not copied, not taken over, and not bound by the machine's lease."""
     debug: bool = False
     debug_file: str | None = None
     executable: str | None = None

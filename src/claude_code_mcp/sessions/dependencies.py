@@ -66,8 +66,9 @@ class SessionReplica(Protocol):
     """Takes everything that another machine needs to go on with a session. Only `admit`, `caught_up` and `remove`
     wait."""
 
-    async def admit(self, session_id: str, owner: str) -> None:
-        """Before a session is given a message: raises ClaudeCodeError unless this machine may write the session."""
+    async def admit(self, session_id: str, owner: str, *, stays: bool = False) -> None:
+        """Before a session is given a message: raises ClaudeCodeError unless this machine may write the session. One
+        that `stays` on this machine is not copied, and needs nobody's leave but that of the machine itself."""
 
     def check_held(self, session_id: str) -> None:
         """With the acceptance of a message, nothing awaited in between: raises SessionBusy if the session was given

@@ -115,8 +115,13 @@ def launch_of(owner: LaunchOwner, deps: SessionDeps, servers: Sequence[str]) -> 
         rules=rules,
         hooks=deps.enforcer.hooks(owner.owner),
         variables=deps.enforcer.variables(owner.owner, deps.launcher.environment),
-        mirrored=deps.replica is not None and owner.options.persist,
+        mirrored=deps.replica is not None and _is_copied(owner.options),
     )
+
+
+def _is_copied(options: SessionOptions) -> bool:
+    """Whether a session of a fleet leaves its machine at all."""
+    return options.persist and not options.stay_on_machine
 
 
 class LiveProcess:
@@ -251,7 +256,7 @@ class LiveProcess:
     def _replicate(self) -> None:
         """From now on the session's copy elsewhere follows what the process writes. A spare has no session yet."""
         replica, owner = self._deps.replica, self._owner
-        if replica is None or not owner.options.persist or not self._leases:
+        if replica is None or not _is_copied(owner.options) or not self._leases:
             return
         if self._replicated is not None and self._replicated != owner.id:
             replica.process_gone(self._replicated)  # it was cleared, and goes on under another id

@@ -125,7 +125,7 @@ class MessageAcceptance:
         with limits.room(session.id, principal, working), self._sessions.keeping(session) as kept:
             if kept.deps.replica is not None:
                 # Before anything is reserved or sent: on a machine that does not hold the session nothing may run.
-                await kept.deps.replica.admit(kept.id, kept.owner)
+                await kept.deps.replica.admit(kept.id, kept.owner, stays=kept.options.stay_on_machine)
             async with self._budgeted(kept, principal, len(working)):
                 yield kept
 

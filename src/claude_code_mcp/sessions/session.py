@@ -342,7 +342,7 @@ class Session(SessionView):
         if self.budget_left == 0:
             spent = f"The budget of ${self.options.max_budget_usd:g} of session {self.id} is spent."
             raise LimitReached(spent, session_id=self.id)
-        if self.deps.replica is not None:
+        if self.deps.replica is not None and not self.options.stay_on_machine:
             self.deps.replica.check_held(self.id)
         if not self.options.persist and self._turns.any_sent and self.process.live is None:
             raise SessionNotFound(f"Session {self.id} was not persisted and its process is gone.", session_id=self.id)

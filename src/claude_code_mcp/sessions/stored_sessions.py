@@ -178,12 +178,13 @@ class StoredSessions:
             replica = self._environments.of(caller).replica
 
             async def remove_copy(replica: SessionReplica) -> None:
-                record = await stores.threads.run(stores.recorder.records.read, own_id)
                 await replica.remove(own_id, record.owner if record is not None else caller.principal)
 
+            record = await stores.threads.run(stores.recorder.records.read, own_id)
+            is_copied = record is None or not record.options.stay_on_machine
             # The copy before the files: were it the other way round and this machine died in between, it would bring
             # the session back at another one. Shielded: whoever has begun this and leaves has it done.
-            before = partial(remove_copy, replica) if replica is not None else None
+            before = partial(remove_copy, replica) if replica is not None and is_copied else None
             await asyncio.shield(stores.library.remove(own_id, before))
             await self._access.take_back(own_id, caller.principal)
 

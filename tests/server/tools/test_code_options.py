@@ -83,7 +83,7 @@ async def the_turn_is_limited_in_time(caller: ToolCaller) -> None:
 @checks(
     *("effort", "betas", "additionalDirectories", "disallowedTools", "fallbackModel", "debug", "debugFile"),
     *("includePartialMessages", "env", "enableFileCheckpointing", "systemPrompt", "agents", "images"),
-    *("pathToClaudeCodeExecutable", "persistSession"),
+    *("pathToClaudeCodeExecutable", "persistSession", "stayOnMachine"),
 )
 async def many_options_hold_side_by_side(caller: ToolCaller) -> None:
     """Each start of the CLI takes half a second: these do not depend on each other."""
@@ -110,7 +110,9 @@ async def many_options_hold_side_by_side(caller: ToolCaller) -> None:
         images=[url(png())],
         pathToClaudeCodeExecutable=str(link),
         persistSession=False,
+        stayOnMachine=True,
     )
+    assert caller.session(report).options.stay_on_machine, "what that means in a fleet is tested in tests/fleet"
     assert "found it" in report["result"]
     command, first = argv(caller, report), caller.requests(report)[0]
     expected = {"--effort=low", f"--add-dir={other}", "--fallback-model=claude-haiku-4-5", "--debug"}

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import mcp_types as types
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from ...config import Settings
 from ...errors import InvalidArgument, PermissionDenied
@@ -175,6 +176,7 @@ class ClaudeCode(SessionArguments):
     prompt: Text
     images: Images | None = Field(None, description=ABOUT_IMAGES)
     worktree: bool | None = None
+    stay_on_machine: SkipJsonSchema[bool | None] = None
     message_key: Name | None = None
     timeout: Milliseconds | None = Field(None, description="Milliseconds")
 
@@ -223,7 +225,8 @@ async def claude_code(call: Call, arguments: ClaudeCode) -> Reply:
 async def _create(call: Call, arguments: ClaudeCode) -> PendingTurn:
     options = session_options(arguments)
     call.check_mode(options.permission_mode)
-    options = options.model_copy(update={"worktree": bool(arguments.worktree)})
+    stays = bool(arguments.stay_on_machine)
+    options = options.model_copy(update={"worktree": bool(arguments.worktree), "stay_on_machine": stays})
     return await call.service.create(
         arguments.prompt,
         options,

@@ -74,6 +74,8 @@ class CreateSession(Arguments):
     images: Images | None = Field(None, description=ABOUT_IMAGES)
     worktree: bool | None = Field(None, description="In a new git worktree and branch")
     checkpoints: bool | None = None
+    stay_on_machine: SkipJsonSchema[bool | None] = None
+    """Listed by the gateway of a fleet. Where there is none, every session does."""
     message_key: Name | None = Field(None, description=ABOUT_KEY)
     wait_seconds: BareWait | None = None
 
@@ -201,6 +203,7 @@ def session_options(arguments: CreateSession) -> SessionOptions:
         hub_servers=None if arguments.hub_servers is None else tuple(arguments.hub_servers),
         worktree=bool(arguments.worktree),
         file_checkpointing=bool(arguments.checkpoints),
+        stay_on_machine=bool(arguments.stay_on_machine),
     )
 
 
