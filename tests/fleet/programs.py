@@ -44,6 +44,7 @@ TOOLSETS = ("sessions", "code", "query", "care")
 @dataclass(frozen=True)
 class NamedMachine:
     id: str
+    run: str = ""
 
     @property
     def name(self) -> str:
@@ -66,8 +67,8 @@ class NamedFleet:
     def gone(self) -> Sequence[MachineIdentity]:
         return self._gone
 
-    def set_machines(self, machine_ids: Sequence[str], gone: Sequence[str] = ()) -> None:
-        self._machines = [NamedMachine(id_) for id_ in machine_ids]
+    def set_machines(self, machine_ids: Sequence[str], gone: Sequence[str] = (), run: str = "") -> None:
+        self._machines = [NamedMachine(id_, run) for id_ in machine_ids]
         self._gone = [NamedMachine(id_) for id_ in gone]
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

@@ -77,10 +77,11 @@ async def backend_machine(
     take: TakeSession | None = None,
     machine_id: str = "m",
     most: int = MOST_CONNECTIONS,
+    run: str = "",
 ) -> AsyncIterator[FleetConnection]:
     connection, started = await connect(url), Started()
     serving = asyncio.ensure_future(
-        serve_machine(connection, machine_id, Backend(on_call), take=take, most=most, task_status=started)
+        serve_machine(connection, machine_id, Backend(on_call), take=take, run=run, most=most, task_status=started)
     )
     await started.event.wait()
     try:
@@ -157,6 +158,44 @@ async def test_progress_arrives_before_the_result_and_in_order(
         )
     assert seen == [*range(200)]
     assert {getattr(reply.content[0], "text", "") for reply in replies} == {"local"}
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_call_at_a_machine_that_was_started_again_fails_at_once(
+    engine: Running, fleet: FleetConnection, mode: str
+) -> None:
+    """Within its lease, so that it was never gone: nothing but the silence of the old process would show it."""
+    called, go_on = {"old": asyncio.Event(), "new": asyncio.Event()}, asyncio.Event()
+
+    async def on_call(_: sdk.Context, request: types.CallToolRequestParams) -> types.CallToolResult:
+        called[str((request.arguments or {})["prompt"])].set()
+        await go_on.wait()
+        made = {"sessionId": str(uuid.uuid4()), "status": "running"}
+        return types.CallToolResult(content=result("done").content, structured_content=made)
+
+    def begin(client: Client, prompt: str) -> "asyncio.Future[types.CallToolResult]":
+        return asyncio.ensure_future(client.call_tool("claude_create_session", {"prompt": prompt}))
+
+    named = NamedFleet(await fleet.jetstream.key_value(names.SESSIONS), [])
+    named.set_machines(["m"], run="first")
+    gateway = Gateway(fleet, named, choose, load_settings({}))
+    following = asyncio.ensure_future(gateway.follow_machines())
+    async with asyncio.timeout(HANG_SECONDS), Client(InMemoryTransport(gateway.server()), mode=mode) as client:
+        async with backend_machine(engine.url, on_call, run="first"):
+            old = begin(client, "old")
+            await called["old"].wait()
+            named.set_machines(["m"], run="second")
+            lost = await old
+            assert lost.is_error
+            assert "was lost while it worked on this" in getattr(lost.content[0], "text", "")
+        async with backend_machine(engine.url, on_call, run="third"):
+            new = begin(client, "new")
+            await called["new"].wait()
+            named.set_machines(["m"], run="third")  # it is known later than it has answered
+            go_on.set()
+            assert not (await new).is_error
+    following.cancel()
+    await gateway.close()
 
 
 async def test_a_session_of_a_machine_that_is_gone_is_taken_over_at_its_next_message(

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import secrets
 import socket
 import subprocess
 import sys
@@ -423,6 +424,7 @@ def _machine(arguments: argparse.Namespace, settings: Settings, machine_id: str,
         free_memory=0,
         draining=False,
         repositories=(),
+        run=secrets.token_hex(8),
     )
 
 

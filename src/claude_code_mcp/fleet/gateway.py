@@ -219,14 +219,18 @@ class Gateway:
         await asyncio.gather(*(notify(machine) for machine in self._fleet.machines()))
 
     async def follow_machines(self) -> None:
-        """Ends the connections to machines that are gone, until it is cancelled. Their silence would show it too, but
-        later, and who waits for one is told at once."""
+        """Ends the connections to machines that are gone or were started again, until it is cancelled. Their silence
+        would show it too, but later, and who waits for one is told at once."""
+        runs = {machine.id: machine.run for machine in self._fleet.machines()}
         while True:
             await self._fleet.changed()
             # Nothing is awaited from here to the next wait: no change is missed.
-            present = {machine.id for machine in self._fleet.machines()}
+            present = {machine.id: machine.run for machine in self._fleet.machines()}
+            # Only what was reported and is replaced: a new process may have connected before it is known here.
+            ended = {run for id_, run in runs.items() if run and present.get(id_, run) != run}
             for client in (*self._clients, *self._shared.values()):
-                client.keep_links_to(present)
+                client.keep_links_to(present, ended)
+            runs = present
 
     def leave(self) -> None:
         """This gateway is about to end: its requests are cut off from now on, and not cancelled. To be called before

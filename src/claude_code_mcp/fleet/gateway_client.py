@@ -88,11 +88,13 @@ class GatewayClient:
         """Those that are open now."""
         return [link.result() for link in self._links.values() if link.done() and link.exception() is None]
 
-    def keep_links_to(self, present: Collection[str]) -> None:
-        """Ends the connections to all other machines: these are gone."""
-        for machine_id, link in list(self._links.items()):
-            if machine_id not in present and link.done() and link.exception() is None:
-                link.result().drop()
+    def keep_links_to(self, present: Collection[str], ended: Collection[str]) -> None:
+        """Ends the connections to all other machines, which are gone, and to processes of machines that have ended."""
+        for machine_id, opened in list(self._links.items()):
+            if opened.done() and opened.exception() is None:
+                link = opened.result()
+                if machine_id not in present or link.run in ended:
+                    link.drop()
 
     async def _own(self, machine: MachineIdentity, opened: "asyncio.Future[MachineLink]") -> None:
         """Opens a connection and keeps it until it ends, or is not used any more."""

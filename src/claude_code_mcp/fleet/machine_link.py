@@ -25,7 +25,7 @@ from pydantic_core import from_json, to_json
 
 from ..errors import UpstreamUnavailable
 from . import names
-from .machine_server import opening_request, refusal_in
+from .machine_server import opening_request, refusal_in, run_in
 from .wire import Wire, WireBroken, open_wire
 
 log = logging.getLogger(__name__)
@@ -111,8 +111,10 @@ class Exchange:
 class MachineLink:
     """An open connection to a machine. Made by `open_link`; used by any task of its loop."""
 
-    def __init__(self, machine_name: str, wire: Wire, client: ClientSide) -> None:
+    def __init__(self, machine_name: str, wire: Wire, client: ClientSide, run: str = "") -> None:
         self._name = machine_name
+        self.run = run
+        """Which process of the machine it leads to (`Machine.run`)."""
         self._wire = wire
         self._client = client
         self._last_id = 0
@@ -255,8 +257,9 @@ async def _drop(_: list[Notification]) -> None:
 @asynccontextmanager
 async def open_connection(
     nats: Client, machine_id: str, machine_name: str, opening: Callable[[str], bytes]
-) -> AsyncIterator[Wire]:
-    """A connection to a machine, until the end of the block; `opening` makes the request for it from its id.
+) -> AsyncIterator[tuple[Wire, str]]:
+    """A connection to a machine, until the end of the block, and the process of that machine (`Machine.run`); `opening`
+    makes the request for it from its id.
 
     Raises MachineUnavailable if the machine does not answer or refuses.
     """
@@ -271,7 +274,7 @@ async def open_connection(
         if refused := refusal_in(reply.data):
             wire.fail(refused)
             raise MachineUnavailable(f"Machine {machine_name} refuses the connection: {refused}", machine=machine_name)
-        yield wire
+        yield wire, run_in(reply.data)
 
 
 @asynccontextmanager
@@ -283,8 +286,8 @@ async def open_link(
     Raises MachineUnavailable if the machine does not answer or refuses.
     """
     opening = partial(opening_request, principal=principal, groups=groups)
-    async with open_connection(nats, machine_id, machine_name, opening) as wire:
-        link = MachineLink(machine_name, wire, client)
+    async with open_connection(nats, machine_id, machine_name, opening) as (wire, run):
+        link = MachineLink(machine_name, wire, client, run)
         reading = asyncio.ensure_future(link.read())
         try:
             yield link

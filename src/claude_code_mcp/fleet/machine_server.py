@@ -80,6 +80,12 @@ def taking_request(session_id: str, principal: str) -> bytes:
     return json.dumps({"ask": _TAKE, "protocol": PROTOCOL, "principal": principal, "session": session_id}).encode()
 
 
+def run_in(reply: bytes) -> str:
+    """Which process of a machine has opened a connection (`Machine.run`); empty if it does not say."""
+    run = json_text.decode(reply).get("run")
+    return run if isinstance(run, str) else ""
+
+
 def refusal_in(reply: bytes) -> str:
     """Why a machine refuses what was asked; empty if it does not."""
     try:
@@ -158,13 +164,15 @@ async def serve_machine(
     take: TakeSession | None = None,
     ended: CallerEnded | None = None,
     answer_page: AnswerPage | None = None,
+    run: str = "",
     most: int = MOST_CONNECTIONS,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves gateways until it is cancelled. Then every connection ends; sessions go on. It has started when gateways
-    can reach it. `take` is called for a session whose machine is gone, when its next message is to be sent here."""
+    can reach it. `take` is called for a session whose machine is gone, when its next message is to be sent here. `run`
+    is that of the machine's reports."""
     async with anyio.create_task_group() as tasks:
-        door = _Door(connection, machine_id, server, tasks, take, ended, answer_page, most)
+        door = _Door(connection, machine_id, server, tasks, take, ended, answer_page, run, most)
         subscription = await connection.client.subscribe(names.opening(machine_id), cb=door.asked)
         try:
             await connection.flushed()
@@ -187,6 +195,7 @@ class _Door:
         take: TakeSession | None,
         ended: CallerEnded | None,
         answer_page: AnswerPage | None,
+        run: str,
         most: int,
     ) -> None:
         self._connection = connection
@@ -196,6 +205,7 @@ class _Door:
         self._take = take
         self._ended = ended
         self._answer_page = answer_page
+        self._opened = json.dumps({"run": run}).encode()
         self._most = most
         self._open: dict[str, str] = {}
         """By each open connection, whose it is."""
@@ -248,7 +258,7 @@ class _Door:
             receives = names.to_machine(self._machine_id, connection)
             async with open_wire(self._connection.client, sends=sends, receives=receives) as wire:
                 # After the subscription, on the same connection: NATS has it before the gateway has this answer.
-                await message.respond(b"{}")
+                await message.respond(self._opened)
                 if ask == _PAGE and self._answer_page is not None:
                     await self._answer_page(wire, principal)
                     return

@@ -55,6 +55,8 @@ class Machine:
     free_memory: int
     draining: bool
     repositories: tuple[str, ...]
+    run: str = ""
+    """Tells this process of the machine from those before it. Connections to an earlier one lead nowhere."""
 
     @property
     def free_slots(self) -> int:
@@ -82,6 +84,7 @@ class Machine:
                 free_memory=max(0, int(value.get("free_memory", 0))),
                 draining=value.get("draining", False) is True,
                 repositories=tuple(_text(name) for name in value.get("repositories", ())[:_MOST_REPOSITORIES]),
+                run=_text(value.get("run", "")),
             )
         except (TypeError, AttributeError, KeyError, OverflowError) as problem:
             raise ValueError(f"machine {machine_id} reports what cannot be read: {problem}") from None
@@ -121,6 +124,11 @@ class FleetMember:
     public_key: str = ""
     draining: bool = False
     joined: float = 0.0
+
+    @property
+    def run(self) -> str:
+        """Of a machine that is not there none is known."""
+        return ""
 
 
 class Members:

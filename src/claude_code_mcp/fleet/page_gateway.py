@@ -408,7 +408,7 @@ class _FleetStream:
         self, session_id: str | None, followed: MachineIdentity | None, after: str | None
     ) -> AsyncIterator[bytes]:
         machines = self._fleet.machines()
-        tasks = [asyncio.ensure_future(self._end_when_changed([machine.id for machine in machines]))]
+        tasks = [asyncio.ensure_future(self._end_when_changed(_processes(machines)))]
         tasks += [
             asyncio.ensure_future(
                 self._follow(machine, session_id, after)
@@ -474,10 +474,15 @@ class _FleetStream:
         if session_id is not None:
             self.end()
 
-    async def _end_when_changed(self, before: Sequence[str]) -> None:
-        while [machine.id for machine in self._fleet.machines()] == [*before]:
+    async def _end_when_changed(self, before: Sequence[tuple[str, str]]) -> None:
+        while _processes(self._fleet.machines()) == before:
             await self._fleet.changed()
         self.end()
+
+
+def _processes(machines: Sequence[MachineIdentity]) -> list[tuple[str, str]]:
+    """One that was started again is another: streams of the one before lead nowhere."""
+    return [(machine.id, machine.run) for machine in machines]
 
 
 async def _end_all(tasks: Collection[asyncio.Future[None]]) -> None:

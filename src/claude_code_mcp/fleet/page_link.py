@@ -189,7 +189,7 @@ async def ask_page(
         )
 
     opening = partial(page_request, principal=user.principal, groups=groups)
-    async with open_connection(nats, machine.id, machine.name, opening) as wire:
+    async with open_connection(nats, machine.id, machine.name, opening) as (wire, _):
         head = {"method": asked.method, "path": asked.path, "query": urlencode(asked.query), "after": asked.after}
         # A person is somebody who has signed in with a browser, and has a device; a token alone is a program's.
         head["device"] = user.device if user.sign_in is not None else None

@@ -66,6 +66,10 @@ class MachineIdentity(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def run(self) -> str:
+        """Tells its process from those before it; empty if it says nothing of that."""
+
 
 class FleetView(Protocol):
     """What a gateway knows of the fleet."""

@@ -256,6 +256,7 @@ async def _serving(
                         take=taking.take,
                         ended=removals.ended,
                         answer_page=pages,
+                        run=machine.run,
                         task_status=task_status,
                     )
                 )
