@@ -210,6 +210,16 @@ async def test_a_machine_that_is_gone_is_shown_and_so_are_its_sessions(
             return next(events).data["machines"]
 
     assert [(row["id"], row["there"]) for row in await in_thread(machines)] == [("a", True), ("b", False)]
+    # One that stays on its machine is offered to no other, and the page hears of everything else all the same.
+    await (await fleet.jetstream.key_value(names.SESSIONS)).put(session_id, b'{"machine": "b", "stays": true}')
+    for refused in (
+        await in_thread(lambda: alice.get(f"/api/sessions/{session_id}")),
+        await in_thread(lambda: alice.post(f"/api/sessions/{session_id}/messages", {"message": "go on"})),
+        await in_thread(lambda: alice.post(f"/api/sessions/{session_id}/manage", change)),
+    ):
+        assert (refused.status, refused.code) == (503, "UPSTREAM_UNAVAILABLE")
+        assert "goes on when that is back" in refused.json["error"]["message"]
+    assert [row["id"] for row in await in_thread(machines)] == ["a", "b"]
 
 
 async def test_of_a_machines_answer_nothing_reaches_the_browser_that_could_act_there(

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,8 @@ from claude_code_mcp.fleet.leases import (
     MachineLease,
     StillArriving,
 )
-from claude_code_mcp.fleet.ownership import OwnershipBucket
+from claude_code_mcp.fleet.ownership import Keeper, OwnershipBucket
+from claude_code_mcp.fleet.tickets import new_seed
 from tests.support.ports import free_port
 from tests.support.waiting import HANG_SECONDS, until_true
 
@@ -154,6 +156,26 @@ async def test_a_released_session_goes_to_the_next_with_a_newer_epoch(fleet: Fle
         assert (new.machine, new.epoch) == ("b", 2)
         await a.release(old)  # too late: it changes nothing
         assert await a.holder("s1") == new
+
+
+async def test_a_machine_under_a_new_id_goes_on_with_what_stays_on_it(fleet: FleetConnection) -> None:
+    """It was removed and has joined again: the fleet knows the session as that of the machine before."""
+    bucket = await OwnershipBucket.opened(fleet)
+    before = await bucket.claim("s1", "alice", "before", stays=True)
+    async with machine(fleet, "a") as (a, _, _):
+        await a.note_staying("s1", "alice")  # not raised: nobody else has the session
+        await a.note_staying("s2", "alice")
+    assert await bucket.read("s1") == before
+    noted = await bucket.read("s2")
+    assert noted is not None
+    assert (noted.machine, noted.stays) == ("a", True)
+    keeper = Keeper(fleet, bucket, new_seed())
+    asked = {"sessions": ["s1", "s2"]}
+    assert await keeper._elsewhere("a", asked) == [], "its costs are counted where its files are"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bucket.follow, fleet)
+        assert await bucket.not_held_by([], "alice") == [], "there is nothing to be listed"
+        tasks.cancel_scope.cancel()
 
 
 async def test_of_many_claims_at_once_just_one_succeeds(fleet: FleetConnection) -> None:

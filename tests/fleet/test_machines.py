@@ -15,8 +15,10 @@ from claude_code_mcp.fleet.connection import FleetConnection, connect, create_st
 from claude_code_mcp.fleet.engine import running
 from claude_code_mcp.fleet.leases import MachineLease
 from claude_code_mcp.fleet.machines import FleetMember, Machine, MachineNotFound, MachineReport, Members, Membership
+from claude_code_mcp.fleet.ownership import OwnershipBucket
+from claude_code_mcp.fleet.routing import LiveFleet
 from tests.support.ports import free_port
-from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS, until_true
 
 MACHINE = Machine("a", "server", "1.0", "2.1.325", frozenset({"gpu"}), 6, 0, 0, False, ("git@example.org:a.git",))
 
@@ -148,3 +150,16 @@ async def test_a_report_that_makes_no_sense_hides_nobody_else(fleet: FleetConnec
         async with reporting(fleet, MachineReport(MACHINE)):
             await when(membership, membership.machines)
             assert [machine.id for machine in membership.machines()] == ["a"]
+
+
+async def test_what_stays_on_a_machine_that_was_removed_is_looked_for_on_the_disks(fleet: FleetConnection) -> None:
+    """The machine may join again, with a new key and so under another id."""
+    members, holders = await Members.opened(fleet), await OwnershipBucket.opened(fleet)
+    await members.add(FleetMember(id="a", name="desk"))
+    await holders.claim("s1", "alice", "a", stays=True)
+    async with Membership(fleet).followed() as membership:
+        view = LiveFleet(membership, holders)
+        assert (await view.holder("s1"), await view.stays("s1")) == ("a", True)
+        await members.remove("a")
+        await until_true(lambda: membership.was_removed("a"))
+        assert await view.holder("s1") is None

@@ -13,7 +13,7 @@ from nats.js.errors import KeyNotFoundError
 
 from claude_code_mcp import __version__
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
+from claude_code_mcp.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
 from claude_code_mcp.fleet import names
 from claude_code_mcp.fleet.connection import FleetConnection, connect
 from claude_code_mcp.fleet.engine import Running
@@ -114,9 +114,13 @@ async def test_a_session_that_stays_on_its_machine_goes_on_without_the_fleet_whi
         assert [*(stored.state.subjects or {})] == [names.transcript(other.session.id)]
         with pytest.raises(InvalidArgument, match="stay on its machine"):
             await give_away(service, LOCAL_CALLER, session.id, wait=False, without_tree=False)
-        # Nobody else can have it, whether or not its machine is there.
-        with pytest.raises(HeldElsewhere):
-            await ownership.give(session.id, LOCAL, "another")
+        # Nobody else can have it, whether or not its machine is there, nor is it to be brought there.
+        for other_machine in ("another", "m"):
+            with pytest.raises(HeldElsewhere):
+                await ownership.claim(session.id, LOCAL, other_machine, taking=True)
+        # One that has left its machine is not marked afterwards.
+        with pytest.raises(PermissionDenied):
+            await ownership.claim(other.session.id, LOCAL, "m", stays=True)
 
 
 # One that is back in time goes on, as test_leases.py shows without the CLI.

@@ -186,7 +186,7 @@ class Dispatch:
             return await on_disk(machines)
         name = next((machine.name for machine in self._fleet.gone() if machine.id == holder), holder)
         is_gone = f"Session {session_id} is on machine {name}, which is not there now."
-        is_there = any(machine.id == holder for machine in machines)
+        is_there = any(machine.id == holder for machine in self.machines())
         if holder and not is_there and await self._fleet.stays(session_id):
             raise StaysThere(f"{is_gone} {_STAYS}", machine=holder)
         return self._present(holder, is_gone if holder else f"No machine holds session {session_id} just now.")
@@ -258,7 +258,8 @@ class Dispatch:
         if found:
             return answers[max(found)[1]][0]
         if silent:
-            raise MachineUnavailable(
+            # No MachineUnavailable: of what no machine has held the fleet has nothing that another one could take.
+            raise UpstreamUnavailable(
                 f"No machine that answers has session {session_id}; these did not answer: "
                 + ", ".join(each.machine.name for each in silent)
             )

@@ -227,7 +227,7 @@ class Gateway:
             # Nothing is awaited from here to the next wait: no change is missed.
             present = {machine.id: machine.run for machine in self._fleet.machines()}
             # Only what was reported and is replaced: a new process may have connected before it is known here.
-            ended = {run for id_, run in runs.items() if run and present.get(id_, run) != run}
+            ended = {(id_, run) for id_, run in runs.items() if run and present.get(id_, run) != run}
             for client in (*self._clients, *self._shared.values()):
                 client.keep_links_to(present, ended)
             runs = present

@@ -57,6 +57,8 @@ class GatewayClient:
         self._context = context
         self._can_push = can_push
         self._links: dict[str, asyncio.Future[MachineLink]] = {}
+        self._connected: dict[MachineLink, str] = {}
+        """Those of `_links` that lead somewhere, also before the client was introduced there; with their machines."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.followed: dict[str, str] = {}
         """The resources that a client with a handshake has subscribed to, and at which machine (empty: at all)."""
@@ -88,18 +90,17 @@ class GatewayClient:
         """Those that are open now."""
         return [link.result() for link in self._links.values() if link.done() and link.exception() is None]
 
-    def keep_links_to(self, present: Collection[str], ended: Collection[str]) -> None:
+    def keep_links_to(self, present: Collection[str], ended: Collection[tuple[str, str]]) -> None:
         """Ends the connections to all other machines, which are gone, and to processes of machines that have ended."""
-        for machine_id, opened in list(self._links.items()):
-            if opened.done() and opened.exception() is None:
-                link = opened.result()
-                if machine_id not in present or link.run in ended:
-                    link.drop()
+        for link, machine_id in self._connected.items():
+            if machine_id not in present or (machine_id, link.run) in ended:
+                link.drop()
 
     async def _own(self, machine: MachineIdentity, opened: "asyncio.Future[MachineLink]") -> None:
         """Opens a connection and keeps it until it ends, or is not used any more."""
         try:
             async with open_link(self._nats, machine.id, machine.name, self.principal, self._groups(), self) as link:
+                self._connected[link] = machine.id
                 if self._context is not None:
                     await self._introduce(link, self._context)
                     await self._follow_again(link, machine)
@@ -121,6 +122,7 @@ class GatewayClient:
         except MCPError as error:
             _fail(opened, MachineUnavailable(f"Machine {machine.name} refuses this client: {error.message}"))
         finally:
+            self._connected = {link: at for link, at in self._connected.items() if not link.ended.is_set()}
             self._forget(machine.id, opened)
             _fail(opened, MachineUnavailable("The client has gone."))
 

@@ -389,18 +389,19 @@ class Holdings:
         """Has the fleet know that a session stays on this machine, so that gateways find it there and nobody takes it.
         It is not held by the lease, and is not paused with that.
 
-        While the fleet does not answer nothing happens: it is noted with a later message. Raises HeldElsewhere and
-        PermissionDenied.
+        Never raises: the session is on this machine, whatever the fleet says, and goes on here. What could not be noted
+        is tried again with the next call; gateways look for it on the disks of all machines until then.
         """
         async with self._alone(session_id):
             if session_id in self._staying or not self._lease.standing:
                 return
             try:
-                await self._ownership.claim(session_id, principal, self._lease.machine_id, stays=True)
-            except LeaseLapsed as problem:
-                log.info("the fleet does not know yet that session %s stays here: %s", session_id, problem.message)
+                noted = await self._ownership.claim(session_id, principal, self._lease.machine_id, stays=True)
+            except ClaudeCodeError as problem:
+                log.info("the fleet does not know that session %s stays here: %s", session_id, problem.message)
                 return
-            self._staying.add(session_id)
+            if noted.stays:  # a keeper of an earlier version knows nothing of it
+                self._staying.add(session_id)
 
     async def arrived(self, holding: Holding) -> Holding:
         """Everything of a session that was taken is on this machine's disk: from now on it goes on here. Raises

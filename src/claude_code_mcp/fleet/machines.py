@@ -220,6 +220,10 @@ class Membership:
         ]
         return sorted(alive, key=lambda machine: (machine.name, machine.id))
 
+    def was_removed(self, machine_id: str) -> bool:
+        """Whether the operator has removed a machine of this id."""
+        return machine_id in self._removed
+
     def gone(self) -> list[FleetMember]:
         """Those that were let in and are not there."""
         alive = {machine.id for machine in self.machines()}

@@ -111,7 +111,8 @@ class OwnershipBucket:
         with anyio.fail_after(_REQUEST_SECONDS):
             await self._all_known.wait()
         holdings = self._followed.get(principal, {}).values()
-        absent = [each for each in holdings if each.arriving or each.machine not in alive]
+        # What stays on its machine has no copy that could be shown.
+        absent = [each for each in holdings if not each.stays and (each.arriving or each.machine not in alive)]
         return sorted(absent, key=lambda holding: holding.revision, reverse=True)
 
     async def read(self, session_id: str) -> Holding | None:
@@ -145,8 +146,11 @@ class OwnershipBucket:
                     raise PermissionDenied(f"Session {session_id} belongs to another principal.")
                 if only_given and found.machine != machine_id:
                     raise PermissionDenied(f"Session {session_id} was not given to machine {machine_id}.")
-                if found.stays and found.machine not in ("", machine_id):
+                if found.stays and (taking or found.machine not in ("", machine_id)):
                     raise HeldElsewhere(found)
+                if stays and not found.stays:
+                    # It has left its machine: if that is removed, others go on with it.
+                    raise PermissionDenied(f"Session {session_id} was not begun to stay on its machine.")
                 # After the session was read, and before it is written: a machine that regains its lease writes its
                 # sessions again, so either it finds our write there, or we fail to make it.
                 await self._check_gone(found, machine_id)
@@ -387,8 +391,10 @@ class Keeper:
     async def _elsewhere(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         asked = [names.token(str(session_id)) for session_id in arguments["sessions"][:MOST_ASKED]]
         found = [await self._bucket.read(session_id) for session_id in asked]
-        # One that has yet to arrive is not there either, whatever an older copy on the machine's disk says.
-        return [each.session_id for each in found if each and (each.machine != machine_id or each.arriving)]
+        # One that has yet to arrive is not there either, whatever an older copy on the machine's disk says. One that
+        # stays is where its files are, also if that machine has another id by now.
+        elsewhere = [each for each in found if each and (each.machine != machine_id or each.arriving)]
+        return [each.session_id for each in elsewhere if not each.stays]
 
     async def _sealing_key(self, _: str, __: dict[str, Any]) -> Any:
         return b64encode(bytes(self._secret.public_key)).decode()

@@ -40,7 +40,7 @@ from ..web.guard import WebUser
 from ..web.page_routes import Handler, Handlers, StillSignedIn
 from ..web.push.push_routes import PushRoutes
 from ..web.session_routes import LISTS, ListRoute
-from .dispatch import GOES_ON, KEPT_THERE, Dispatch
+from .dispatch import GOES_ON, KEPT_THERE, Dispatch, StaysThere
 from .machine_link import MachineUnavailable
 from .machine_server import Taken
 from .machines import Machine
@@ -363,7 +363,7 @@ class FleetRoutes:
             raise RequestRefused(404, "SESSION_NOT_FOUND", "There is no such session.")
         followed = None
         # Of a session whose machine is gone there is nothing to hear, until one has it again.
-        with contextlib.suppress(RequestRefused):
+        with contextlib.suppress(RequestRefused, StaysThere):
             followed = await self._machine_of(user, session_id) if session_id is not None else None
         after = request.headers.get("last-event-id") or text_of(request, "after")
         mine = self._streams.setdefault(user.principal, set())

@@ -301,6 +301,8 @@ class LiveFleet:
         holding = await self._ownership.last(session_id)
         if holding is not None and holding.arriving:
             return ""
+        if holding is not None and holding.stays and self._membership.was_removed(holding.machine):
+            return None  # its machine may have joined again under another id: it is looked for on the disks
         return holding.machine if holding is not None else None
 
     async def stays(self, session_id: str) -> bool:

@@ -285,11 +285,15 @@ def _notifying(service: Service, keeper: KeptOwnership, machine: str) -> Machine
 async def _find_elsewhere(
     keeper: KeptOwnership, holdings: Holdings, mover: SessionMover, replica: FleetReplica, service: Service
 ) -> None:
-    """Has the replica know which sessions on this machine's disk other machines have: looked up at the start, after
-    each lapse of the lease, for it is only then that they can be taken, and after they were given away. Those that were
-    at work here are found by their holdings too, and at once."""
+    """Has the fleet know which sessions stay here, and the replica which sessions on this machine's disk other machines
+    have: looked up at the start, after each lapse of the lease, for it is only then that they can be taken, and after
+    they were given away. Those that were at work here are found by their holdings too, and at once."""
     records, looked = service.relocation.environment_of(LOCAL_CALLER).stores.recorder.records, -1
     while True:
+        # Those that have got another id, or were begun while the fleet did not answer. The rest is noted already.
+        for session in service.sessions(principal=None):
+            if session.options.stay_on_machine:
+                await holdings.note_staying(session.id, session.owner)
         lapses = holdings.lapses
         mover.handed_over -= {session_id for session_id in mover.handed_over if holdings.held(session_id) is not None}
         if lapses is not None and (lapses != looked or mover.handed_over):

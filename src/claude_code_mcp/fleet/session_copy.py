@@ -168,6 +168,8 @@ class FleetReplica:
         self.catch_up(session_id)
 
     def record_written(self, record: SessionRecord) -> None:
+        if record.options.stay_on_machine:
+            return
         copy = self._copies.setdefault(record.session_id, _Copy())
         # Only the newest counts: each has all of the session.
         copy.record, copy.changed = record, True
