@@ -68,7 +68,9 @@ async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_i
             there = await asyncio.to_thread(laptop.run, "send", "--own", stays, script("go on", "on its own"))
             assert there.strip() == "on its own"
             # Another machine goes on with one: what is on this disk is an old copy.
-            assert (await continued(client, taken, script("go on", "here")))["machine"] == "server"
+            sent = await asyncio.to_thread(server.tried, "send", taken, script("go on", "here"))
+            assert (sent.returncode, sent.stdout.strip()) == (0, "here"), sent.stderr
+            assert "goes on in an empty directory; its files did not come along" in sent.stderr
             done = await asyncio.to_thread(delete, laptop, taken)
             assert done.returncode != 0
             assert "is held by machine" in done.stderr

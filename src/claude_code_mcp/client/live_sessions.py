@@ -75,6 +75,11 @@ def is_busy(report: Mapping[str, Any]) -> bool:
     return report.get("status") in BUSY_STATUSES
 
 
+def losses(report: Mapping[str, Any]) -> list[str]:
+    """What a session has lost that goes on at another machine with this call, a sentence each; nothing otherwise."""
+    return [str(each) for each in report.get("notices") or ()]
+
+
 class LiveSessions:
     """The sessions of one server."""
 
@@ -200,6 +205,7 @@ class LiveSessions:
         return self._once("", prompt, "claude_create_session", prompt=prompt, **options)
 
     def send(self, session_id: str, message: str) -> Report:
+        """Sends a message. A session of a fleet may go on at another machine with it: `losses` says what is lost."""
         return self._once(session_id, message, "claude_send_message", sessionId=session_id, message=message)
 
     def _once(self, session_id: str, message: str, tool: str, /, **arguments: Any) -> Report:

@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..client.connections import CallFailed, ask_shared
-from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, is_busy
+from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, is_busy, losses
 from ..client.styled_lines import ACCEPT_EDITS, EDITED, NoAnswer
 from ..config import load_settings
-from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
+from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
 from ..model.options import BYPASS, LOCAL, PERMISSION_MODES
 from ..model.question import QuestionKind
 from ..model.text import visible
@@ -152,8 +152,17 @@ def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 def _send(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     text, session_id = _text(arguments.message), sessions.find(arguments.session)
     # Before the message is sent: what the turn puts out at once would be behind a later cursor.
-    cursor = sessions.status(session_id, outputLines=0)["nextCursor"]
+    cursor = None
+    try:
+        cursor = sessions.status(session_id, outputLines=0)["nextCursor"]
+    except CallFailed as error:
+        if error.code != UpstreamUnavailable.code:
+            raise
     accepted = sessions.send(session_id, text)
+    # Without one its machine is gone, and another one goes on with it, whose cursor is behind the history.
+    cursor = cursor or accepted.get("nextCursor", "0")
+    for loss in losses(accepted):
+        print(visible(loss), file=sys.stderr, flush=True)
     if arguments.no_wait:
         return print_outcome(arguments, accepted, f"{accepted['sessionId']}: {accepted['status']}")
     return _Conversation(sessions, accepted["sessionId"], arguments, cursor=cursor).until_rest()

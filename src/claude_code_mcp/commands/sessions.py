@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..client.connections import CallFailed, NoServer, NotRunning, Target, ask_shared
-from ..client.live_sessions import LiveSessions
+from ..client.live_sessions import LiveSessions, losses
 from ..config import load_settings, without_settings
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy, SessionNotFound
 from ..model.options import LOCAL
@@ -359,9 +359,7 @@ def _move(arguments: argparse.Namespace) -> int:
             return failed(str(error), exit_code_of(error.code))
         except NotRunning as error:
             raise Unavailable(f"{error}; the session is where it was, or goes on with its next message") from None
-    lost = moved.get("withoutTree")
-    left = f" Its files did not come along: {lost}" if lost else ""
-    return print_outcome(arguments, moved, visible(f"{moved['message']}{left}"))
+    return print_outcome(arguments, moved, visible(" ".join([moved["message"], *losses(moved)])))
 
 
 # -- worktrees ----------------------------------------------------------------------------------------------------

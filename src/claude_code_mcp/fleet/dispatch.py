@@ -519,7 +519,7 @@ def _with_losses(result: dict[str, Any], taken: Taken) -> dict[str, Any]:
     structured = result.get("structuredContent")
     if isinstance(structured, dict):
         fields, notices = _losses(taken)
-        structured |= fields
+        structured |= {**fields, "notices": notices} if notices else {}
         result["content"] = [*result.get("content", ()), *({"type": "text", "text": text} for text in notices)]
     return result
 

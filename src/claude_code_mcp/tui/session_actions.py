@@ -13,7 +13,7 @@ from typing import Any
 from textual.app import App
 
 from ..client.connections import CallFailed, NotRunning
-from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions
+from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, losses
 from ..client.styled_lines import LineComments, comments_message
 from ..model.options import BYPASS, PERMISSION_MODES
 from ..model.text import visible
@@ -105,7 +105,10 @@ class SessionActions:
         joins = conversation.busy
         if joins:
             self._joined = [*self._joined, text][-_MOST_JOINED:]
-        if await self.ask(lambda sessions: sessions.send(conversation.session_id, text)) is None:
+        sent = await self.ask(lambda sessions: sessions.send(conversation.session_id, text))
+        for loss in losses(sent or {}):
+            self._app.notify(visible(loss), severity="warning", markup=False)
+        if sent is None:
             # What could not be sent must not be lost: the input was emptied when it was sent.
             if joins and text in self._joined:
                 self._joined.remove(text)
@@ -218,9 +221,7 @@ class SessionActions:
         self._report(done)
 
     def _report(self, done: Mapping[str, Any]) -> None:
-        lost = done.get("withoutTree")
-        left = f" Its files did not come along: {lost}" if lost else ""
-        self._app.notify(visible(f"{done.get('message') or 'Done.'}{left}"), markup=False)
+        self._app.notify(visible(" ".join([done.get("message") or "Done.", *losses(done)])), markup=False)
         self._pump.list_again()
 
     # -- sharing ----------------------------------------------------------------------------------------------

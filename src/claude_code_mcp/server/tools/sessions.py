@@ -126,6 +126,13 @@ class ListSessions(Arguments):
     active: bool | None = Field(None, description="Only those in memory")
 
 
+class ResumedAcknowledgement(Acknowledgement):
+    """Of a session that has come into memory with the call."""
+
+    next_cursor: SkipJsonSchema[str | None] = None
+    """Behind its history."""
+
+
 class ListedSession(ToolOutput):
     session_id: str
     project_directory: str | None = None
@@ -371,10 +378,14 @@ async def _result(
     """
     if call.resumed_session:
         since = str(call.state.get("since"))
-    since = since or session.events.cursor(session.events.restored_seq)
+    behind = session.events.cursor(session.events.restored_seq)
     late = _accept_answers(call, session)
     if not seconds:
-        return Acknowledgement(session_id=session.id, status=status_of(session))
+        acknowledged = {"session_id": session.id, "status": status_of(session)}
+        if since is None and session.events.restored_seq:
+            return ResumedAcknowledgement(**acknowledged, next_cursor=behind)
+        return Acknowledgement(**acknowledged)
+    since = since or behind
     questions = await _wait(call, session, seconds, message, since=since, late=late)
     notice, redactor = _notice(call, session, late), call.service.redaction
     return questions or report(
