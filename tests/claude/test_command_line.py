@@ -42,6 +42,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 TABLE: dict[str, list[Expected]] = {
     "cwd": [Expected("/src")],
     "turn_timeout": [Expected(5.0)],
+    "stay_on_machine": [Expected(True)],
     "executable": [Expected("/bin/claude")],
     "env": [Expected({"TOKEN": SECRET})],
     "hub_servers": [Expected(("calc",))],

@@ -45,6 +45,7 @@ EVERYTHING = SessionOptions(
     file_checkpointing=True,
     include_partial_messages=False,
     persist=True,
+    stay_on_machine=True,
     debug=True,
     debug_file="/tmp/x",
     executable="/bin/claude",
