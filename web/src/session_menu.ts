@@ -40,12 +40,13 @@ export class SessionMenu {
   }
 
   private draw(): void {
-    if (!this.element.open) return;
+    // What is shown at the next opening is drawn then: until that nobody may type into what is about to go.
+    if (!this.element.open) return replace(this.body);
     const row = this.row();
     this.problem.hidden = true;
     if (row.sharedBy) {
       const may = row.access === "answer" ? "to answer and write" : "to watch";
-      replace(this.body, h("p", { class: "hint" }, `${row.sharedBy} has shared this session with you ${may}. Only ${row.sharedBy} can change its settings.`), this.problem);
+      replace(this.body, h("p", { class: "hint" }, `${row.sharedBy} has shared this session with you ${may}. Only they can change its settings.`), this.problem);
       return;
     }
     const name = h("input", { type: "text", id: freshId("name"), value: row.title ?? "", maxlength: 200 });
@@ -61,7 +62,7 @@ export class SessionMenu {
       button("Rename", () => this.manage("rename", { text: name.value.trim() }, { title: name.value.trim() })),
       button("Fork", () => void this.fork()),
       button(row.pinned ? "Unpin" : "Pin", () => this.manage(row.pinned ? "unpin" : "pin", {}, { pinned: !row.pinned })),
-      button(row.archived ? "Take out of the archive" : "Archive", () =>
+      button(row.archived ? "Unarchive" : "Archive", () =>
         this.manage(row.archived ? "unarchive" : "archive", {}, { archived: !row.archived })),
       this.sharing(row.sessionId),
       movePart(row, this.around.live.machines, ({ sessionId, message, machine, machineId, notices }) => {
