@@ -245,6 +245,7 @@ async def _serving(
             )
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_find_elsewhere, keeper, holdings, mover, replica, service)
+                tasks.start_soon(_note_staying, holdings, service)
                 # Before gateways reach this machine: who was removed, and is there again, has begun nothing here yet.
                 await tasks.start(_follow_removals, removals, holdings)
                 tasks.start_soon(_update_copies, copies, holdings, replica, service)
@@ -285,15 +286,11 @@ def _notifying(service: Service, keeper: KeptOwnership, machine: str) -> Machine
 async def _find_elsewhere(
     keeper: KeptOwnership, holdings: Holdings, mover: SessionMover, replica: FleetReplica, service: Service
 ) -> None:
-    """Has the fleet know which sessions stay here, and the replica which sessions on this machine's disk other machines
-    have: looked up at the start, after each lapse of the lease, for it is only then that they can be taken, and after
-    they were given away. Those that were at work here are found by their holdings too, and at once."""
+    """Has the replica know which sessions on this machine's disk other machines have: looked up at the start, after
+    each lapse of the lease, for it is only then that they can be taken, and after they were given away. Those that were
+    at work here are found by their holdings too, and at once."""
     records, looked = service.relocation.environment_of(LOCAL_CALLER).stores.recorder.records, -1
     while True:
-        # Those that have got another id, or were begun while the fleet did not answer. The rest is noted already.
-        for session in service.sessions(principal=None):
-            if session.options.stay_on_machine:
-                await holdings.note_staying(session.id, session.owner)
         lapses = holdings.lapses
         mover.handed_over -= {session_id for session_id in mover.handed_over if holdings.held(session_id) is not None}
         if lapses is not None and (lapses != looked or mover.handed_over):
@@ -308,6 +305,16 @@ async def _find_elsewhere(
                 looked = lapses
             except (ClaudeCodeError, OSError) as problem:
                 log.debug("which sessions other machines have is not known yet: %s", problem)
+        await anyio.sleep(RENEWAL_SECONDS)
+
+
+async def _note_staying(holdings: Holdings, service: Service) -> None:
+    """Has the fleet know which sessions stay here that it was not told of with their first message: those that have got
+    another id, and those that were begun while it did not answer."""
+    while True:
+        for session in service.sessions(principal=None):
+            if session.options.stay_on_machine:
+                await holdings.note_staying(session.id, session.owner)  # nothing, where that was done
         await anyio.sleep(RENEWAL_SECONDS)
 
 
