@@ -135,8 +135,6 @@ MAY_PRINT = {"commands", "cli", "__main__", "testing.__main__", "testing.ticket_
 BEHIND_THE_FACADE = {"enforcer", "redactor", "log"}
 MAY_LOOK_BEHIND = {"service", "sessions"}
 
-LONGEST_FILE = 600
-
 
 @dataclass(frozen=True)
 class Module:
@@ -404,8 +402,3 @@ def test_only_the_service_and_its_sessions_know_what_is_behind_the_facade() -> N
 def test_a_look_behind_the_facade_is_seen(source: str) -> None:
     assert _looks_behind(ast.parse(source))
     assert not _looks_behind(ast.parse("self._redactor.text(log.name)"))
-
-
-def test_files_stay_short() -> None:
-    lines = {name: len(module.text.splitlines()) for name, module in MODULES.items()}
-    assert {name: count for name, count in lines.items() if count >= LONGEST_FILE} == {}
