@@ -12,13 +12,13 @@ import psutil
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.hub.auth.credentials import FileVault
-from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service
 from claude_code_mcp.state.database import Database
 from claude_code_mcp.testing.script import parallel, script, tool
+from tests.support.hub_config import parse_servers
 
 from .common import Figure, Place, benchmark
 

@@ -56,7 +56,7 @@ from .sessions.session_access import CallerPolicy, SessionAccess
 from .sessions.session_listing import SessionListing
 from .sessions.slots import Slots
 from .sessions.stored_sessions import SessionWork, StoredSessions
-from .state.session_records import MessageKeys, owners_below
+from .state.session_records import MessageKeys
 from .state.shares import Access, Shares
 from .state.spending import Spending
 from .state.state_directory import check_quietly, database_in
@@ -133,10 +133,7 @@ class Service:
         """What the rules say of a call; None if a person must be asked."""
         self.check_record_of_machine = self._enforcer.check_record_of_machine
         """PermissionDenied if a record that another machine has written names a program."""
-        owners = partial(owners_below, self.state)
-        self._homes = Homes(
-            self.settings, self._environment, policy, principals, self.audit, others=others, owners=owners
-        )
+        self._homes = Homes(self.settings, self._environment, policy, principals, self.audit, others=others)
         self.admit = self._homes.admit
         """Why a caller in these groups cannot be served before a restart; None if it can."""
         self._linked_folders = not principals and not others and policy.profile(LOCAL).isolation == "none"

@@ -10,7 +10,7 @@ from nats.js.api import StreamConfig
 
 from claude_code_mcp.fleet import names, transcripts
 from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.transcripts import FleetUnavailable, LostSession, SessionStore, TranscriptStore
+from claude_code_mcp.fleet.transcripts import FleetUnavailable, LostSession, TranscriptStore
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 
@@ -27,15 +27,6 @@ def entry(text: str = "", **more: Any) -> dict[str, Any]:
 
 def marker(text: str) -> dict[str, Any]:
     return {"type": "custom-title", "customTitle": text}
-
-
-async def test_the_store_is_one_that_the_agent_sdk_takes(fleet: FleetConnection) -> None:
-    testing = pytest.importorskip("claude_agent_sdk.testing")
-    made = iter(range(100))
-    await testing.run_session_store_conformance(
-        lambda: SessionStore(fleet, f"contract-{next(made)}"),
-        skip_optional=frozenset({"list_sessions", "list_session_summaries"}),
-    )
 
 
 async def test_entries_of_any_size_come_back_in_order(fleet: FleetConnection) -> None:

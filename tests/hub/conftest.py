@@ -16,12 +16,12 @@ from keyring.backends import fail
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.hub.auth.credentials import FileVault
-from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.state.database import Database
 from tests.conftest import RUN
 from tests.support import npm
+from tests.support.hub_config import parse_servers
 from tests.support.waiting import HANG_SECONDS, until_true
 
 PATIENCE = HANG_SECONDS

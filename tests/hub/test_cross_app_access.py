@@ -24,9 +24,9 @@ from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import UpstreamUnavailable
 from claude_code_mcp.hub.auth.credentials import FileVault
 from claude_code_mcp.hub.auth.identity_provider import IdentityProvider
-from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.hub_factory import make_hub
+from tests.support.hub_config import parse_servers
 from tests.support.ports import free_port
 
 from .conftest import StartHub, disconnect, text_of

@@ -11,8 +11,8 @@ import pytest
 from mcp import MCPError
 
 from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
-from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub.hub import Hub
+from tests.support.hub_config import parse_servers
 from tests.support.waiting import until_true
 
 from .conftest import PATIENCE, Changes, StartHub, local, make_hub, text_of, until_file

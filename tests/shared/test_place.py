@@ -98,50 +98,29 @@ def test_clients_that_hand_on_few_variables_find_the_same_server(tmp_path: Path)
     assert place.find_place([], few)[0].socket == place.find_place([], many)[0].socket
 
 
-def test_a_server_that_runs_where_an_earlier_version_put_it_is_still_found(tmp_path: Path) -> None:
-    runtime = tmp_path / "runtime"
-    (runtime / "claude-code-mcp").mkdir(parents=True, mode=0o700)
-    runtime.chmod(0o700)
-    environment = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(runtime)}
-    usual, _ = place.find_place([], environment)
-    earlier = place.Place(str(runtime / "claude-code-mcp"), usual.name)
-    lock = place.take_lock(earlier)
-    assert lock is not None
-    assert place.find_place([], environment)[0].socket == earlier.socket
-    assert earlier.socket in [found.socket for found in place.places(environment)]
-    os.close(lock)
-    assert place.find_place([], environment)[0].socket == usual.socket
-
-
 @pytest.mark.parametrize("at", ["open", "flock"])
-def test_a_lock_that_cannot_be_looked_at_starts_no_second_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
-) -> None:
+def test_an_unreadable_lock_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     runtime = tmp_path / "runtime"
-    (runtime / "claude-code-mcp").mkdir(parents=True, mode=0o700)
-    runtime.chmod(0o700)
-    environment = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(runtime)}
-    usual, _ = place.find_place([], environment)
-    earlier = place.Place(str(runtime / "claude-code-mcp"), usual.name)
-    assert not place.is_held(earlier)
-    lock = place.take_lock(earlier)
+    found = place.Place(place.runtime_directory({place.RUNTIME_DIR: str(runtime)}), "name")
+    assert not place.is_held(found)
+    lock = place.take_lock(found)
     assert lock is not None
     doing = {"open": os.open, "flock": fcntl.flock}[at]
 
     def failing(what: object, *rest: int) -> object:
-        if what == earlier.lock or at == "flock":
+        if what == found.lock or at == "flock":
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
         return doing(what, *rest)  # type: ignore[operator]
 
     with monkeypatch.context() as patch:
         patch.setattr(os if at == "open" else fcntl, at, failing)
         with pytest.raises(place.NoPlace, match=os.strerror(errno.ENOLCK)):
-            place.find_place([], environment)
-        monkeypatch.setenv(place.RUNTIME_DIR, earlier.directory)
+            place.is_held(found)
+        monkeypatch.setenv(place.RUNTIME_DIR, found.directory)
         (finding,) = doctor._check_shared_servers()
         assert not finding.ok
         assert os.strerror(errno.ENOLCK) in finding.detail
-    assert place.find_place([], environment)[0].socket == earlier.socket
+    assert place.is_held(found)
     os.close(lock)
 
 

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from filelock import FileLock, Timeout
 
 from claude_code_mcp.errors import ProcessFailed, SessionBusy
 from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.session_holders import Leases, SessionHolders, directory_name
+from claude_code_mcp.state.session_holders import Leases, SessionHolders
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 OTHER = "22222222-2222-4222-8222-222222222222"
@@ -21,7 +20,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from claude_code_mcp.state.session_holders import Leases
-lease = Leases(Path(sys.argv[1]), sys.argv[2]).take(sys.argv[3])
+lease = Leases(Path(sys.argv[1])).take(sys.argv[2])
 print("taken", flush=True)
 if sys.stdin.readline() == "release\\n":
     lease.release()
@@ -33,20 +32,20 @@ PARENT = """
 import subprocess, sys
 from pathlib import Path
 from claude_code_mcp.state.session_holders import Leases
-lease = Leases(Path(sys.argv[1]), sys.argv[2]).take(sys.argv[3])
+lease = Leases(Path(sys.argv[1])).take(sys.argv[2])
 subprocess.run([sys.executable, "-c", "import sys; print('taken', flush=True); sys.stdin.read(); print('bye')"])
 """
 
 
 @pytest.fixture
 def leases(tmp_path: Path) -> Leases:
-    return Leases(tmp_path / "state", str(tmp_path / "config"))
+    return Leases(tmp_path / "state")
 
 
 @contextmanager
 def another_server(tmp_path: Path, program: str = HOLDER) -> Iterator[subprocess.Popen[str]]:
     """A process that holds the lease on the session."""
-    command = [sys.executable, "-c", program, str(tmp_path / "state"), str(tmp_path / "config"), SESSION]
+    command = [sys.executable, "-c", program, str(tmp_path / "state"), SESSION]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "taken\n"
@@ -83,7 +82,7 @@ def test_a_killed_server_holds_nothing_even_if_its_children_live_on(leases: Leas
 
 
 def test_two_services_of_one_process_respect_each_other(leases: Leases, tmp_path: Path) -> None:
-    sibling = Leases(tmp_path / "state", str(tmp_path / "config"))
+    sibling = Leases(tmp_path / "state")
     held = leases.take(SESSION)
     with pytest.raises(SessionBusy):
         sibling.take(SESSION)
@@ -100,28 +99,6 @@ def test_releasing_twice_does_not_take_the_lease_from_its_next_holder(leases: Le
             leases.take(SESSION)
 
 
-def test_a_session_has_one_lease_however_its_files_are_reached(leases: Leases, tmp_path: Path) -> None:
-    held = leases.take(SESSION)
-    for config_dir in (tmp_path / "config", tmp_path / "another"):
-        with pytest.raises(SessionBusy):
-            Leases(tmp_path / "state", str(config_dir)).take(SESSION)
-    held.release()
-
-
-def test_a_server_of_an_earlier_version_is_respected_and_respects_us(leases: Leases, tmp_path: Path) -> None:
-    path = tmp_path / "state" / "locks" / directory_name(str(tmp_path / "config")) / f"{SESSION}.lock"
-    path.parent.mkdir(parents=True)
-    with FileLock(path):
-        with pytest.raises(SessionBusy):
-            leases.take(SESSION)
-        leases.take(OTHER).release()
-    held = leases.take(SESSION)
-    with pytest.raises(Timeout):
-        FileLock(path, timeout=0).acquire()
-    held.release()
-    FileLock(path, timeout=0).acquire().lock.release()
-
-
 def test_locks_are_for_the_user_alone(leases: Leases, tmp_path: Path) -> None:
     leases.take(SESSION).release()
     directory = tmp_path / "state" / "locks"
@@ -131,12 +108,12 @@ def test_locks_are_for_the_user_alone(leases: Leases, tmp_path: Path) -> None:
 def test_a_lock_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("not a directory")
     with pytest.raises(ProcessFailed, match=f"The lock of session {SESSION} cannot be taken"):
-        Leases(tmp_path / "state", str(tmp_path)).take(SESSION)
+        Leases(tmp_path / "state").take(SESSION)
 
 
 def test_a_session_is_not_free_where_that_cannot_be_told(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("not a directory")
-    leases = Leases(tmp_path / "state", str(tmp_path))
+    leases = Leases(tmp_path / "state")
     with pytest.raises(ProcessFailed, match="cannot be taken"):
         leases.held(SESSION)
     assert leases.may_be_held(SESSION)

@@ -45,7 +45,6 @@ from .fleet import delete_session
 from .running_sessions import add_target, at_server, target_of
 
 _FIRST_LINES = 20
-_MOST_SESSIONS = 1_000_000
 _PAGE = 1 << 20
 _MARKS = {
     "pin": (Mark.PINNED, True, "keep it at the top of the list"),

@@ -343,43 +343,6 @@ class TranscriptStore:
                 await self._js.delete_consumer(names.TRANSCRIPTS, info.name)
 
 
-class SessionStore:
-    """The conversations as Anthropic's Agent SDK stores them (`ClaudeAgentOptions.session_store`), by the same stream:
-    for programs that use the SDK themselves. One process writes a session at a time; a second one gets LostSession."""
-
-    def __init__(self, connection: FleetConnection, namespace: str = "") -> None:
-        """Stores with different namespaces share nothing."""
-        self._store = TranscriptStore(connection)
-        self._namespace = namespace
-
-    async def append(self, key: Mapping[str, str], entries: Sequence[Entry]) -> None:
-        await self._store.append(self._name(key), entries, holding=_SdkHolding(), path=key.get("subpath", ""))
-
-    async def load(self, key: Mapping[str, str]) -> list[dict[str, Any]] | None:
-        return await self._store.load(self._name(key), key.get("subpath", ""))
-
-    async def delete(self, key: Mapping[str, str]) -> None:
-        """With a `subpath`, that of one subagent; else the session with all of them."""
-        if key.get("subpath"):
-            await self._store.clear(self._name(key), key["subpath"], holding=_SdkHolding())
-        else:
-            await self._store.delete(self._name(key))
-
-    async def list_subkeys(self, key: Mapping[str, str]) -> list[str]:
-        return sorted(path for path in await self._store.load_all(self._name(key)) if path)
-
-    def _name(self, key: Mapping[str, str]) -> str:
-        """A token for the subject: the SDK's keys may be any text."""
-        named = json.dumps([self._namespace, key["project_key"], key["session_id"]])
-        return "sdk-" + hashlib.sha256(named.encode()).hexdigest()[:40]
-
-
-@dataclass(frozen=True, slots=True)
-class _SdkHolding:
-    session_id: str = ""
-    epoch: int = 1
-
-
 @contextlib.contextmanager
 def answering() -> Any:
     """Whatever keeps NATS from answering becomes FleetUnavailable."""

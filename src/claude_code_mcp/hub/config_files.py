@@ -451,18 +451,6 @@ def _approvals(
     return replace(approvals, trusts_all=trust_all)
 
 
-def parse_servers(
-    raw: Mapping[str, Any],
-    environment: Mapping[str, str],
-    scope: ConfigScope = ConfigScope.OWN,
-    file: Path | None = None,
-) -> HubConfig:
-    """The servers of a mapping as it stands under `mcpServers`; all of it is trusted."""
-    reader, approvals = _Reader(environment), Approvals(trusts_all=True)
-    servers = reader.entries({_KEY: raw}, file or Path("-"), scope)
-    return HubConfig({server.name: _bar(server, approvals) for server in servers}, reader.problems)
-
-
 def bar_address(configuration: HubConfig, host: str, port: int) -> HubConfig:
     """Locks the servers at an address, which is the one that we serve at ourselves."""
     servers = {

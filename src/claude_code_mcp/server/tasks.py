@@ -37,7 +37,6 @@ from .tools.context import TASKS_EXTENSION, Call, can_be_asked, declares_tasks
 
 log = logging.getLogger(__name__)
 
-NOTIFICATION = "notifications/tasks"
 CallReply = types.CallToolResult | types.InputRequiredResult
 Round = Callable[[Call], Awaitable[CallReply]]
 """Runs one round of a tool's call. Refusals are results; MCPError is an error of the protocol."""

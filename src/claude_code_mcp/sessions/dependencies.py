@@ -194,7 +194,7 @@ class Stores:
         replica: SessionReplica | None = None,
     ) -> "Stores":
         database = database_in(settings.state_dir)
-        leases, records = Leases(database.directory, config_dir), SessionRecords(database, config_dir)
+        leases, records = Leases(database.directory), SessionRecords(database, config_dir)
         return cls(
             leases,
             Transcripts(projects),

@@ -9,7 +9,6 @@ What a sandboxed session sees of all this is in `sandbox_contents.py`.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -74,10 +73,8 @@ _UNLIMITED = Resources()
 
 PRINCIPALS = "principals"
 """The directory below the state directory that has one for each principal."""
-_DIGITS, _DIGITS_BEFORE = 32, 12
-"""Digits of a hash in the name of a principal's directory, now and in earlier versions."""
-_OWNER = "owner"
-"""A file in a directory of an earlier version: the whole hash of whose it is."""
+_DIGITS = 32
+"""Digits of a hash in the name of a principal's directory."""
 _WAY_OUT = (
     "Give sessions the directories of projects alone: start the server in one, or set CLAUDE_CODE_DEFAULT_CWD, or list "
     'them as `roots` of a profile in the policy file; or move what is named here elsewhere. With isolation = "none" '
@@ -139,12 +136,9 @@ class Homes:
         audit: Callable[[AuditEvent], None] = lambda _: None,
         *,
         others: bool = False,
-        owners: Callable[[str], Collection[str]] = lambda _: (),
     ) -> None:
         """`others` than the principals may come while the server runs. `audit` is told what the proxies of sandboxes
-        refuse, and which credentials they use. `owners` says who has sessions below a Claude Code directory; it may
-        block on the disk."""
-        self._owners = owners
+        refuse, and which credentials they use."""
         self._audit = audit
         self._settings = settings
         self._environment = environment
@@ -397,29 +391,10 @@ class Homes:
         return EnforcedLimits(ResourceLimits(**profile.resources.model_dump()), self._groups)
 
     def _place(self, principal: str) -> Path:
-        """The directory of a caller, whatever its name is. Blocks on the disk."""
+        """The directory of a caller, whatever its name is."""
         name = "".join(letter for letter in principal if letter.isascii() and (letter.isalnum() or letter in "-_"))
         digest, directory = sha256(principal.encode()).hexdigest(), self._settings.state_dir / PRINCIPALS
-        place = directory / f"{name[:40]}-{digest[:_DIGITS]}"
-        if place.exists():
-            return place
-        # Records name the directory, so it stays where earlier versions have made it.
-        before = directory / f"{name[:40]}-{digest[:_DIGITS_BEFORE]}"
-        return before if before.is_dir() and self._has_made(before, principal, digest) else place
-
-    def _has_made(self, before: Path, principal: str, digest: str) -> bool:
-        """Whether a directory of an earlier version is this caller's. Its name is short enough that somebody who can
-        choose what they are called could come by another one's: what is recorded below it decides, once and for all."""
-        mark = before / _OWNER
-        with contextlib.suppress(FileNotFoundError):
-            return mark.read_text(encoding="ascii") == digest
-        owners = {*self._owners(str(before / "claude"))}
-        if owners - {principal}:
-            log.error("%s is the directory of somebody else, and %s begins with a new one", before, principal)
-            return False
-        # Beside the directories that sandboxes are given, where no session can write.
-        replace_file(mark, digest.encode())
-        return True
+        return directory / f"{name[:40]}-{digest[:_DIGITS]}"
 
 
 def _is_loopback(proxy: str) -> bool:

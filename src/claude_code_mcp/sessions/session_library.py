@@ -123,7 +123,7 @@ class SessionLibrary:
         self._redact = redact
         database = database_in(state_dir)
         self._records = records or SessionRecords(database, config_dir)
-        self._leases = leases or Leases(state_dir, config_dir)
+        self._leases = leases or Leases(state_dir)
         self._moved_ids = MovedIds(database, config_dir)
         self._files = SessionFiles(config_dir, projects)
         self._follower = FileFollower()

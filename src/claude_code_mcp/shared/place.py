@@ -119,20 +119,14 @@ def find_place(arguments: "Sequence[str]", environment: "Mapping[str, str]") -> 
     whether a server runs elsewhere."""
     directory, print_ = runtime_directory(environment), fingerprint(arguments, environment)
     name = f"{crc32(print_.encode(errors='surrogateescape')):08x}"
-    for earlier in _earlier_directories(environment):
-        # A server of an earlier version may run there: a second one would split the user.
-        if is_held(Place(earlier, name)):
-            return Place(earlier, name), print_
     return Place(directory, name), print_
 
 
 def places(environment: "Mapping[str, str]") -> list[Place]:
     """Every place of this user in which a server has ever been started."""
+    directory = runtime_directory(environment)
     return [
-        Place(directory, name.removesuffix(".lock"))
-        for directory in (runtime_directory(environment), *_earlier_directories(environment))
-        for name in sorted(os.listdir(directory))
-        if name.endswith(".lock")
+        Place(directory, name.removesuffix(".lock")) for name in sorted(os.listdir(directory)) if name.endswith(".lock")
     ]
 
 
@@ -243,27 +237,12 @@ def runtime_directory(environment: "Mapping[str, str]") -> str:
 
 
 def _runtime_candidates(environment: "Mapping[str, str]") -> list[str]:
-    """Where a server may be that does not run in the state directory: an earlier version preferred these. Many clients
-    hand on few variables, without the one that names this directory, so it is also looked for where it usually is."""
+    """Directories to use when the state directory cannot be used. Many clients pass on few variables, so the usual
+    runtime directory is tried even where XDG_RUNTIME_DIR is not set."""
     named = environment.get("XDG_RUNTIME_DIR", "")
     usual = f"/run/user/{os.geteuid()}"
     found = [directory for directory in (named, usual) if os.path.isabs(directory) and os.path.isdir(directory)]
     return [os.path.join(directory, "claude-code-mcp") for directory in dict.fromkeys(found)]
-
-
-def _earlier_directories(environment: "Mapping[str, str]") -> list[str]:
-    """The other candidates for the runtime directory that exist and are private: a server of an earlier version may run
-    there."""
-    if environment.get(RUNTIME_DIR):
-        return []
-    used, found = runtime_directory(environment), []
-    for directory in _runtime_candidates(environment):
-        try:
-            if directory != used and os.path.isdir(directory):
-                found.append(_private(directory))
-        except NoPlace:
-            continue
-    return found
 
 
 def _state_directory(environment: "Mapping[str, str]") -> str:

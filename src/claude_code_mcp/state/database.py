@@ -1,8 +1,8 @@
 """The state database: its tables, opening, migrating and checking the file, and transactions on it.
 
-The version of a database is the number of steps that were applied to it (`PRAGMA user_version`). A step is never
-changed once it was released: a change of the schema is a new step at the end, and every later version reads what every
-earlier one wrote. A database of a later version than ours is refused, untouched.
+The version of a database is the number of steps that were applied to it (`PRAGMA user_version`). Until the first
+release there is one step, and a change of the schema changes it. A released step never changes: after that, a change of
+the schema is a new step at the end. A database of a later version than ours is refused and left unchanged.
 
 Every server and command of a user works on the same file, `state.sqlite3` in the state directory, in SQLite's WAL mode:
 readers never wait for a writer, writers take turns, and a transaction is there whole or not at all, whoever is killed
@@ -52,7 +52,7 @@ STEPS: tuple[str, ...] = (
     -- `change` is taken from `changes` at every write, so that a reader finds what is new since it last looked;
     -- a removal gives all readers a new `epoch` instead, after which they read everything again.
     CREATE TABLE changes (topic TEXT PRIMARY KEY, change INTEGER NOT NULL, epoch INTEGER NOT NULL) STRICT;
-    INSERT INTO changes VALUES ('sessions', 0, 0), ('marks', 0, 0), ('durable', 0, 0);
+    INSERT INTO changes VALUES ('sessions', 0, 0), ('marks', 0, 0), ('shares', 0, 0), ('durable', 0, 0);
 
     -- What a listing shows stands before `body`: a long body lies on pages of its own, which a listing passes over.
     CREATE TABLE sessions (
@@ -93,7 +93,8 @@ STEPS: tuple[str, ...] = (
         PRIMARY KEY (day, principal, session_id)
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE reservations (
-        session_id TEXT PRIMARY KEY, principal TEXT NOT NULL, server TEXT NOT NULL, remaining REAL NOT NULL
+        session_id TEXT PRIMARY KEY, principal TEXT NOT NULL, server TEXT NOT NULL, remaining REAL NOT NULL,
+        groups TEXT NOT NULL DEFAULT '[]'
     ) STRICT, WITHOUT ROWID;
 
     CREATE TABLE tasks (
@@ -116,8 +117,7 @@ STEPS: tuple[str, ...] = (
     CREATE TABLE documents (
         kind TEXT NOT NULL, key TEXT NOT NULL, written_at REAL NOT NULL, body TEXT NOT NULL, PRIMARY KEY (kind, key)
     ) STRICT;
-    """,
-    """
+
     -- `target` is the session that a message went to, which for one that begins a session is not the one it named.
     CREATE TABLE message_keys (
         principal TEXT NOT NULL, session_id TEXT NOT NULL, key TEXT NOT NULL, message_id TEXT NOT NULL,
@@ -125,8 +125,7 @@ STEPS: tuple[str, ...] = (
         PRIMARY KEY (principal, session_id, key)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX message_keys_by_age ON message_keys (principal, at);
-    """,
-    """
+
     CREATE TABLE person_names (
         name TEXT PRIMARY KEY, issuer TEXT NOT NULL, subject TEXT NOT NULL, since REAL NOT NULL
     ) STRICT, WITHOUT ROWID;
@@ -136,16 +135,13 @@ STEPS: tuple[str, ...] = (
         session_id TEXT NOT NULL, grantee TEXT NOT NULL, access TEXT NOT NULL, granted_by TEXT NOT NULL,
         at REAL NOT NULL, PRIMARY KEY (session_id, grantee)
     ) STRICT, WITHOUT ROWID;
-    INSERT INTO changes VALUES ('shares', 0, 0);
 
     -- What was spent by people while they were in a group; `groups` are those that a reservation counts for, as JSON.
     CREATE TABLE group_spending (
         day TEXT NOT NULL, group_name TEXT NOT NULL, principal TEXT NOT NULL, usd REAL NOT NULL,
         PRIMARY KEY (day, group_name, principal)
     ) STRICT, WITHOUT ROWID;
-    ALTER TABLE reservations ADD COLUMN groups TEXT NOT NULL DEFAULT '[]';
-    """,
-    """
+
     -- The embedded authorization server. Everything of a person goes with the person: `subject` is never given twice.
     CREATE TABLE people (
         subject TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, groups TEXT NOT NULL, invited_at REAL NOT NULL,
@@ -212,21 +208,17 @@ class StateFault(OSError):
 class Database:
     """One state database. It is opened, and made if there is none, when it is first used or by `open`."""
 
-    def __init__(
-        self, state_dir: Path, *, vfs: str | None = None, on_open: "Callable[[Database], object] | None" = None
-    ) -> None:
-        """`vfs` names another way of SQLite's to reach files than the platform's usual one. `on_open` is called when
-        the database was opened, before anything else is done with it."""
+    def __init__(self, state_dir: Path, *, vfs: str | None = None) -> None:
+        """`vfs` names an SQLite VFS to use instead of the platform's default."""
         self.directory = state_dir
         self.path = state_dir / FILE_NAME
         self._vfs = vfs
-        self._on_open = on_open
         # Apart, so that a reader in one thread does not wait for a writer in another, who may wait for the disk.
         self._reading, self._writing = threading.Lock(), threading.Lock()
-        self._opening = threading.RLock()
+        self._opening = threading.Lock()
         self._reader: sqlite3.Connection | None = None
         self._writer: sqlite3.Connection | None = None
-        self._ready = self._in_on_open = self._closed = False
+        self._ready = self._closed = False
 
     # -- transactions -----------------------------------------------------------------------------------------
 
@@ -301,23 +293,14 @@ class Database:
         with self._opening:
             if self._closed:
                 raise StateFault(errno.EBADF, "the state is closed", str(self.path))
-            # Another thread may have been faster; and `on_open`, in this one, uses what is not ready for others yet.
-            if self._ready or self._in_on_open:
+            if self._writer is not None:  # another thread was faster
                 return
             with _refusals(self.path):
                 self._open_file()
-            if self._on_open is not None:
-                self._in_on_open = True
-                try:
-                    self._on_open(self)
-                finally:
-                    self._in_on_open = False
             # Last: as soon as this is set, other threads use the database without waiting for the opening.
             self._ready = True
 
     def _open_file(self) -> None:
-        if self._writer is not None:  # what was to be done after the opening failed the last time
-            return
         self._prepare_file()
         writer = self._connect()
         try:

@@ -44,7 +44,7 @@ class Deliveries:
         has stopped."""
         # First: what belongs to a server that does not seem to live would be taken over by another at once.
         self._life.begin()
-        self._database.write(lambda db: put_delivery(db, self._life.id, delivery), durable=True)
+        self._database.write(lambda db: _put_delivery(db, self._life.id, delivery), durable=True)
 
     def remove(self, delivery_id: str) -> None:
         """A no-op for one that is not there. OSError if it cannot be removed: it may then be delivered again."""
@@ -78,7 +78,7 @@ class Deliveries:
         self._life.end()
 
 
-def put_delivery(db: "sqlite3.Connection", server: str, delivery: PendingDelivery) -> None:
+def _put_delivery(db: "sqlite3.Connection", server: str, delivery: PendingDelivery) -> None:
     """Writes a delivery within a transaction."""
     notice = json.dumps(delivery.notice, separators=(",", ":"))
     values = (delivery.delivery_id, server, delivery.principal, delivery.receiver_id, delivery.at, notice)

@@ -130,7 +130,7 @@ class SignIns:
 
         def change(db: "sqlite3.Connection") -> None:
             drop_oldest(db, "sign_ins", "id", "used_at", "principal", identity.principal, self._most - 1)
-            put_sign_in(db, sign_in, hash_of(csrf))
+            _put_sign_in(db, sign_in, hash_of(csrf))
 
         self._database.write(change, durable=True)
         return NewSignIn(sign_in, cookie, csrf)
@@ -190,7 +190,7 @@ def hash_of(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def put_sign_in(db: "sqlite3.Connection", sign_in: SignIn, csrf_hash: str) -> None:
+def _put_sign_in(db: "sqlite3.Connection", sign_in: SignIn, csrf_hash: str) -> None:
     """Writes a sign-in within a transaction."""
     identity = sign_in.identity
     values = (

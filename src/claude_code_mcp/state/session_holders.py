@@ -253,34 +253,29 @@ def directory_name(config_dir: str) -> str:
 class Leases:
     """The leases of one server. All methods block on the disk."""
 
-    def __init__(self, state_dir: Path, config_dir: str) -> None:
+    def __init__(self, state_dir: Path) -> None:
         self._directory = state_dir / "locks"
-        self._earlier = self._directory / directory_name(config_dir)
 
     def take(self, session_id: str) -> "Lease":
         """The lease on a session.
 
         Raises:
-            SessionBusy: it is held, be it by another `Leases` of this process.
+            SessionBusy: it is held, even by another `Leases` of this process.
             ProcessFailed: the lock file cannot be used. Without it two servers could write to one transcript.
         """
-        # The same order in every server, and no waiting for either: two servers cannot wait for each other.
-        lease = Lease([])
         try:
             if not self._directory.is_dir():
                 private_directory(self._directory)
-            for directory in [self._directory, *([self._earlier] if self._earlier.is_dir() else [])]:
-                lease.add(directory / f"{session_id}.lock")
+            lock = _lock_on(self._directory / f"{session_id}.lock")
+            lock.acquire()
         except TimeoutError:
-            lease.release()
             raise SessionBusy(
                 f"Session {session_id} is in use by another claude-code-mcp server on this machine.",
                 session_id=session_id,
             ) from None
         except OSError as error:
-            lease.release()
             raise ProcessFailed(f"The lock of session {session_id} cannot be taken: {error}") from None
-        return lease
+        return Lease(lock)
 
     def held(self, session_id: str) -> bool:
         """Whether some server runs the session just now. Takes the lock for an instant: there is no other test.
@@ -303,28 +298,20 @@ class Leases:
         """Whether any server of this user has ever run a session with this id: the file of its lease stays. True if
         that cannot be told: an id that may be somebody's is not to be taken."""
         try:
-            for directory in (self._directory, *self._directory.glob("*/")):
-                with contextlib.suppress(FileNotFoundError):
-                    os.lstat(directory / f"{session_id}.lock")
-                    return True
+            os.lstat(self._directory / f"{session_id}.lock")
+        except FileNotFoundError:
+            return False
         except OSError:
             return True
-        return False
+        return True
 
 
 class Lease:
     """Held until `release`, or until this process ends."""
 
-    def __init__(self, locks: "list[FileLock]") -> None:
-        self._locks = locks
-
-    def add(self, path: Path) -> None:
-        """Locks one more file; TimeoutError if somebody else has."""
-        lock = _lock_on(path)
-        lock.acquire()
-        self._locks.append(lock)
+    def __init__(self, lock: "FileLock") -> None:
+        self._lock = lock
 
     def release(self) -> None:
         """Lets others write to the session. Releasing twice is harmless."""
-        for lock in self._locks:
-            lock.release()
+        self._lock.release()

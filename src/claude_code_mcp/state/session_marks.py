@@ -67,10 +67,10 @@ class Marks:
         """Marks a session, or takes the mark away; on disk when this returns. OSError if that cannot be done."""
         if self._database is None or not is_session_id(session_id):
             raise ValueError("there is nothing to mark")
-        self._database.write(lambda db: put_mark(db, session_id, mark, on), durable=True)
+        self._database.write(lambda db: _put_mark(db, session_id, mark, on), durable=True)
 
 
-def put_mark(db: "sqlite3.Connection", session_id: str, mark: str, on: bool) -> None:
+def _put_mark(db: "sqlite3.Connection", session_id: str, mark: str, on: bool) -> None:
     """Sets a mark or removes it, within a transaction."""
     if on:
         db.execute("INSERT OR IGNORE INTO marks VALUES (?, ?)", (session_id, mark))

@@ -112,12 +112,6 @@ class Summary:
     """Where the transcript of the session lies."""
 
 
-def owners_below(database: Database, config_dir: str) -> frozenset[str]:
-    """Who has sessions that are kept below a Claude Code directory. Blocks on the disk; raises OSError."""
-    query = "SELECT DISTINCT principal FROM sessions WHERE config_dir = ?"
-    return frozenset(name for (name,) in database.rows(query, _storable_path(config_dir)))
-
-
 class SessionRecords:
     """The records of all sessions in a state directory. `config_dir` is where the transcripts of those lie that are
     written through this object."""
@@ -146,8 +140,8 @@ class SessionRecords:
         """Replaces the record; nobody who reads has half of it. What is not `durable` outlives this process, and a
         failure of the machine only after `make_durable`. OSError if it cannot be written, or if another server has
         written a later revision meanwhile; then the old one is untouched."""
-        row = encode_record(record, self.config_dir, time.time())
-        self._database.write(lambda db: put_record(db, row), durable=durable)
+        row = _encode_record(record, self.config_dir, time.time())
+        self._database.write(lambda db: _put_record(db, row), durable=durable)
 
     def make_durable(self) -> None:
         """Waits until all records are on the disk. OSError if that cannot be done."""
@@ -156,18 +150,18 @@ class SessionRecords:
     def move(self, old: str, record: SessionRecord | None, new: str) -> None:
         """A session goes on under another id: its record is that of the new id, the old one has no turn any more, and
         the old id leads to the new one. All of that or none. OSError or RecordUnreadable if it cannot be done."""
-        row = encode_record(record, self.config_dir, time.time()) if record is not None else None
+        row = _encode_record(record, self.config_dir, time.time()) if record is not None else None
         # Read before the transaction: if another server goes on with the
-        # session meanwhile, `put_record` refuses the older revision.
+        # session meanwhile, `_put_record` refuses the older revision.
         previous = self.read(old)
         ended = previous.model_copy(update={"running_since": None}) if previous is not None else None
-        old_row = encode_record(ended, self.config_dir, time.time()) if ended is not None else None
+        old_row = _encode_record(ended, self.config_dir, time.time()) if ended is not None else None
 
         def change(db: "sqlite3.Connection") -> None:
             for changed in (row, old_row):
                 if changed is not None:
-                    put_record(db, changed)
-            point_id(db, old, new, self.config_dir, time.time())
+                    _put_record(db, changed)
+            _point_id(db, old, new, self.config_dir, time.time())
 
         self._database.write(change, durable=True)
 
@@ -240,7 +234,7 @@ class MovedIds:
 
     def point(self, old: str, new: str) -> None:
         """From now on the old id means the session with the new one. OSError if that cannot be written down."""
-        self._database.write(lambda db: point_id(db, old, new, self._config_dir, time.time()), durable=True)
+        self._database.write(lambda db: _point_id(db, old, new, self._config_dir, time.time()), durable=True)
 
     def resolve(self, session_id: str) -> str:
         """The id under which the session goes on; its own if it was never cleared. OSError if that cannot be read."""
@@ -298,7 +292,7 @@ class RecordRow:
     body: str
 
 
-def encode_record(record: SessionRecord, config_dir: str, written_at: float) -> RecordRow:
+def _encode_record(record: SessionRecord, config_dir: str, written_at: float) -> RecordRow:
     """ValueError or TypeError for a record that holds something which is not JSON."""
     ended = record.outcome.state if record.outcome is not None else State.IDLE
     content = record.model_dump()
@@ -319,12 +313,6 @@ def encode_record(record: SessionRecord, config_dir: str, written_at: float) -> 
     )
 
 
-def unreadable_row(session_id: str, config_dir: str, written_at: float) -> RecordRow:
-    """Stands for a record that was damaged before it came into the database: its session is refused."""
-    state = State.ERROR
-    return RecordRow(session_id, 0, "", config_dir, written_at, False, False, state, "{}", b"", "")
-
-
 def decode_record(session_id: str, body: str, checksum: bytes) -> SessionRecord:
     """ValueError if it is damaged, of another version or of another session."""
     if len(body) > _LARGEST:
@@ -340,7 +328,7 @@ def decode_record(session_id: str, body: str, checksum: bytes) -> SessionRecord:
     return record
 
 
-def put_record(db: "sqlite3.Connection", row: RecordRow) -> None:
+def _put_record(db: "sqlite3.Connection", row: RecordRow) -> None:
     """Writes a row within a transaction. StateFault if there is one of a later revision: another server has gone on
     with the session, and what it wrote must not be undone."""
     (change,) = db.execute(
@@ -362,7 +350,7 @@ def put_record(db: "sqlite3.Connection", row: RecordRow) -> None:
         raise StateFault(errno.ESTALE, "another server has gone on with the session")
 
 
-def point_id(db: "sqlite3.Connection", old: str, new: str, config_dir: str, written_at: float) -> None:
+def _point_id(db: "sqlite3.Connection", old: str, new: str, config_dir: str, written_at: float) -> None:
     """Lets one id lead to another, within a transaction."""
     db.execute("INSERT OR REPLACE INTO moved_ids VALUES (?, ?, ?, ?)", (old, new, config_dir, written_at))
 

@@ -52,7 +52,7 @@ class TaskRecords:
     def write(self, record: TaskRecord) -> None:
         """Replaces the record; it is on the disk when this returns. OSError if that cannot be done; then the old one
         is untouched."""
-        self._database.write(lambda db: put_task(db, record), durable=True)
+        self._database.write(lambda db: _put_task(db, record), durable=True)
 
     def read(self, task_id: str, principal: str) -> TaskRecord | None:
         """A principal's task; None if there is none that has not expired. OSError if it cannot be read."""
@@ -69,7 +69,7 @@ class TaskRecords:
         return self._database.execute("DELETE FROM tasks WHERE updated_at < ?", oldest)
 
 
-def put_task(db: "sqlite3.Connection", record: TaskRecord) -> None:
+def _put_task(db: "sqlite3.Connection", record: TaskRecord) -> None:
     """Writes a task within a transaction."""
     body = json.dumps(record.model_dump(exclude_none=True), separators=(",", ":"))
     values = (record.task_id, record.owner, record.updated_at, body)

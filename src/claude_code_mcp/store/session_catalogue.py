@@ -30,7 +30,7 @@ from ..state.session_marks import MarkedSessions, Marks
 from ..state.state_directory import database_in
 from .index import File, FileIndex, FileTable, file_name, look_at
 from .transcript_lines import clean, in_folder, is_bare_command, last_lines, parse_all, unwrapped
-from .transcript_reader import first_mention, grown_lines, readable_lines
+from .transcript_reader import first_mention, readable_lines
 from .transcript_summary import LONGEST_TITLE, TranscriptSummary, dump, load, summarize
 from .transcripts import EXTENSION, ProjectFolders, is_transcript, unreadable_refused
 
@@ -145,13 +145,6 @@ class Catalogue:
         """The end of a session's conversation, readable; nothing if it has no transcript."""
         path = self.path_of(session_id)
         return iter(deque(readable_lines(path), max(0, limit)) if path else ())
-
-    def growth(self, session_id: str, offset: int) -> tuple[TranscriptLines, int]:
-        """The readable lines that were written behind `offset`, and the offset of the next ones."""
-        path = self.path_of(session_id)
-        with unreadable_refused(session_id):
-            file = look_at(path) if path is not None else None
-            return grown_lines(file.path, offset) if file is not None and file.size > offset else ([], offset)
 
     def list(
         self,

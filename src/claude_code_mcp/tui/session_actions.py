@@ -299,8 +299,7 @@ class WorkActions:
         if report is None:
             return
         comments = self._comments.setdefault(session_id, LineComments())
-        # A server of an earlier version has no changes but those of worktrees, and says nothing of it.
-        in_worktree = report.get("source", "worktree") == "worktree"
+        in_worktree = report["source"] == "worktree"
         screen = ChangesScreen(session_id, report["message"], comments, in_worktree=in_worktree)
         act = await self._app.push_screen_wait(screen)
         if act == "send":

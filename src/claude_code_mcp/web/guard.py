@@ -321,9 +321,6 @@ class OneTimeTexts:
     def is_derived(self, presented: str, purpose: str, text: str) -> bool:
         return hmac.compare_digest(presented.encode("utf-8", "surrogatepass"), self.derived(purpose, text).encode())
 
-    def is_used(self, text: str) -> bool:
-        return text in self._used
-
     def use(self, text: str) -> bool:
         """Uses a text up; whether that was not done before."""
         if text in self._used:

@@ -17,7 +17,7 @@ from mcp.client._memory import InMemoryTransport
 from claude_code_mcp.channel_relay import ChannelRelay
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.hub.auth.credentials import FileVault
-from claude_code_mcp.hub.config_files import HubConfig, parse_servers
+from claude_code_mcp.hub.config_files import HubConfig
 from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.hub_factory import marked_environment
@@ -33,6 +33,7 @@ from claude_code_mcp.state.database import Database
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import RUN
+from tests.support.hub_config import parse_servers
 from tests.support.waiting import HANG_SECONDS, until_true
 
 LONG = HANG_SECONDS

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub_factory import HubSource, following
 from claude_code_mcp.hub_provider import HubProvider, signs_in_apart
 from claude_code_mcp.model.options import LOCAL
 from claude_code_mcp.private_files import replace_file
 from claude_code_mcp.testing.script import tool
+from tests.support.hub_config import parse_servers
 
 from .conftest import LONG, Caller, Rig, StartCaller, StartRig, program, rules, until
 from .test_mcp_bridge import offered

@@ -9,13 +9,13 @@ import mcp_types as types
 import pytest
 from mcp import MCPError
 
-from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.server.tools import hub_proxy
 from tests.hub.conftest import disconnect
 from tests.hub.oauth import Authority
 from tests.hub.oauth import Person as Browser
 from tests.hub.remote import RemoteServer, http_server
 from tests.support.clock import stopped_clock
+from tests.support.hub_config import parse_servers
 from tests.support.ports import free_port
 
 from .conftest import (

@@ -11,12 +11,12 @@ import pytest
 from claude_code_mcp.claude.executable import check_values
 from claude_code_mcp.config import Settings, load_settings, variable_of
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.processes.environment import DEPTH, MARK, MAX_DEPTH, STATE_DIR, child_environment, depth, too_deep
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
+from tests.support.hub_config import parse_servers
 from tests.support.waiting import HANG_SECONDS
 
 SECRET = "a-token-that-opens-the-door-0123456789"

@@ -50,7 +50,7 @@ async def test_all_state_is_for_its_owner_alone(tmp_path: Path) -> None:
         session_id=SESSION, owner="alice", created_at=1, used_at=1, cwd=str(tmp_path), options=SessionOptions()
     )
     SessionRecords(database, "/config").write(record)
-    Leases(state, "/config").take(SESSION).release()
+    Leases(state).take(SESSION).release()
     Spending(database).write(NotedAmount("alice", 1.0))
     trail = RotatingJsonl(state / "audit.jsonl", 10)
     for _ in range(3):

@@ -1,7 +1,6 @@
 """Who somebody is: over several tokens, changes of groups, restarts, and others who have the same name."""
 
 import asyncio
-import hashlib
 import json
 import time
 from collections.abc import Collection, Iterator
@@ -259,25 +258,3 @@ async def test_a_name_that_means_something_here_is_nobodys(issuer: Issuer, name:
         file.chmod(0o600)
         with pytest.raises(InvalidArgument, match="is taken"):
             callers_of(issuer, CLAUDE_CODE_MCP_TOKENS_FILE=str(file))
-
-
-# -- directories of earlier versions ----------------------------------------------------------------------------------
-
-
-def test_a_directory_of_an_earlier_version_is_its_callers_and_nobody_elses(tmp_path: Path) -> None:
-    given = load_settings({"CLAUDE_CODE_MCP_STATE_DIR": str(tmp_path)})
-    short = hashlib.sha256(b"ann").hexdigest()[:12]
-    before = tmp_path / "principals" / f"ann-{short}"
-    before.mkdir(parents=True)
-    owners = {str(before / "claude"): {"somebody"}}
-
-    def home_of(name: str) -> str:
-        homes = Homes(given, {}, Policy(TEAM), others=True, owners=lambda place: owners.get(place, ()))
-        return homes.of(name, {}, str(tmp_path)).config_dir
-
-    assert home_of("ann") != str(before / "claude"), "what is recorded there is somebody else's"
-    owners[str(before / "claude")] = {"ann"}
-    assert home_of("ann") == str(before / "claude")
-    owners.clear()
-    assert home_of("ann") == str(before / "claude"), "it was found out once"
-    assert len(Path(home_of("bob")).parent.name.rpartition("-")[2]) == 32
