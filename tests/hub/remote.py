@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import mcp_types as types
-import uvicorn
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.sse import SseServerTransport
@@ -19,8 +18,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from claude_code_mcp.hub.streams import CallbackInbox, CallbackOutbox, TransportFailure
 from claude_code_mcp.hub.transports import MessageSocket
-from tests.support.ports import free_port
-from tests.support.waiting import until_true
+from tests.support.local_http import serving
 
 Context = ServerRequestContext[Any, Any]
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -110,26 +108,6 @@ def _text(value: str) -> types.CallToolResult:
 
 
 @asynccontextmanager
-async def serving(app: Any, port: int, **options: Any) -> AsyncIterator[str]:
-    """An ASGI application on loopback, in this very loop."""
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, host="127.0.0.1", port=port, log_config=None, timeout_graceful_shutdown=1, ws="none", **options
-        )
-    )
-    running = asyncio.create_task(server._serve())  # no signals: those are the test run's own
-    await until_true(lambda: server.started or running.done())
-    if running.done():
-        await running  # says why it could not be started
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        server.force_exit = True
-        await running
-
-
-@asynccontextmanager
 async def http_server(remote: RemoteServer, port: int | None = None, **options: Any) -> AsyncIterator[str]:
     app = remote.server.streamable_http_app(**options)
 
@@ -139,7 +117,7 @@ async def http_server(remote: RemoteServer, port: int | None = None, **options: 
         else:
             await app(scope, receive, send)
 
-    async with serving(serve_unless_gone, port or free_port()) as url:
+    async with serving(serve_unless_gone, port) as url:
         yield f"{url}/mcp"
 
 
@@ -157,7 +135,7 @@ async def sse_server(
         return Response()
 
     routes = [Route("/sse", stream), Mount("/messages/", transport.handle_post_message)]
-    async with serving(Starlette(routes=routes), port or free_port()) as url:
+    async with serving(Starlette(routes=routes), port) as url:
         yield f"{url}/sse"
 
 

@@ -27,11 +27,12 @@ from claude_code_mcp.hub.auth.identity_provider import IdentityProvider
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.hub_factory import make_hub
 from tests.support.hub_config import parse_servers
+from tests.support.local_http import serving
 from tests.support.ports import free_port
 
 from .conftest import StartHub, disconnect, text_of
 from .oauth import Authority, Person
-from .remote import RemoteServer, http_server, serving
+from .remote import RemoteServer, http_server
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 

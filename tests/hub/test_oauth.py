@@ -25,12 +25,13 @@ from claude_code_mcp.hub.config_entry import OAuthConfig
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.state.database import Database
 from claude_code_mcp.state.documents import Documents
+from tests.support.local_http import serving
 from tests.support.ports import free_port
 from tests.support.waiting import until_true
 
 from .conftest import PATIENCE, MemoryKeyring, StartHub, disconnect, local, text_of
 from .oauth import Authority, Person
-from .remote import RemoteServer, http_server, serving
+from .remote import RemoteServer, http_server
 
 
 @dataclass

@@ -27,11 +27,12 @@ from claude_code_mcp.errors import UpstreamUnavailable
 from claude_code_mcp.hub import transport_factory
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.hub.transport_factory import IDE_HEADER
+from tests.support.local_http import serving
 from tests.support.ports import free_port
 
 from .conftest import PATIENCE, Changes, StartHub, disconnect, text_of
 from .oauth import auth_settings
-from .remote import RemoteServer, http_server, serving, sse_server, websocket_server
+from .remote import RemoteServer, http_server, sse_server, websocket_server
 
 LOOPBACK = IPv4Address("127.0.0.1")
 
@@ -91,7 +92,7 @@ async def test_a_server_whose_first_answer_is_long_in_coming_is_slow_and_not_mut
             await asyncio.sleep(0.3)  # thirty times as long as a program may be mute here
         await app(scope, receive, send)
 
-    async with serving(answer_late, free_port()) as base:
+    async with serving(answer_late) as base:
         hub = await start_hub({"x": {"type": "http", "url": f"{base}/mcp"}})
         [status] = await hub.connect()
         assert status.protocol_version == LATEST_MODERN_VERSION
@@ -186,7 +187,7 @@ async def test_statuses_of_a_refusal_are_told_apart(start_hub: StartHub, status:
     async def refuse(scope: Any, receive: Any, send: Any) -> None:
         await Response(body, status, headers, media_type="text/plain")(scope, receive, send)
 
-    async with serving(refuse, free_port(), lifespan="off") as url:
+    async with serving(refuse, lifespan="off") as url:
         hub = await start_hub({"x": {"type": type_, "url": url}})
         with pytest.raises(UpstreamUnavailable, match=re.escape(reason)):
             await hub.call("x", "echo")
@@ -209,7 +210,7 @@ async def test_a_call_that_is_refused_says_why(start_hub: StartHub) -> None:
 
         await app(scope, replay, send)
 
-    async with serving(sometimes, free_port()) as url:
+    async with serving(sometimes) as url:
         hub = await start_hub({"x": {"type": "http", "url": f"{url}/mcp"}})
         await hub.tools("x")
         refused.append(429)

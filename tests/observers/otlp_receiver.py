@@ -1,16 +1,16 @@
 """A receiver of OTLP over HTTP on loopback: decodes what it gets, and keeps it."""
 
 import gzip
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.support.local_http import Handler, site
 
 
 @dataclass
@@ -46,23 +46,11 @@ def attributes_of(holder: Any) -> dict[str, Any]:
 def receiving() -> Iterator[Receiver]:
     receiver = Receiver()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Collector(Handler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            body = self.body()
             receiver.take(self.path, gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer()
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        receiver.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)  # s until an end is seen
-        thread.start()
-        try:
-            yield receiver
-        finally:
-            server.shutdown()
-            thread.join()
+    with site(Collector) as receiver.url:
+        yield receiver

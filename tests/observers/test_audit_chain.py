@@ -4,10 +4,8 @@ import contextlib
 import json
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.observers.audit import RotatingJsonl, last_chain, verify
 from claude_code_mcp.observers.audit_sinks import AuditSink, make_sinks
+from tests.support.local_http import Handler, site
 from tests.support.waiting import until
 
 MUCH = 100 << 20
@@ -153,28 +152,17 @@ def collecting(statuses: list[int]) -> Iterator[tuple[str, list[str], list[str]]
     lines: list[str] = []
     tokens: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Collector(Handler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            body = self.body().decode()
             status = statuses.pop(0) if statuses else 200
             tokens.append(self.headers.get("Authorization", ""))
             if status == 200:
                 lines.extend(body.splitlines(keepends=True))
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(status)
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)  # s until an end is seen
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/audit", lines, tokens
-        finally:
-            server.shutdown()
-            thread.join()
+    with site(Collector) as url:
+        yield f"{url}/audit", lines, tokens
 
 
 def test_a_collector_gets_every_line_as_it_is_in_the_file_also_after_failures(tmp_path: Path) -> None:

@@ -1,38 +1,29 @@
 """Connections that send nothing keep nobody else from being served."""
 
 import asyncio
-import contextlib
 import logging
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from claude_code_mcp.server.transports.http import ConnectionLimits, report_accept_failures_sparingly
+from tests.support.local_http import serving
+from tests.support.ports import free_port
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 FOREVER = 3600.0
 
 
 @asynccontextmanager
-async def serving(limits: ConnectionLimits, head_seconds: float = FOREVER) -> AsyncIterator[int]:
-    app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("hello"))])
-    listener = socket.create_server(("127.0.0.1", 0))
-    protocol = limits.protocol(head_seconds)
-    config = uvicorn.Config(app, log_config=None, http=protocol, timeout_keep_alive=3600)  # type: ignore[arg-type]
-    server = uvicorn.Server(config)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        server.should_exit = server.force_exit = True
-        await task
+async def limited(limits: ConnectionLimits, head_seconds: float = FOREVER) -> AsyncIterator[int]:
+    """A server with these limits; the value is its port."""
+    app, port = Starlette(routes=[Route("/", lambda _: PlainTextResponse("hello"))]), free_port()
+    async with serving(app, port, http=limits.protocol(head_seconds), timeout_keep_alive=3600):
+        yield port
 
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -48,7 +39,7 @@ async def ask(connection: Connection) -> bytes:
 
 
 async def test_a_connection_too_many_is_told_so_and_room_is_made_by_one_that_ends() -> None:
-    async with serving(ConnectionLimits(3, 100)) as port:
+    async with limited(ConnectionLimits(3, 100)) as port:
         idle = [await connect(port) for _ in range(3)]
         assert b"200" in await ask(idle[0])  # the others are counted by now, they were accepted before its answer
         refused = await connect(port)
@@ -73,7 +64,7 @@ async def test_one_address_has_not_all_connections_unless_it_is_a_proxy() -> Non
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", REQUEST[:-2]])
 async def test_a_head_that_does_not_come_is_not_waited_for(sent: bytes) -> None:
-    async with serving(ConnectionLimits(10, 10), head_seconds=0.05) as port:
+    async with limited(ConnectionLimits(10, 10), head_seconds=0.05) as port:
         reader, writer = await connect(port)
         writer.write(sent)
         assert await reader.read() == b""
@@ -81,7 +72,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(sent: bytes) -> None:
 
 
 async def test_a_second_request_that_is_begun_and_not_ended_is_not_waited_for() -> None:
-    async with serving(ConnectionLimits(10, 10), head_seconds=0.5) as port:
+    async with limited(ConnectionLimits(10, 10), head_seconds=0.5) as port:
         connection = await connect(port)
         assert b"200" in await ask(connection)
         connection[1].write(b"GET / H")

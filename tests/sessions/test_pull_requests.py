@@ -5,9 +5,7 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from claude_code_mcp.errors import InvalidArgument, PermissionDenied
 from claude_code_mcp.sessions.homes import Home
 from claude_code_mcp.sessions.worktree_changes import WorktreeChanges
 from claude_code_mcp.sessions.worktrees import PullRequests, make, remote_at
+from tests.support.local_http import Handler, site
 
 from .worktree_support import enforcer, git, repository
 
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.programs
 SESSION = "12345678-1234-4234-8234-123456789abc"
 
 
-class GitHandler(BaseHTTPRequestHandler):
+class GitHandler(Handler):
     """Git's smart protocol, by the program that git brings for it."""
 
     root: Path
@@ -61,9 +60,6 @@ class GitHandler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
-        """Nothing is written."""
-
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> Iterator[tuple[str, Path]]:
@@ -73,14 +69,8 @@ def upstream(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     bare.mkdir(parents=True)
     git(bare, "init", "-q", "--bare")
     git(bare, "config", "http.receivepack", "true")
-    handler = type("Handler", (GitHandler,), {"root": root})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/owner/shop.git", bare
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with site(type("GitOfRoot", (GitHandler,), {"root": root})) as url:
+        yield f"{url}/owner/shop.git", bare
 
 
 @pytest.fixture

@@ -2,11 +2,9 @@
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Queue
 from typing import Any
 
@@ -16,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from tests.support.local_http import Handler, site
 from tests.support.waiting import HANG_SECONDS
 
 
@@ -45,28 +44,15 @@ class PushReceiver:
 def receiving(*statuses: int) -> Iterator[PushReceiver]:
     receiver = PushReceiver(list(statuses) or [200])
 
-    class Handler(BaseHTTPRequestHandler):
+    class PushService(Handler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            # Before the answer: as soon as it is there, the next delivery may come in another thread.
-            receiver.received.put(Received(self.path, headers, body))
-            self.send_response(receiver.answer())
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            # Before the answer: as soon as it is sent, another thread may take the next delivery.
+            receiver.received.put(Received(self.path, headers, self.body()))
+            self.answer(receiver.answer())
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        receiver.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)  # s until an end is seen
-        thread.start()
-        try:
-            yield receiver
-        finally:
-            server.shutdown()
-            thread.join()
+    with site(PushService) as receiver.url:
+        yield receiver
 
 
 def decode64(text: str) -> bytes:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import http.server
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import StartService
 from tests.network.support import Certificates
 from tests.sessions.worktree_support import git, repository
+from tests.support import local_http
 from tests.support.bubblewrap import missing
 
 from .test_sandboxed_sessions import KEY, seen
@@ -63,15 +63,8 @@ class Site(http.server.SimpleHTTPRequestHandler):
 def site(directory: Path, context: Any = None) -> Iterator[tuple[int, list[dict[str, str]]]]:
     requests: list[dict[str, str]] = []
     handler = type("Handler", (Site,), {"seen": requests})
-    with http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(handler, directory=str(directory))
-    ) as server:
-        if context is not None:
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server.server_address[1], requests
-        server.shutdown()
+    with local_http.site(functools.partial(handler, directory=str(directory)), context) as url:
+        yield int(url.rpartition(":")[2]), requests
 
 
 def listed(sandbox: Sandbox, hosts: list[str], *credentials: CredentialRule) -> Policy:

@@ -1,8 +1,6 @@
 """Callers over HTTP who sign in to a server of the hub each for themselves: nobody uses the account of another."""
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +14,8 @@ from tests.hub.oauth import Authority
 from tests.hub.remote import RemoteServer, http_server
 from tests.server.connection import Connection, Reply
 from tests.support.bubblewrap import missing
+from tests.support.local_http import in_thread
 from tests.support.ports import free_port
-from tests.support.waiting import HANG_SECONDS
 from tests.web.console_client import Browser
 
 from .conftest import ALICE, MALLORY, Target, without_isolation
@@ -46,22 +44,10 @@ class Witness(Authority):
 
 @pytest.fixture(scope="module")
 def tickets() -> Iterator[tuple[Witness, str]]:
-    """A server that wants a sign-in, in a thread of its own."""
+    """A server that requires a sign-in, in a thread of its own."""
     authority, port = Witness(), free_port()
-    loop, ready, done = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        async with http_server(RemoteServer(), port, **authority.options(port, "mcp")):
-            ready.set()
-            await done.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert ready.wait(HANG_SECONDS)
-    yield authority, f"http://127.0.0.1:{port}/mcp"
-    loop.call_soon_threadsafe(done.set)
-    thread.join()
-    loop.close()
+    with in_thread(http_server(RemoteServer(), port, **authority.options(port, "mcp"))) as url:
+        yield authority, url
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from tests.support.local_http import Handler, site
 
 RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
@@ -61,13 +62,13 @@ def sign(
 def issuing() -> Iterator[Issuer]:
     issuer = Issuer()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Provider(Handler):
         def do_GET(self) -> None:
             issuer.asked.append(self.path)
             self._answer(issuer.answers.get(self.path))
 
         def do_POST(self) -> None:
-            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            form = parse_qs(self.body().decode())
             issuer.asked.append(self.path)
             if "code" in form:
                 self._answer(issuer.codes.pop(form["code"][0], None))
@@ -77,24 +78,13 @@ def issuing() -> Iterator[Issuer]:
         def _answer(self, found: Any) -> None:
             issuer.speaks.wait()
             body = found if isinstance(found, bytes) else json.dumps(found).encode()
-            self.send_response(404 if found is None else 200)
-            self.send_header("Content-Length", str(len(body)))
-            with contextlib.suppress(OSError):  # whoever has asked may not have waited
-                self.end_headers()
-                self.wfile.write(body)
+            with contextlib.suppress(OSError):  # the client may have stopped waiting
+                self.answer(404 if found is None else 200, body)
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        issuer.url = f"http://127.0.0.1:{server.server_port}"
+    with site(Provider) as issuer.url:
         issuer.publish(published(RSA_KEY, "rsa", "RS256"), published(EC_KEY, "ec", "ES256"))
         issuer.speaks.set()
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)  # s until an end is seen
-        thread.start()
         try:
             yield issuer
         finally:
             issuer.speaks.set()
-            server.shutdown()
-            thread.join()

@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from html import escape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -20,6 +18,7 @@ from claude_code_mcp.state.oauth_grants import Consent, NewTokens, OAuthGrants, 
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.web.authorization.clients import ClientDocuments, client_from, redirect_origin
 from claude_code_mcp.web.authorization.passkeys import SealedRequests
+from tests.support.local_http import Handler, site
 
 from .embedded import Embedded, PlainClient, embedded
 from .passkey_device import USER_PRESENT, Device, Passkey, form_of
@@ -547,33 +546,18 @@ def documents() -> Iterator[tuple[str, dict[str, Any], list[str]]]:
     found: dict[str, Any] = {}
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Documents(Handler):
         def do_GET(self) -> None:
             asked.append(self.path)
             document = found.get(self.path)
             if isinstance(document, str):
-                self.send_response(302)
-                self.send_header("Location", document)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                self.answer(302, headers={"Location": document})
                 return
             body = document if isinstance(document, bytes) else json.dumps(document).encode()
-            self.send_response(200 if document is not None else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(200 if document is not None else 404, body)
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", found, asked
-        finally:
-            server.shutdown()
-            thread.join()
+    with site(Documents) as url:
+        yield url, found, asked
 
 
 async def test_a_document_is_believed_about_itself_alone() -> None:

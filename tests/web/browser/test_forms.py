@@ -1,12 +1,10 @@
 """Forms of MCP servers in a session, and the servers themselves: a real server asks, through the hub and the CLI."""
 
-import asyncio
 import json
 import os
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from claude_code_mcp.testing.script import Step, tool
 from tests.conftest import RUN
 from tests.hub.oauth import Authority
 from tests.hub.remote import RemoteServer, http_server
+from tests.support.local_http import in_thread
 from tests.support.ports import free_port
 
 from .conftest import Desk, OpenBrowser
@@ -76,26 +75,10 @@ def hostile_form() -> dict[str, Any]:
     return {"message": "\n".join(CORPUS), "requestedSchema": {"type": "object", "properties": fields}}
 
 
-@contextmanager
-def protected_server() -> Iterator[str]:
-    """A remote MCP server that wants a sign-in, in a thread of its own; yields its address."""
-    loop, port = asyncio.new_event_loop(), free_port()
-    started, ending = threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        async with http_server(RemoteServer(), port, **Authority().options(port)):
-            started.set()
-            await ending.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
-    thread.start()
-    assert started.wait(PATIENCE / 1000)
-    try:
-        yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        loop.call_soon_threadsafe(ending.set)
-        thread.join()
-        loop.close()
+def protected_server() -> AbstractContextManager[str]:
+    """A remote MCP server that requires a sign-in, in a thread of its own; the value is its address."""
+    port = free_port()
+    return in_thread(http_server(RemoteServer(), port, **Authority().options(port)))
 
 
 @pytest.fixture(scope="module")

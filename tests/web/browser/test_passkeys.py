@@ -7,7 +7,6 @@ import asyncio
 import queue
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -25,6 +24,7 @@ from claude_code_mcp.testing.script import script
 from tests.server.oauth.embedded import Embedded, embedded
 from tests.server.oauth.test_sign_in import Memory
 from tests.support import npm
+from tests.support.local_http import Handler, site
 from tests.support.waiting import HANG_SECONDS
 
 from .console import DESKTOP, PATIENCE, PHONE
@@ -109,37 +109,25 @@ class LoopbackClient:
         self.outcome: queue.Queue[Any] = queue.Queue()
         answers = self._answers
 
-        class Handler(BaseHTTPRequestHandler):
+        class Callback(Handler):
             def do_GET(self) -> None:
                 if self.path.startswith("/callback"):
                     answers.put(self.path)
-                self.send_response(200)
-                self.send_header("Content-Type", "text/html")
-                self.end_headers()
-                self.wfile.write(b"<h1>You can close this window</h1>")
+                self.answer(200, b"<h1>You can close this window</h1>", {"Content-Type": "text/html"})
 
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.callback = f"http://127.0.0.1:{self._server.server_port}/callback"
+        self._site = site(Callback)
+        self._thread = threading.Thread(target=self._connect, daemon=True)
 
     def __enter__(self) -> "LoopbackClient":
-        self._threads = [
-            threading.Thread(target=self._server.serve_forever, daemon=True),
-            threading.Thread(target=self._connect, daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self.callback = f"{self._site.__enter__()}/callback"
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         # A client whose person never decides would wait for ever.
         self._answers.put("/callback?error=closed")
-        self._server.shutdown()
-        self._server.server_close()
-        for thread in self._threads:
-            thread.join(HANG_SECONDS)
+        self._site.__exit__(None, None, None)
+        self._thread.join(HANG_SECONDS)
 
     def _connect(self) -> None:
         try:
