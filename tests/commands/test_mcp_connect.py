@@ -2,13 +2,10 @@
 
 import asyncio
 import json
-import os
-import select
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +17,10 @@ from tests.conftest import programs_below
 from tests.hub.conftest import until_file
 from tests.hub.oauth import Authority, Person
 from tests.hub.remote import RemoteServer, http_server, sse_server, websocket_server
-from tests.support import warm_commands
 from tests.support.ports import free_port
+from tests.support.terminal import Screen, Terminal
 
 from .conftest import TIMEOUT, Mcp, finish, is_posix, program, start, until
-from .terminal_support import Display
 
 
 def test_everything_that_a_server_from_npm_offers_can_be_used(mcp: Mcp, packages: Path) -> None:
@@ -175,52 +171,18 @@ async def test_ctrl_c_on_a_pipe_ends_it_cleanly_in_mid_call(shell: dict[str, str
     await finish(process)
 
 
-class Terminal:
-    """A command in a terminal of its own, with somebody who types and reads."""
-
-    def __init__(self, environment: dict[str, str], *arguments: str, term: str = "dumb") -> None:
-        """A dumb terminal has the plain loop; others have line editing. This one answers no questions about itself."""
-        self._end, theirs = os.openpty()
-        self._edits = term != "dumb"
-        self._display, self._raw = Display(), ""
-        self._seen = 0
-        variables = {**environment, "TERM": term, "PROMPT_TOOLKIT_NO_CPR": "1"}
-        streams = (theirs, theirs, theirs)
-        self.process = warm_commands.helper().start(["mcp", *arguments], variables, None, streams, terminal=True)
-        os.close(theirs)
-
-    def type(self, keys: str) -> None:
-        os.write(self._end, keys.encode())
-
-    def until(self, wanted: str) -> str:
-        """Reads until this is on the screen, behind what was waited for before; the value is all between."""
-        deadline = time.monotonic() + TIMEOUT
-        while (found := self.shown.find(wanted, self._seen)) < 0:
-            readable, _, _ = select.select([self._end], [], [], max(0.0, deadline - time.monotonic()))
-            assert readable, f"{wanted!r} is not shown behind {self._seen}:\n{self.shown}"
-            output = os.read(self._end, 65536).decode()
-            self._display.feed(output)
-            self._raw += output
-        passed, self._seen = self.shown[self._seen : found], found + len(wanted)
-        return passed
-
-    @property
-    def shown(self) -> str:
-        """What stands on the screen where lines are edited, since cursors move there; else all that was written."""
-        return self._display.text if self._edits else self._raw
-
-    def close(self) -> None:
-        self.process.kill()
-        os.close(self._end)
+def connected(environment: dict[str, str], *arguments: str, edits: bool = False) -> Terminal:
+    """`mcp connect` in a terminal: a dumb one has the plain loop, others edit lines and move the cursor."""
+    more = {"TERM": "xterm" if edits else "dumb", "PROMPT_TOOLKIT_NO_CPR": "1"}  # it answers no cursor reports
+    return Terminal.ours(["mcp", "connect", *arguments], {**environment, **more}, view=Screen() if edits else None)
 
 
 @pytest.fixture
 def terminal(shell: dict[str, str]) -> Iterator[Terminal]:
     if not is_posix():
         pytest.skip("there are no such terminals here")
-    running = Terminal(shell, "connect", "stdio", *program())
-    yield running
-    running.close()
+    with connected(shell, "stdio", *program()) as running:
+        yield running
 
 
 def test_in_a_terminal_there_is_a_prompt_and_a_line_that_shows_progress(terminal: Terminal) -> None:
@@ -276,16 +238,14 @@ def editing(shell: dict[str, str], own_file: Path) -> Iterator[Callable[[], Term
     if not is_posix():
         pytest.skip("there are no such terminals here")
     configure(own_file, full=FULL)
-    running: list[Terminal] = []
+    with ExitStack() as stack:
 
-    def start_it() -> Terminal:
-        running.append(Terminal(shell, "connect", "full", term="xterm"))
-        running[-1].until("`help` lists the commands.\n>")
-        return running[-1]
+        def start_it() -> Terminal:
+            started = stack.enter_context(connected(shell, "full", edits=True))
+            started.until("`help` lists the commands.\n>")
+            return started
 
-    yield start_it
-    for each in running:
-        each.close()
+        yield start_it
 
 
 def test_lines_are_edited_completed_and_found_again(editing: Callable[[], Terminal], sandbox: Sandbox) -> None:
@@ -369,15 +329,12 @@ async def test_a_person_signs_in_on_the_way(shell: dict[str, str], mcp: Mcp, own
         answer = await asyncio.to_thread(mcp, "connect", "r")
         assert (answer.returncode, answer.stdout) == (5, "")
         assert answer.stderr.endswith("run `claude-code-mcp mcp login r`\n")
-        terminal = Terminal(shell, "connect", "r")
-        try:
-            await asyncio.to_thread(terminal.until, "Open this address to sign in to r:\r\n\r\n  ")
+        with connected(shell, "r") as terminal:
+            await asyncio.to_thread(terminal.until, " r:\r\n\r\n  ")
             await Person()((await asyncio.to_thread(terminal.until, "\r\n")).strip())
-            await asyncio.to_thread(terminal.until, "Connected to remote 1")
+            await asyncio.to_thread(terminal.until, "remote 1")
             terminal.type("call echo a=1\n")
             await asyncio.to_thread(terminal.until, "echo {'a': 1}")
-        finally:
-            terminal.close()
         answer = await asyncio.to_thread(mcp, "connect", "r", lines="call echo b=2\n")
         assert answer.returncode == 0
         assert "echo {'b': 2}" in answer.stdout.splitlines(), "from now on no person is needed"

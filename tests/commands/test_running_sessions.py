@@ -26,7 +26,7 @@ from .conftest import is_posix, run_into
 from .test_output import write_session
 
 if is_posix():
-    from .terminal_support import Terminal
+    from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(not is_posix(), reason="sockets and terminals of POSIX")
 
@@ -282,7 +282,7 @@ def test_what_is_asked_is_asked_on_the_terminal_and_an_empty_line_is_no_answer(p
     file.write_text("one\ntwo\n")
     edit = tool("Edit", file_path=str(file), old_string="one\ntwo\n", new_string="one\nthree\n")
     prompt = script("Edit it.", tool("Read", file_path=str(file)), edit, "Edited.")
-    with Terminal(place.environment, place.sandbox.project, "run", prompt) as terminal:
+    with Terminal.ours(["run", prompt], place.environment, place.sandbox.project) as terminal:
         terminal.type("yes\n")  # before anything is asked
         shown = terminal.until("[d]eny and why?")
         assert "\x1b[31m     2 - two\x1b[0m" in shown
@@ -302,7 +302,9 @@ def test_what_is_asked_is_asked_on_the_terminal_and_an_empty_line_is_no_answer(p
 def test_a_plan_and_a_question_with_parts_are_answered_on_the_terminal(place: SharedPlace) -> None:
     asks = ask_user(question("Which colour?", "red", "blue"), question("Which sizes?", "S", "M", "L", multiple=True))
     prompt = script("Plan.", asks, plan("# The plan\n\nPaint it."), "Painted.")
-    with Terminal(place.environment, place.sandbox.project, "run", "--permission-mode", "plan", prompt) as terminal:
+    with Terminal.ours(
+        ["run", "--permission-mode", "plan", prompt], place.environment, place.sandbox.project
+    ) as terminal:
         terminal.until("Which colour?\r\n  1  red")
         terminal.type("7\n")
         terminal.until("There are the numbers 1 to 2")
@@ -319,7 +321,7 @@ def test_a_plan_and_a_question_with_parts_are_answered_on_the_terminal(place: Sh
 @pytest.mark.soak  # tests/tui/test_stories.py shows it on a screen
 def test_a_question_that_is_answered_elsewhere_is_taken_back(place: SharedPlace) -> None:
     prompt = script("Try.", tool("Bash", command="touch elsewhere"), "Went on.")
-    with Terminal(place.environment, place.sandbox.project, "run", prompt) as terminal:
+    with Terminal.ours(["run", prompt], place.environment, place.sandbox.project) as terminal:
         session_id = terminal.until("[d]eny and why?").split("session ")[1][:36]
         assert place.command("answer", session_id, "allow").returncode == 0
         terminal.until("the question is no longer open")
@@ -329,7 +331,7 @@ def test_a_question_that_is_answered_elsewhere_is_taken_back(place: SharedPlace)
 
 def test_an_attached_terminal_follows_sends_and_leaves(place: SharedPlace) -> None:
     report = json.loads(place.command("run", "--json", script("Begin.", "Begun.")).stdout)
-    with Terminal(place.environment, place.sandbox.project, "attach", report["sessionId"][:8]) as terminal:
+    with Terminal.ours(["attach", report["sessionId"][:8]], place.environment, place.sandbox.project) as terminal:
         terminal.until("Begun.")
         terminal.type(script("More.", tool("Bash", command="touch attached"), "More done.") + "\n")
         terminal.until("[d]eny and why?")
@@ -351,7 +353,7 @@ def test_answer_without_a_decision_asks(place: SharedPlace) -> None:
     asked(place, session_id)
     refused = place.command("answer", session_id)
     assert (refused.returncode, "Not a terminal" in refused.stderr) == (2, True)
-    with Terminal(place.environment, place.sandbox.project, "answer", session_id[:8]) as terminal:
+    with Terminal.ours(["answer", session_id[:8]], place.environment, place.sandbox.project) as terminal:
         terminal.until("[d]eny and why?")
         terminal.type("session\n")
         terminal.until("Answered: allow.")

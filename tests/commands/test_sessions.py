@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 
@@ -14,6 +13,7 @@ from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.sessions.support import parked
 from tests.sessions.worktree_support import git, repository
+from tests.support.terminal import Terminal
 from tests.support.waiting import HANG_SECONDS
 
 from .test_commands import run
@@ -24,15 +24,10 @@ def sessions(environment: dict[str, str], *arguments: str) -> subprocess.Complet
 
 
 def on_terminal(environment: dict[str, str], *arguments: str) -> str:
-    """What a command that prints little prints on a terminal."""
-    reader, terminal = os.openpty()
-    try:
-        command = [sys.executable, "-m", "claude_code_mcp", *arguments]
-        subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=terminal, check=True)
-        return os.read(reader, 1 << 16).decode()
-    finally:
-        os.close(terminal)
-        os.close(reader)
+    """The output of a command on a terminal."""
+    with Terminal.ours(arguments, environment) as terminal:
+        assert terminal.end() == 0
+        return terminal.shown
 
 
 async def a_session(service: Service, sandbox: Sandbox) -> str:

@@ -19,7 +19,7 @@ from .test_running_sessions import Running, place, started
 __all__ = ["place"]  # a fixture for the tests here too
 
 if is_posix():
-    from .terminal_support import Terminal
+    from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(not is_posix(), reason="sockets, signals and terminals of POSIX")
 
@@ -88,7 +88,7 @@ def test_plans_and_questions_of_claude_are_denied_too(place: SharedPlace, step: 
 @pytest.mark.soak
 def test_a_person_at_another_terminal_is_waited_for(place: SharedPlace) -> None:
     report = json.loads(place.command("run", "--json", script("Begin.", "Begun.")).stdout)
-    with Terminal(place.environment, place.sandbox.project, "attach", report["sessionId"][:8]) as person:
+    with Terminal.ours(["attach", report["sessionId"][:8]], place.environment, place.sandbox.project) as person:
         person.until("Begun.")
         running = Running(place, "run", script("Try.", tool("Bash", command="touch waited"), "Done."))
         session_id = running.stderr.readline().removeprefix("session ").strip()

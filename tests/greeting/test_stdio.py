@@ -1,20 +1,18 @@
 """The transport under the server: it survives what clients send, and ends when they go."""
 
-import fcntl
 import json
 import os
-import pty
 import signal
 import socket
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.terminal import Terminal
 from tests.support.waiting import HANG_SECONDS
 from tests.support.warm_commands import WarmProcess, helper
 
@@ -183,48 +181,24 @@ def test_one_socket_for_both_ways_is_served_too(environment: dict[str, str]) -> 
 
 
 @pytest.fixture
-def terminal(environment: dict[str, str]) -> Iterator[tuple[int, "subprocess.Popen[bytes]"]]:
-    """The server in a terminal of its own, at its controls a test."""
-    controls, end = pty.openpty()
-    process = subprocess.Popen(
-        [SCRIPT],
-        env={**environment, "LOG_LEVEL": "error"},
-        stdin=end,
-        stdout=end,
-        stderr=end,
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - Ctrl-C is for who controls it
-    )
-    os.close(end)
-    yield controls, process
-    process.kill()
-    process.wait()
-    os.close(controls)
+def terminal(environment: dict[str, str]) -> Iterator[Terminal]:
+    """The server in its own terminal."""
+    with Terminal.of([SCRIPT], {**environment, "LOG_LEVEL": "error"}) as running:
+        yield running
 
 
-def read_until(controls: int, words: bytes) -> bytes:
-    seen = b""
-    while words not in seen:
-        seen += os.read(controls, 4096)
-    return seen
+def test_in_a_terminal_it_says_what_it_waits_for_and_ends_with_ctrl_c(terminal: Terminal) -> None:
+    assert "claude-code-mcp config CLIENT" in terminal.until("Ctrl-C")
+    terminal.type(lines(initialize()).decode())
+    terminal.until('"serverInfo"')  # it handles signals by now
+    terminal.type("\x03")
+    assert terminal.process.wait(HANG_SECONDS) == 0
 
 
-def test_in_a_terminal_it_says_what_it_waits_for_and_ends_with_ctrl_c(
-    terminal: tuple[int, "subprocess.Popen[bytes]"],
-) -> None:
-    controls, process = terminal
-    assert b"claude-code-mcp config CLIENT" in read_until(controls, b"Ctrl-C ends it")
-    os.write(controls, lines(initialize()))
-    read_until(controls, b'"serverInfo"')  # it has signals in hand now
-    os.write(controls, b"\x03")
-    assert process.wait(HANG_SECONDS) == 0
-
-
-def test_ctrl_c_ends_it_while_it_is_still_loading(terminal: tuple[int, "subprocess.Popen[bytes]"]) -> None:
-    controls, process = terminal
-    read_until(controls, b"Ctrl-C ends it")
-    os.write(controls, b"\x03")
-    assert process.wait(HANG_SECONDS) in (0, 130)
+def test_ctrl_c_ends_it_while_it_is_still_loading(terminal: Terminal) -> None:
+    terminal.until("Ctrl-C")
+    terminal.type("\x03")
+    assert terminal.process.wait(HANG_SECONDS) in (0, 130)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])

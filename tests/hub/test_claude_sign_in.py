@@ -26,8 +26,10 @@ from .conftest import PATIENCE, StartHub, disconnect, text_of
 from .oauth import Authority, Person
 from .remote import RemoteServer, http_server
 
-pty = pytest.importorskip("pty", reason="`claude mcp login` wants a terminal")
-ADDRESS = re.compile(rb"http://127\.0\.0\.1:\d+/authorize\?[!-~]+&resource=[!-~]+")
+pytest.importorskip("pty", reason="`claude mcp login` needs a terminal")
+from tests.support.terminal import Terminal
+
+ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/authorize\?[!-~]+&resource=[!-~]+")
 
 
 @dataclass
@@ -59,30 +61,14 @@ class Cli:
 
     async def sign_in(self) -> None:
         """`claude mcp login` in a terminal, with a person who opens the address that it shows."""
-        ours, theirs = pty.openpty()
-        process = await asyncio.create_subprocess_exec(
-            self.program,
-            *("mcp", "login", "x", "--no-browser"),
-            env={**self.environment, "TERM": "xterm"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-        )
-        os.close(theirs)
-        shown, sent = b"", False
-        reader = asyncio.StreamReader()
-        await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb", 0)
-        )
-        async with asyncio.timeout(PATIENCE):
-            while b"Authenticated" not in shown:
-                shown += await reader.read(65536)
-                address = ADDRESS.search(shown)
-                if address is not None and b"Waiting" in shown and not sent:
-                    sent = True
-                    await Person()(address[0].decode())
-            await process.wait()
+        command = [self.program, "mcp", "login", "x", "--no-browser"]
+        with Terminal.of(command, {**self.environment, "TERM": "xterm"}) as terminal:
+            await asyncio.to_thread(terminal.until, "Waiting")
+            address = ADDRESS.search(terminal.shown)
+            assert address is not None, terminal.shown
+            await Person()(address[0])
+            await asyncio.to_thread(terminal.until, "Authenticated")
+            assert await asyncio.to_thread(terminal.end) == 0
 
 
 @pytest.fixture
