@@ -246,7 +246,7 @@ def test_a_misspelt_variable_comes_with_the_one_that_was_probably_meant() -> Non
 async def test_only_secret_settings_are_redacted_whatever_a_variable_is_called(
     start_service: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    harmless = {"OAUTH_CLAIM": "preferred_username", "OAUTH_IDENTITY_PROVIDER": "https://login.example.org"}
+    harmless = {"OAUTH_CLAIM": "preferred_username", "OAUTH_ISSUER": "https://login.example.org"}
     secret = {"PROXY_SECRET": "opaque-value-of-the-proxy", "AUDIT_TOKEN": "opaque-value-of-the-trail"}
     variables = {f"CLAUDE_CODE_MCP_{name}": value for name, value in {**harmless, **secret}.items()}
     settings = {

@@ -71,8 +71,6 @@ _ACCESS_CONTROL = (
     "http_tokens_file",
     "metrics_token",
     "oauth_issuer",
-    "oauth_identity_provider",
-    "oauth_clients_file",
     "oauth_introspection",
     "proxy_secret",
 )
@@ -174,11 +172,6 @@ class Settings(BaseModel):
     oauth: bool = Field(False, validation_alias=f"{_OWN}OAUTH")
     """Whether this server is an authorization server too, at which invited people sign in with passkeys, as with
     `--oauth`; see team.md. Needs the extra `oauth`, and `WEB_URL` where it is not on this machine alone."""
-    oauth_identity_provider: str | None = Field(None, validation_alias=f"{_OWN}OAUTH_IDENTITY_PROVIDER")
-    """With `OAUTH`: the issuer of the organisation's identity provider, whose assertions (ID-JAG) count as sign-ins:
-    enterprise-managed authorization; see team.md."""
-    oauth_clients_file: UserPath | None = Field(None, validation_alias=f"{_OWN}OAUTH_CLIENTS_FILE")
-    """A file with one `id secret` per line: the clients that may bring such assertions. It is read for each of them."""
     oauth_issuer: str | None = Field(None, validation_alias=f"{_OWN}OAUTH_ISSUER")
     """The issuer of access tokens that HTTP clients may show beside tokens: the operator's authorization server, at
     which people sign in. Each person is a caller of their own; see security.md."""
@@ -196,9 +189,6 @@ class Settings(BaseModel):
     oauth_id_tokens: bool = Field(False, validation_alias=f"{_OWN}OAUTH_ID_TOKENS")
     """Whether id tokens of the issuer count as access tokens, for a provider whose access tokens cannot be told from
     them, such as Dex."""
-    oauth_dpop: Literal["accept", "require", "nonce"] = Field("accept", validation_alias=f"{_OWN}OAUTH_DPOP")
-    """Access tokens that are bound to a key of their client (DPoP): `accept` takes them beside bearer tokens, `require`
-    takes no others, and `nonce` also wants in each proof what this server has sent in the last minutes."""
     oauth_introspection: str | None = Field(None, validation_alias=f"{_OWN}OAUTH_INTROSPECTION")
     """The introspection endpoint of the issuer, if its access tokens are not signed ones."""
     oauth_client_id: str | None = Field(None, min_length=1, validation_alias=f"{_OWN}OAUTH_CLIENT_ID")

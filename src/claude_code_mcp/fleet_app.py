@@ -58,7 +58,7 @@ async def machine_server(settings: Settings, name: str, replica: "SessionReplica
     of their own there must be known here too: by the same file of tokens, or the same issuer. Whoever signs in at a
     gateway's own authorization server is believed where the settings have that too."""
     # Nobody signs in here: what the authorization server needs need not be installed.
-    known = settings.model_copy(update={"oauth": False, "oauth_identity_provider": None})
+    known = settings.model_copy(update={"oauth": False})
     listed = settings.http_tokens_file is not None or settings.oauth_issuer is not None
     several = listed or settings.oauth
     callers = await asyncio.to_thread(shared_callers, known, "the gateway" if listed else None)

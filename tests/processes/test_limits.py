@@ -20,8 +20,8 @@ from claude_code_mcp.processes.limits import (
     EnforcedLimits,
     GroupParent,
     ResourceLimits,
-    find_parents,
-    own_groups,
+    find_parent,
+    own_group,
     process_limit_command,
 )
 from tests.claude.conftest import PATIENCE
@@ -30,29 +30,29 @@ from .test_containment import Listener
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the supervisor needs Linux")
 
-FIRST_VERSION = """\
+MOUNTS = """\
 30 20 0:25 / /sys/fs/cgroup ro - tmpfs tmpfs ro
-31 30 0:26 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid - cgroup cgroup rw,cpu,cpuacct
-32 30 0:27 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids
-33 30 0:28 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
-34 30 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+31 30 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+32 30 0:29 {root} /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
 """
-SECOND_VERSION = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 
 
-def test_the_groups_of_a_process_are_found_in_both_versions() -> None:
-    mine = "9:name=systemd:/\n8:pids:/user/1\n4:memory:/docker/abc/x\n3:cpuset:/\n2:cpu,cpuacct:/\n0::/user/1\n"
-    assert [*own_groups(FIRST_VERSION, mine)] == [
-        (False, frozenset({"pids"}), "/sys/fs/cgroup/pids/user/1"),
-        (False, frozenset({"memory"}), "/sys/fs/cgroup/memory/x"),
-        (False, frozenset({"cpu"}), "/sys/fs/cgroup/cpu,cpuacct"),
-        (True, frozenset(), "/sys/fs/cgroup/unified/user/1"),
-    ]
-    assert [*own_groups(SECOND_VERSION, "0::/system.slice/it.service\n")] == [
-        (True, frozenset(), "/sys/fs/cgroup/system.slice/it.service")
-    ]
-    elsewhere = FIRST_VERSION.replace("/docker/abc", "/docker/other")
-    assert all("memory" not in kinds for _, kinds, _ in own_groups(elsewhere, mine))
+@pytest.mark.parametrize(
+    ("root", "group", "found"),
+    [
+        ("/", "/user/1", "/sys/fs/cgroup/unified/user/1"),
+        ("/", "/", "/sys/fs/cgroup/unified"),
+        ("/docker/abc", "/docker/abc/x", "/sys/fs/cgroup/unified/x"),
+        ("/docker/abc", "/docker/abcd", None),
+        ("/docker/abc", "/docker/other", None),
+    ],
+)
+def test_the_group_of_a_process_is_found_where_it_is_mounted(root: str, group: str, found: str | None) -> None:
+    assert own_group(MOUNTS.format(root=root), f"4:memory:/elsewhere\n0::{group}\n") == found
+
+
+def test_groups_of_version_1_are_not_used() -> None:
+    assert own_group(MOUNTS.format(root="/"), "4:memory:/user/1\n") is None
 
 
 def test_what_a_group_limits_is_not_limited_in_another_way() -> None:
@@ -65,13 +65,13 @@ def test_what_a_group_limits_is_not_limited_in_another_way() -> None:
     assert alone.unenforced(sandboxed=True, root=False) == ["cpus"]
     assert alone.unenforced(sandboxed=False, root=False) == alone.unenforced(sandboxed=True, root=True)
     assert alone.unenforced(sandboxed=True, root=True) == ["processes", "cpus"]
-    grouped = EnforcedLimits(limits, (GroupParent("/g", frozenset({"memory", "pids", "cpu"})),))
+    grouped = EnforcedLimits(limits, GroupParent("/g", frozenset({"memory", "pids", "cpu"})))
     assert grouped.directives("m")[4:] == [
         *(f"group /g/{PREFIX}m", f"set 2147483648 /g/{PREFIX}m/memory.max", f"try 0 /g/{PREFIX}m/memory.swap.max"),
         *(f"set 64 /g/{PREFIX}m/pids.max", f"set 150000 100000 /g/{PREFIX}m/cpu.max"),
     ]
     assert grouped.unenforced(sandboxed=False, root=True) == []
-    assert EnforcedLimits(parents=grouped.parents).directives("m") == []
+    assert EnforcedLimits(parent=grouped.parent).directives("m") == []
 
 
 def test_the_least_that_claude_code_reserves_is_left_to_each_process() -> None:
@@ -162,9 +162,9 @@ async def test_without_a_group_the_largest_process_ends_when_all_together_are_to
 
 
 @pytest.fixture(scope="module")
-def parents() -> tuple[GroupParent, ...]:
-    found = find_parents()
-    if not {"pids", "memory"} <= {name for parent in found for name in parent.controllers}:
+def parent() -> GroupParent:
+    found = find_parent()
+    if found is None or not {"pids", "memory"} <= found.controllers:
         pytest.skip("there are no control groups for us")
     return found
 
@@ -185,18 +185,16 @@ for pid in made:
 """
 
 
-async def test_a_group_has_no_more_processes_than_it_may_and_is_removed(
-    start: Start, parents: tuple[GroupParent, ...]
-) -> None:
-    _, said = await ended(start, FORKS, EnforcedLimits(ResourceLimits(processes=40), parents))
+async def test_a_group_has_no_more_processes_than_it_may_and_is_removed(start: Start, parent: GroupParent) -> None:
+    _, said = await ended(start, FORKS, EnforcedLimits(ResourceLimits(processes=40), parent))
     assert said == "39 Resource temporarily unavailable\n"
     mine = f"{PREFIX}{os.getpid()}."
-    assert not [name for parent in parents for name in os.listdir(parent.path) if name.startswith(mine)]
+    assert not [name for name in os.listdir(parent.path) if name.startswith(mine)]
 
 
-async def test_a_group_uses_no_more_memory_than_it_may(start: Start, parents: tuple[GroupParent, ...]) -> None:
+async def test_a_group_uses_no_more_memory_than_it_may(start: Start, parent: GroupParent) -> None:
     code = MANY.format(count=6, megabytes=50)
-    exit_, said = await ended(start, code, EnforcedLimits(ResourceLimits(memory=200 << 20), parents))
+    exit_, said = await ended(start, code, EnforcedLimits(ResourceLimits(memory=200 << 20), parent))
     assert "ended -9" in said
     assert "more memory was in use" in exit_.stderr
 
@@ -204,7 +202,7 @@ async def test_a_group_uses_no_more_memory_than_it_may(start: Start, parents: tu
 async def test_a_group_that_cannot_be_limited_starts_nothing(start: Start, tmp_path: Path) -> None:
     parent = GroupParent(str(tmp_path), frozenset({"pids"}))  # no directory of control groups: it has no such file
     with pytest.raises(OSError):  # noqa: PT011 - which one, the kernel says
-        await start("print('never')", EnforcedLimits(ResourceLimits(processes=40), (parent,)))
+        await start("print('never')", EnforcedLimits(ResourceLimits(processes=40), parent))
     assert not os.listdir(tmp_path)
 
 

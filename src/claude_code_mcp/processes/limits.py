@@ -1,8 +1,8 @@
 """What of the machine a child may use and does use, and how that is enforced: memory, processors, programs.
 
-Control groups are those of version 2 where they are delegated to us: a service with `Delegate=yes`, a container with a group of its own, or root. The
-kernel lets no group have both processes and limited groups below it, so our own processes move into a group `server`
-first; where other programs are in our group that is not done. Version 1 where we may write to our groups, as root can.
+Control groups of version 2 are used where they are delegated to us: in a service with `Delegate=yes`, in a container
+with a group of its own, or as root. The kernel allows no group to have both processes and limited groups below it, so
+our own processes move into a group `server` first, unless other programs are in our group.
 
 Groups that a killed server has left behind are removed when the next one looks.
 
@@ -45,9 +45,8 @@ _CONTROLLERS = ("memory", "pids", "cpu")
 _PERIOD = 100_000
 """Microseconds, over which the share of the processors is counted."""
 _OWN_GROUP = "server"
-_FIRST_VERSION_MEMORY = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
-OPTIONAL_FILES = ("memory.swap.max", "memory.memsw.limit_in_bytes")
-"""Settings that a kernel without swap accounting does not have."""
+_OPTIONAL_FILE = "memory.swap.max"
+"""A setting that a kernel without swap accounting does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,77 +55,55 @@ class GroupParent:
 
     path: str
     controllers: frozenset[str]
-    unified: bool = True
-    """Whether it is of version 2."""
 
     def settings(self, memory: int | None, processes: int | None, cpus: float | None) -> dict[str, str]:
         """The files of a group and what has to be in them, in this order, for these limits."""
         settings: dict[str, str] = {}
         if "memory" in self.controllers and memory is not None:
             # Without swap: a child that is out of memory must not slow down all others instead.
-            ours = {"memory.max": str(memory), "memory.swap.max": "0"}
-            # Both names of version 1 in this order: the limit with swap may never be below the one without.
-            settings |= ours if self.unified else dict.fromkeys(_FIRST_VERSION_MEMORY, str(memory))
+            settings |= {"memory.max": str(memory), _OPTIONAL_FILE: "0"}
         if "pids" in self.controllers and processes is not None:
             settings["pids.max"] = str(processes)
         if "cpu" in self.controllers and cpus is not None:
-            quota = int(cpus * _PERIOD)
-            settings |= {"cpu.max": f"{quota} {_PERIOD}"} if self.unified else {"cpu.cfs_quota_us": str(quota)}
+            settings["cpu.max"] = f"{int(cpus * _PERIOD)} {_PERIOD}"
         return settings
 
 
-def find_parents() -> tuple[GroupParent, ...]:
-    """Where groups can be made for children of this process; none where that is not possible. May move this process and
+def find_parent() -> GroupParent | None:
+    """Where groups can be made for children of this process; None where that is not possible. May move this process and
     its children into a group of their own. Blocks for a moment."""
     if sys.platform != "linux":
-        return ()
-    try:
+        return None
+    # Where the group cannot be used, the limits that work without one still hold.
+    with contextlib.suppress(OSError):
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
         groups = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        return ()
-    found = []
-    for unified, controllers, path in own_groups(mounts, groups):
-        with contextlib.suppress(OSError):
-            # A hierarchy that we may not use is left out; the limits that others can enforce still hold.
-            usable = delegated(path) if unified else _writable(path, controllers)
-            if usable:
-                _remove_stale(path)
-                found.append(GroupParent(path, usable, unified))
-    return tuple(found)
+        path = own_group(mounts, groups)
+        controllers = delegated(path) if path is not None else None
+        if path is not None and controllers:
+            _remove_stale(path)
+            return GroupParent(path, controllers)
+    return None
 
 
-def own_groups(mounts: str, groups: str) -> Iterator[tuple[bool, frozenset[str], str]]:
-    """The groups that a process is in, from its `mountinfo` and `cgroup`: whether they are of version 2, controllers,
-    directory. Those whose directory is not mounted are left out. Pure."""
-    mounted = [*_mounted(mounts)]
-    for line in groups.splitlines():
-        _, names, path = line.split(":", 2)
-        wanted = frozenset(names.split(",")) & {*_CONTROLLERS} if names else frozenset()
-        if names and not wanted:
-            continue
-        for kind, options, root, target in mounted:
-            fits = wanted <= options and kind == "cgroup" if names else kind == "cgroup2"
-            if fits and (path == root or path.startswith(root.rstrip("/") + "/")):
-                yield not names, wanted, os.path.normpath(target + "/" + path[len(root.rstrip("/")) :])
-                break
-
-
-def _mounted(mounts: str) -> Iterator[tuple[str, frozenset[str], str, str]]:
-    """Kind, options, root and target of the mounts of control groups."""
+def own_group(mounts: str, groups: str) -> str | None:
+    """The directory of the group of version 2 that a process is in, from its `mountinfo` and `cgroup`; None if it is
+    not mounted. Pure."""
+    path = next((line.removeprefix("0::") for line in groups.splitlines() if line.startswith("0::")), None)
+    if path is None:
+        return None
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         place, kind = before.split(), after.split()
-        if len(place) > 4 and len(kind) > 2 and kind[0] in ("cgroup", "cgroup2"):
-            yield kind[0], frozenset(kind[2].split(",")), place[3], place[4]
-
-
-def _writable(path: str, controllers: frozenset[str]) -> frozenset[str]:
-    return controllers if os.access(path, os.W_OK) else frozenset()
+        if len(place) > 4 and kind and kind[0] == "cgroup2":
+            root, target = place[3].rstrip("/"), place[4]
+            if path == place[3] or path.startswith(f"{root}/"):
+                return os.path.normpath(f"{target}/{path[len(root) :]}")
+    return None
 
 
 def delegated(path: str, controllers: Iterable[str] = _CONTROLLERS) -> frozenset[str]:
-    """Which of the controllers groups below this one of version 2 have, once it is prepared for that. OSError if that
+    """Which of the controllers groups below this one have, once it is prepared for that. OSError if that
     cannot be done."""
     group = Path(path)
     available = {*controllers} & {*(group / "cgroup.controllers").read_text().split()}
@@ -205,10 +182,10 @@ NO_LIMITS = ResourceLimits()
 
 @dataclass(frozen=True, slots=True)
 class EnforcedLimits:
-    """Limits, and the control groups below which a child can have its own."""
+    """Limits, and the control group below which a child can have its own."""
 
     limits: ResourceLimits = NO_LIMITS
-    parents: tuple[GroupParent, ...] = ()
+    parent: GroupParent | None = None
 
     def directives(self, mark: str) -> list[str]:
         """What the reaper of the child with this mark has to do, see `supervisor.py`."""
@@ -216,7 +193,7 @@ class EnforcedLimits:
 
     def grouped(self, controller: str) -> bool:
         """Whether a control group enforces what this controller is for."""
-        return any(controller in parent.controllers for parent in self.parents)
+        return self.parent is not None and controller in self.parent.controllers
 
     def unenforced(self, *, sandboxed: bool, root: bool) -> list[str]:
         """The limits that nothing enforces here, by name."""
@@ -238,13 +215,13 @@ class EnforcedLimits:
         if limits.memory is not None and not self.grouped("memory"):
             yield f"rlimit RLIMIT_DATA {max(limits.memory, _LEAST_DATA)}"
             yield f"memory {limits.memory}"
-        for parent in self.parents:
-            settings = parent.settings(limits.memory, limits.processes, limits.cpus)
+        if self.parent is not None:
+            settings = self.parent.settings(limits.memory, limits.processes, limits.cpus)
+            group = f"{self.parent.path}/{name}"
             if settings:
-                yield f"group {parent.path}/{name}"
-                for file, value in settings.items():
-                    kind = "try" if file in OPTIONAL_FILES else "set"
-                    yield f"{kind} {value} {parent.path}/{name}/{file}"
+                yield f"group {group}"
+            for file, value in settings.items():
+                yield f"{'try' if file == _OPTIONAL_FILE else 'set'} {value} {group}/{file}"
 
 
 UNLIMITED = EnforcedLimits()
@@ -260,7 +237,7 @@ def process_limit_command(limit: int, argv: Sequence[str]) -> list[str]:
 
 
 _PROC = Path("/proc")
-_CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _MOST_PROCESSES = 10_000
 """Descendants of one child that are looked at; a program that starts more is not measured to the end."""
 
@@ -290,9 +267,9 @@ def machine() -> MachineMemory | None:
 
 
 def _container_limit() -> int | None:
-    for file in _CONTAINER_LIMITS if sys.platform == "linux" else ():
+    if sys.platform == "linux":
         with contextlib.suppress(OSError, ValueError):
-            return int(file.read_text())  # without a limit it says `max`, or a number beyond every machine
+            return int(_CONTAINER_LIMIT.read_text())  # `max` where there is no limit
     return None
 
 

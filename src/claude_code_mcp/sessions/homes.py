@@ -36,7 +36,7 @@ from ..network.allowed_hosts import NetworkByList
 from ..policy.policy import Policy, Profile, Resources
 from ..private_files import private_directory, replace_file
 from ..processes import bubblewrap, container
-from ..processes.limits import UNLIMITED, EnforcedLimits, GroupParent, ResourceLimits, find_parents
+from ..processes.limits import UNLIMITED, EnforcedLimits, GroupParent, ResourceLimits, find_parent
 from .protected_paths import ProtectedPath, ProtectedPaths, protected_paths
 from .sandbox_contents import HomeSandbox, ListedPaths
 
@@ -151,7 +151,7 @@ class Homes:
         self._unavailable: str | None = _NOT_LOOKED
         self._no_container: dict[str, str | None] = {}
         """By image, why there can be no container of it."""
-        self._groups: tuple[GroupParent, ...] = ()
+        self._group: GroupParent | None = None
         self.all_plain = not self.separate and all(
             profile.isolation == "none" and profile.resources == _UNLIMITED for profile in policy.profiles
         )
@@ -235,7 +235,7 @@ class Homes:
         if self.separate and any(profile.isolation == "none" for profile in profiles):
             log.warning("callers whose profile says isolation = none can read what this server's user can read")
         if any(profile.resources != _UNLIMITED for profile in profiles):
-            self._groups = await asyncio.to_thread(find_parents)
+            self._group = await asyncio.to_thread(find_parent)
             self._warn_of_unenforced(profiles)
         isolated = [profile for profile in profiles if self._is_isolated(profile)]
         await asyncio.to_thread(self._check_layout, isolated)
@@ -277,7 +277,7 @@ class Homes:
         root = hasattr(os, "geteuid") and os.geteuid() == 0
         names: dict[str, None] = {}
         for profile in profiles:
-            limits = EnforcedLimits(ResourceLimits(**profile.resources.model_dump()), self._groups)
+            limits = EnforcedLimits(ResourceLimits(**profile.resources.model_dump()), self._group)
             sandboxed = profile.isolation != "container" and self._is_isolated(profile)
             if profile.isolation == "container":
                 continue  # the engine limits it
@@ -388,7 +388,7 @@ class Homes:
         profile = self._policy.profile(principal)
         if profile.isolation == "container":
             return UNLIMITED  # the engine limits what is in the container; this would limit its client
-        return EnforcedLimits(ResourceLimits(**profile.resources.model_dump()), self._groups)
+        return EnforcedLimits(ResourceLimits(**profile.resources.model_dump()), self._group)
 
     def _place(self, principal: str) -> Path:
         """The directory of a caller, whatever its name is."""

@@ -4,9 +4,6 @@ A consent is a grant, and all codes and tokens that come of it belong to that gr
 been stolen ends the whole grant. A code is redeemed once and a refresh token is used once; the second use, in whatever
 process, ends the grant. Only hashes are kept: whoever reads the database has no token. Every method blocks on the disk
 and raises OSError if the database cannot be used.
-
-An assertion of an identity provider is a consent too, given by the organisation. It counts once, in whatever process,
-and whoever it is about is a person here from then on, under a name that belongs to that subject of that provider.
 """
 
 import json
@@ -14,7 +11,6 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from .database import Database, drop_oldest
@@ -35,10 +31,6 @@ _MOST_CLIENTS = 1000
 """Registered clients that have nothing; the oldest are forgotten for new ones."""
 _MOST_OF_ONE = 100
 """Grants of one person; the oldest end for new ones."""
-_USED, _NEWEST = "used-assertion", "newest-assertion"
-"""The kinds of documents that say which assertions have come, and when the newest one of somebody was issued."""
-_DAY = 86_400.0
-"""Seconds for which these are kept beyond their time, which is longer than any assertion counts."""
 _GRANT = "grant_id, subject, name, groups, client_id, oauth_grants.scopes, resource"
 
 
@@ -99,28 +91,6 @@ class Reused:
     """A code or refresh token has come a second time, and its grant has ended: somebody has stolen it."""
 
     name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Assertion:
-    """What an identity provider says of somebody, for a client. Checked by whoever makes one of these."""
-
-    issuer: str
-    subject: str
-    name: str
-    groups: tuple[str, ...]
-    issued_at: float
-    expires_at: float
-    """Until when the assertion could come again."""
-    assertion_id: str
-    client_id: str
-    scopes: tuple[str, ...]
-    resource: str
-
-
-class AssertionRefused(StrEnum):
-    REPLAYED = "it has come before"
-    NAME_TAKEN = "its name is that of somebody else"
 
 
 class OAuthGrants:
@@ -214,31 +184,6 @@ class OAuthGrants:
 
         return self._database.write(change, durable=True)
 
-    # -- assertions -----------------------------------------------------------------------------------------------
-
-    def redeem_assertion(self, assertion: Assertion) -> str | AssertionRefused:
-        """The access token for an assertion, which is used up by this. There is no refresh token: how long somebody may
-        go on is for the provider to say, with the next assertion."""
-        grant_id, now = secrets.token_hex(16), self._clock()
-
-        def change(db: "sqlite3.Connection") -> str | AssertionRefused:
-            db.execute("DELETE FROM documents WHERE kind IN (?, ?) AND written_at < ?", (_USED, _NEWEST, now - _DAY))
-            used = hash_of(json.dumps([assertion.issuer, assertion.assertion_id]))
-            row = (_USED, used, assertion.expires_at, "")
-            # First, and in the transaction that makes the token: of two at the same time one counts.
-            if db.execute("INSERT OR IGNORE INTO documents VALUES (?, ?, ?, ?)", row).rowcount == 0:
-                return AssertionRefused.REPLAYED
-            subject = _asserted_person(db, assertion, now)
-            if subject is None:
-                return AssertionRefused.NAME_TAKEN
-            self._forget_expired(db)
-            drop_oldest(db, "oauth_grants", "grant_id", "granted_at", "subject", subject, _MOST_OF_ONE - 1)
-            values = (grant_id, subject, assertion.client_id, json.dumps(assertion.scopes), assertion.resource, now)
-            db.execute("INSERT INTO oauth_grants VALUES (?, ?, ?, ?, ?, ?)", values)
-            return self._add_token(db, grant_id, "access", assertion.scopes, now + ACCESS_SECONDS)
-
-        return self._database.write(change, durable=True)
-
     # -- tokens ---------------------------------------------------------------------------------------------------
 
     def access_token(self, token: str) -> StoredToken | None:
@@ -306,28 +251,6 @@ class OAuthGrants:
             " (SELECT 1 FROM oauth_tokens WHERE oauth_tokens.grant_id = oauth_grants.grant_id)",
             (now - CODE_SECONDS,),
         )
-
-
-def _asserted_person(db: "sqlite3.Connection", assertion: Assertion, now: float) -> str | None:
-    """The subject of the person whom an assertion is about, who is a person here from now on, in these groups. None if
-    the name is somebody else's: of another provider, or of somebody who was invited."""
-    owner = (assertion.issuer, assertion.subject)
-    found = db.execute("SELECT issuer, subject FROM person_names WHERE name = ?", (assertion.name,)).fetchone()
-    if found is not None and found != owner:
-        return None
-    if found is None:
-        db.execute("INSERT INTO person_names VALUES (?, ?, ?, ?)", (assertion.name, *owner, now))
-    groups = json.dumps(assertion.groups)
-    row = db.execute("SELECT subject FROM people WHERE name = ?", (assertion.name,)).fetchone()
-    subject = secrets.token_hex(16) if row is None else str(row[0])
-    if row is None:
-        db.execute("INSERT INTO people VALUES (?, ?, ?, ?, 0.0)", (subject, assertion.name, groups, now))
-    query = "SELECT 1 FROM documents WHERE kind = ? AND key = ? AND written_at > ?"
-    # An earlier assertion says nothing of the groups: whoever has left one would be in it again by showing it.
-    if db.execute(query, (_NEWEST, subject, assertion.issued_at)).fetchone() is None:
-        db.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, '')", (_NEWEST, subject, assertion.issued_at))
-        db.execute("UPDATE people SET groups = ? WHERE subject = ?", (groups, subject))
-    return subject
 
 
 def _granted(row: Any) -> Granted:

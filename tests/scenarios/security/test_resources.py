@@ -3,7 +3,6 @@ without end, and one that fills the memory, on the real CLI."""
 
 import os
 import shutil
-import sys
 from typing import Any
 
 import psutil
@@ -11,7 +10,7 @@ import pytest
 
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.policy.policy import REMOTE_PROFILE, Policy, Profile, Resources
-from claude_code_mcp.processes.limits import EnforcedLimits, ResourceLimits, find_parents
+from claude_code_mcp.processes.limits import EnforcedLimits, ResourceLimits, find_parent
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
@@ -56,7 +55,7 @@ print("took all of it")
 
 
 def unlimited_processes() -> bool:
-    limits = EnforcedLimits(ResourceLimits(processes=PROCESSES), find_parents() if sys.platform == "linux" else ())
+    limits = EnforcedLimits(ResourceLimits(processes=PROCESSES), find_parent())
     return bool(limits.unenforced(sandboxed=True, root=os.geteuid() == 0))
 
 

@@ -26,7 +26,6 @@ const provider = new Provider(issuer, {
   ttl: { AccessToken: 3600, RefreshToken: 3600, Session: 3600, Interaction: 600, Grant: 3600 },
   features: {
     devInteractions: { enabled: false },
-    dPoP: { enabled: true },
     introspection: { enabled: true },
     registration: { enabled: true },
     resourceIndicators: {

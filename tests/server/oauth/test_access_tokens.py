@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from claude_code_mcp.config import Settings, load_settings
 from claude_code_mcp.errors import InvalidArgument, RateLimited, UpstreamUnavailable
-from claude_code_mcp.server.transports import access_tokens
+from claude_code_mcp.server.transports import access_tokens, http
 from claude_code_mcp.server.transports.access_tokens import AccessTokens, Grant, check_oauth_settings
 from claude_code_mcp.server.transports.callers import Callers
 from tests.support.clock import settled
@@ -126,6 +126,7 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "bound to a certificate": lambda claims: sign(
         {**claims, "cnf": {"x5t#S256": "bwcK0esc3ACC3DB2Y5_lESsXE8o9ltc05O89jdN-dg2"}}
     ),
+    "bound to a key": lambda claims: sign({**claims, "cnf": {"jkt": "k"}}),
     "bound to a key and more": lambda claims: sign({**claims, "cnf": {"jkt": "k", "x5t#S256": "c"}}),
     "bound to no key": lambda claims: sign({**claims, "cnf": {"jkt": ""}}),
     "bound by no claim": lambda claims: sign({**claims, "cnf": "k"}),
@@ -141,15 +142,11 @@ async def test_nothing_else_counts(issuer: Issuer, attack: str) -> None:
     assert await tokens(issuer).check(ATTACKS[attack](issuer.claims(RESOURCE))) is None
 
 
-async def test_a_token_says_which_key_it_is_bound_to_and_counts_nowhere_without_a_look_at_it(issuer: Issuer) -> None:
-    token = sign(issuer.claims(RESOURCE, cnf={"jkt": "the-thumbprint"}))
-    grant = await tokens(issuer).check(token)
-    assert grant is not None
-    assert grant.key == "the-thumbprint"
-    callers = Callers(settings(issuer))
-    callers.take_access_tokens(tokens(issuer), nobody_objects)
-    assert await callers.by_token(token) is None
-    assert await callers.by_token(sign(issuer.claims(RESOURCE))) is not None
+@pytest.mark.parametrize("scopes", [None, "read,write"])
+def test_the_metadata_names_the_needed_scopes_and_no_empty_list(issuer: Issuer, scopes: str | None) -> None:
+    given = settings(issuer, **({"CLAUDE_CODE_MCP_OAUTH_SCOPES": scopes} if scopes else {}))
+    found = http._auth(given, http.Address("127.0.0.1", 8765), RESOURCE).required_scopes
+    assert found == (["read", "write"] if scopes else None)
 
 
 @pytest.mark.parametrize("verified", [True, False, "true", None], ids=str)

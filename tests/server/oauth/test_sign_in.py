@@ -3,14 +3,13 @@
 import asyncio
 import json
 import os
-import secrets
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
@@ -23,11 +22,8 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import RUN
 from tests.server.conftest import HttpServer, http_server
-from tests.server.test_http import ACCEPT, HELLO
 from tests.support import npm
 from tests.support.ports import free_port
-
-from .client_key import ClientKey, hash_of
 
 HERE = Path(__file__).parent
 PACKAGES = npm.BUILD / "authorization-server"
@@ -241,45 +237,6 @@ async def test_who_is_refused_is_told_where_to_sign_in(served: Served) -> None:
     assert metadata["resource"] == served.server.url
     assert metadata["authorization_servers"] == [served.provider.url]
     assert metadata["scopes_supported"] == ["claude"]
-
-
-async def test_a_token_that_the_provider_binds_to_a_key_is_good_with_that_key_alone(served: Served) -> None:
-    key, url, verifier = ClientKey(), served.server.url, secrets.token_urlsafe(48)
-    served.provider.sign_in_as("gus")
-    async with httpx2.AsyncClient(timeout=60) as http:
-        metadata = (await http.get(f"{served.server.base}/.well-known/oauth-protected-resource/mcp")).json()
-        assert "ES256" in metadata["dpop_signing_alg_values_supported"]
-        provider = (await http.get(f"{metadata['authorization_servers'][0]}/.well-known/openid-configuration")).json()
-        client = {"redirect_uris": [CALLBACK], "token_endpoint_auth_method": "none"}
-        client_id = (await http.post(provider["registration_endpoint"], json=client)).json()["client_id"]
-        asked = {
-            "response_type": "code",
-            "client_id": client_id,
-            "redirect_uri": CALLBACK,
-            "scope": "claude",
-            "resource": url,
-            "code_challenge": hash_of(verifier),
-            "code_challenge_method": "S256",
-        }
-        back = await browse(f"{provider['authorization_endpoint']}?{urlencode(asked)}")
-        form = {
-            "grant_type": "authorization_code",
-            "client_id": client_id,
-            "redirect_uri": CALLBACK,
-            "code": parse_qs(urlsplit(back).query)["code"][0],
-            "code_verifier": verifier,
-            "resource": url,
-        }
-        proof = {"dpop": key.proof(provider["token_endpoint"])}
-        given = (await http.post(provider["token_endpoint"], data=form, headers=proof)).json()
-        assert given["token_type"] == "DPoP"
-        token = given["access_token"]
-        shown = key.headers(url, token)
-        answered = await http.post(url, json=HELLO, headers={**ACCEPT, **shown})
-        assert answered.status_code == 200, answered.text
-        for stolen in (shown, {"authorization": f"Bearer {token}"}, ClientKey().headers(url, token)):
-            refused = await http.post(url, json=HELLO, headers={**ACCEPT, **stolen})
-            assert refused.status_code == 401
 
 
 # -- the console ------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ A token is good if all of this holds; whatever cannot be said counts as not good
   that is not among them. Where the settings name an introspection endpoint, that is asked instead (RFC 7662).
 - Its issuer is that of the settings and its audience names this server (RFC 8707). It has not expired.
 - It is an access token and no id token, unless the settings say that the provider has nothing else.
-- If it is bound to a key of its client, the request proves that it is from there (`token_proofs.py`). Bound to anything
-  else, such as a certificate, it does not count: that cannot be looked at here.
+- It is a bearer token. One that is bound to a key or a certificate of its client (`cnf`) is refused: this server checks
+  no proofs, and without them the token would be worth more here than its issuer meant.
 - It says who the person is, in the claim that the settings name, by a name that nobody has who is not from there.
 
 While the keys cannot be read, or the endpoint does not answer, requests are refused as unavailable and not as wrong.
@@ -25,7 +25,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
 from urllib.parse import urlsplit
 
@@ -60,7 +60,7 @@ _INTROSPECTED_FOR = 15.0
 _MOST_INTROSPECTED = 1000
 _MOST_ASKED_AT_ONCE = 16
 """Questions to the introspection endpoint at one time; others wait."""
-_SHOWN_AS_ACCESS = frozenset({"bearer", "dpop", "at+jwt", "access", "jwt"})
+_SHOWN_AS_ACCESS = frozenset({"bearer", "at+jwt", "access", "jwt"})
 """What the claim `typ` of an access token may say, as Keycloak has it; an id token says `ID` there."""
 _OF_ID_TOKENS = frozenset({"nonce", "at_hash", "c_hash", "s_hash"})
 """Claims that OpenID Connect has for id tokens alone."""
@@ -93,8 +93,6 @@ class Grant:
     groups: frozenset[str]
     issued_at: float
     """Of two tokens of somebody the one that was issued later says which groups they are in."""
-    key: str | None = None
-    """The thumbprint of the key that the token is bound to; None for a bearer token."""
 
     @property
     def counts_until(self) -> float:
@@ -159,7 +157,9 @@ class AccessTokens:
             else:
                 claims = await self._signed(token)
                 self._refuse_id_token(token, claims)
-            return replace(self._grant(claims), key=_bound_to(claims))
+            if claims.get("cnf") is not None:
+                raise NotGood("it is bound to a key or certificate, and this server takes bearer tokens only")
+            return self._grant(claims)
         except NotGood as reason:
             log.info("an access token is refused: %s", reason)
             return None
@@ -291,7 +291,6 @@ def check_oauth_settings(settings: Settings) -> None:
     for name, address in (
         ("CLAUDE_CODE_MCP_OAUTH_ISSUER", settings.oauth_issuer),
         ("CLAUDE_CODE_MCP_OAUTH_INTROSPECTION", settings.oauth_introspection),
-        ("CLAUDE_CODE_MCP_OAUTH_IDENTITY_PROVIDER", settings.oauth_identity_provider),
     ):
         if address is not None and not _is_safe(address):
             raise InvalidArgument(f"{name} must be an https address without a query; {address!r} is not.")
@@ -299,11 +298,6 @@ def check_oauth_settings(settings: Settings) -> None:
         _refuse_settings_of_a_provider(settings)
     if settings.oauth and importlib.util.find_spec("webauthn") is None:
         raise InvalidArgument(f"Passkeys need the extra `oauth`: {extra_command('oauth')}")
-    if settings.oauth_identity_provider is not None and (not settings.oauth or settings.oauth_clients_file is None):
-        raise InvalidArgument(
-            "CLAUDE_CODE_MCP_OAUTH_IDENTITY_PROVIDER needs --oauth, and CLAUDE_CODE_MCP_OAUTH_CLIENTS_FILE with the "
-            "clients that may bring its assertions."
-        )
     if settings.oauth_introspection is not None and settings.oauth_client_id is None:
         raise InvalidArgument("CLAUDE_CODE_MCP_OAUTH_CLIENT_ID is needed for the introspection of tokens.")
     if (settings.oauth or settings.oauth_issuer is not None) and settings.principal_sign_in:
@@ -321,7 +315,6 @@ def _refuse_settings_of_a_provider(settings: Settings) -> None:
         ("AUDIENCE", settings.oauth_audience),
         ("SCOPES", settings.oauth_scopes),
         ("ID_TOKENS", settings.oauth_id_tokens),
-        ("DPOP", settings.oauth_dpop != "accept"),
         ("INTROSPECTION", settings.oauth_introspection),
         ("CLIENT_ID", settings.oauth_client_id),
     ):
@@ -358,18 +351,6 @@ def _issued_at(claims: Mapping[str, Any]) -> float:
     """When the token was issued: now if it does not say, and never later than that."""
     found, now = claims.get("iat"), time.time()
     return min(float(found), now) if isinstance(found, int | float) and not isinstance(found, bool) else now
-
-
-def _bound_to(claims: Mapping[str, Any]) -> str | None:
-    """The thumbprint of the key that a token is bound to (RFC 9449, 6); None if it is bound to nothing. NotGood for
-    another binding: as a bearer token it would be worth more than its issuer has meant."""
-    binding = claims.get("cnf")
-    if binding is None:
-        return None
-    key = binding.get("jkt") if isinstance(binding, dict) and len(binding) == 1 else None
-    if not isinstance(key, str) or not key:
-        raise NotGood("it is bound to something that cannot be looked at here")
-    return key
 
 
 def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:

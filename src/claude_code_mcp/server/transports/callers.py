@@ -41,7 +41,6 @@ from ...store.watched_files import WatchedFile, facts_of, is_empty
 from .access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
 from .people import Admit, Assign, People, Returning, check_proxy_settings, is_person
 from .running_calls import AccessUntil, FailureLimit, RunningCalls, caller_address
-from .token_proofs import TokenProofs
 
 log = logging.getLogger(__name__)
 
@@ -296,8 +295,6 @@ class Callers(CallersWithTokens):
         """Checks the tokens of the operator's issuer; None without one."""
         self.proxied: People | None = None
         """Those whom a trusted proxy has let in."""
-        self.proofs: TokenProofs | None = None
-        """Looks at tokens that are bound to keys; None if no such token counts here."""
         self._unknown_tokens = FailureLimit(_MOST_UNKNOWN_TOKENS)
         self._doubted = asyncio.Lock()
         """Held while the issuer is asked about a token of an address with too many that are nobody's."""
@@ -376,8 +373,6 @@ class Callers(CallersWithTokens):
         """Whose access token this is, and until when; nobody's if it is not good, or if its name cannot be let in."""
         grant = await self._check(token, tokens)
         if grant is None:
-            return None, None
-        if not (self.proofs.accept(token, grant) if self.proofs is not None else grant.key is None):
             return None, None
         found = await people.let_in(grant, grant.expires_at)
 
@@ -529,15 +524,6 @@ def load_tokens(settings: Settings, principal: str = "default", *, may_be_empty:
                 raise _taken(f"the tokens file {settings.http_tokens_file}", name)
             _add(tokens, name, token, f"the token of {name!r} in {settings.http_tokens_file}")
     return tokens
-
-
-def load_clients(path: Path) -> dict[str, str]:
-    """Clients of the authorization server by their secret. InvalidArgument for weak, repeated or unreadable ones.
-    Blocks on the disk."""
-    clients: dict[str, str] = {}
-    for client_id, secret in _read_file(path).items():
-        _add(clients, client_id, secret, f"the secret of {client_id!r} in {path}")
-    return clients
 
 
 def _taken(where: str, name: str) -> InvalidArgument:

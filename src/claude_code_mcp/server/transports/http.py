@@ -45,7 +45,6 @@ from .access_tokens import AccessTokens
 from .callers import SCOPE, Callers, CallerTokens
 from .people import ProxyUsers
 from .running_calls import RunningCalls
-from .token_proofs import TokenProofs
 
 log = logging.getLogger(__name__)
 
@@ -457,10 +456,6 @@ def http_app(
         else None,
         custom_starlette_routes=[*routes, *more],  # type: ignore[list-item]  # Starlette takes any route
     )
-    if settings.oauth_issuer is not None and auth is not None:
-        wanted = settings.oauth_dpop
-        callers.proofs = TokenProofs(resource, required=wanted != "accept", nonces=wanted == "nonce")
-        callers.proofs.serve(app, auth)
     app.add_middleware(mcp_server.streams.middleware)
     app.add_middleware(response_streams)
     app.add_middleware(callers.running.middleware)  # the outermost: it ends the others
@@ -480,7 +475,8 @@ def _auth(settings: Settings, address: Address, resource: str) -> AuthSettings:
             {
                 "issuer_url": settings.oauth_issuer or own_origin(settings, address),
                 "resource_server_url": resource,
-                "required_scopes": [SCOPE] if settings.oauth else [*settings.oauth_scopes],
+                # None and not an empty list: with an empty one clients ask for an empty scope, which providers refuse.
+                "required_scopes": [SCOPE] if settings.oauth else [*settings.oauth_scopes] or None,
                 "validate_token_resource": False,
             }
         )

@@ -11,7 +11,7 @@ this very browser was given. Every decision is signed with a passkey for this on
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -39,12 +39,11 @@ from ...model.events import AuditEvent, AuditKind
 from ...server.transports.callers import SCOPE, Callers
 from ...server.transports.http import PATH
 from ...server.transports.running_calls import FailureLimit
-from ...state.known_people import Identity, InvitedPeople, Person, announce_change, change_mark, hash_of
+from ...state.known_people import Identity, InvitedPeople, Person, change_mark, hash_of
 from ...state.oauth_grants import Consent, OAuthGrants
 from ...state.state_directory import database_in
 from ...store.watched_files import WatchedFile
 from .clients import ClientDocuments, redirect_origin
-from .identity_assertions import CLIENT_METHODS, GRANT_PROFILE, GRANT_TYPE, IdentityAssertions, UnknownClient
 from .pages import consent_page, invite_page, message, passkey_page, refused_page, sign_in_page, welcome_page
 from .passkeys import Passkeys, SealedRequests
 from .provider import CONSENT, OwnAccessTokens, Provider, grant_of
@@ -179,8 +178,6 @@ class AuthorizationHost(Protocol):
 
     def audit(self, event: AuditEvent) -> None: ...
 
-    def add_secrets(self, secrets: Iterable[str]) -> None: ...
-
     async def admit(self, principal: str, groups: Collection[str], /) -> str | None: ...
 
     def assign(self, principal: str, groups: Collection[str], /) -> None: ...
@@ -220,11 +217,6 @@ class AuthorizationServer:
         self._provider = Provider(self._grants, documents, self._requests, origin, self.resource, self._end_stolen)
         self._registrations, self._readings = FailureLimit(_MOST_REGISTRATIONS), FailureLimit(_MOST_DOCUMENTS)
         self._exchanges = FailureLimit(_MOST_EXCHANGES)
-        self._assertions = None
-        if service.settings.oauth_identity_provider is not None:
-            self._assertions = IdentityAssertions(
-                service.settings, origin, self.resource, self._grants, service.add_secrets
-            )
         tokens = OwnAccessTokens(self._grants, origin, self.resource)
         invited = self._people.groups()
         callers.take_own_tokens(tokens, service.admit, service.assign, self._returning, invited)
@@ -326,7 +318,6 @@ class AuthorizationServer:
         return routes
 
     def _metadata(self) -> OAuthMetadata:
-        by_assertion = self._assertions is not None
         return OAuthMetadata.model_validate(
             {
                 # As a text: clients compare issuers letter by letter.
@@ -337,13 +328,8 @@ class AuthorizationServer:
                 "revocation_endpoint": f"{self._origin}/revoke",
                 "scopes_supported": [SCOPE],
                 "response_types_supported": ["code"],
-                "grant_types_supported": [
-                    "authorization_code",
-                    "refresh_token",
-                    *([GRANT_TYPE] if by_assertion else []),
-                ],
-                "authorization_grant_profiles_supported": [GRANT_PROFILE] if by_assertion else None,
-                "token_endpoint_auth_methods_supported": ["none", *(CLIENT_METHODS if by_assertion else ())],
+                "grant_types_supported": ["authorization_code", "refresh_token"],
+                "token_endpoint_auth_methods_supported": ["none"],
                 "revocation_endpoint_auth_methods_supported": ["none"],
                 "code_challenge_methods_supported": ["S256"],
                 "client_id_metadata_document_supported": True,
@@ -444,32 +430,9 @@ class AuthorizationServer:
         resource = form.get("resource", self.resource)
         if not isinstance(resource, str) or resource.rstrip("/") != self.resource:
             return _refusal("invalid_target", f"tokens are for {self.resource} alone")
-        if self._assertions is not None and form.get("grant_type") == GRANT_TYPE:
-            return await self._redeem_assertion(request, form, self._assertions)
         self._count_reading(request, form.get("client_id"))
         answer: Response = await handler.handle(request)
         return answer
-
-    async def _redeem_assertion(self, request: Request, form: FormData, assertions: IdentityAssertions) -> Response:
-        """RFC 7523. The SDK's own handler wants the client in the form, and each client by one method alone."""
-        self._forms.failures.check(_address(request))
-        try:
-            client_id = await assertions.client(form, request.headers.get("authorization"))
-        except UnknownClient:
-            self._forms.failures.failed(_address(request))
-            self._service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
-            return JSONResponse({"error": "invalid_client"}, 401, {**_NO_STORE, "WWW-Authenticate": "Basic"})
-        redeemed = await assertions.redeem(form, client_id)
-        if isinstance(redeemed, Response):
-            self._service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown", details={"client": client_id}))
-            return redeemed
-        assertion, response = redeemed
-        if assertion.name not in self._known.values():
-            # Before the client has its token: whoever is removed is ended by what is known of them here.
-            await asyncio.to_thread(announce_change, self._state_dir)
-        details = {"client": client_id, "provider": assertion.issuer}
-        self._service.audit(AuditEvent(AuditKind.CLIENT_ALLOWED, assertion.name, details=details))
-        return response
 
     def _is_own(self, address: str) -> bool:
         """Whether an address is one of this server, however it is spelled."""
