@@ -29,7 +29,8 @@ test: setup check packages  ## format, lint, types and the tests; what fails is 
 	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 # Before the tests, of which one would install them while others run. Where it fails, tests say so and are skipped.
-packages: setup  ## what tests need from npm, where there is one
+packages: setup  ## install what the tests need from the system and from npm, where that is possible
+	$(BIN)/python -m tests.support.system_packages
 	$(BIN)/python -m tests.support.npm
 
 # Nearly all of these start programs: not even to be collected takes the time of a few hundred other tests.

@@ -29,6 +29,7 @@ from claude_code_mcp.server import sdk
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.sessions.worktree_support import repository
+from tests.support.system_packages import require
 from tests.support.waiting import HANG_SECONDS, until, until_true
 from tests.support.warm_commands import WarmProcess
 
@@ -63,6 +64,7 @@ class TwoPlaces:
 
 @asynccontextmanager
 async def two_places(tmp_path: Path, model: ScriptedModelThread) -> AsyncIterator[TwoPlaces]:
+    require("git")  # here: a skip within a task group loses its reason
     server, laptop = places = [Place(tmp_path / name, model.url) for name in ("server", "laptop")]
     with server.started("runner --join ", "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server"):
         ticket = server.output.split("--join ")[1].split()[0]

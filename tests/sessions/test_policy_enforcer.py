@@ -18,6 +18,7 @@ from claude_code_mcp.service import PendingTurn, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
+from tests.support.system_packages import require
 
 from .support import ENDLESS, PATIENCE, end_of, events, options, question, run, say
 
@@ -138,6 +139,7 @@ async def test_git_takes_no_directory_for_a_repository_that_only_looks_like_one(
 
 
 def _make_lookalike(project: Path) -> None:
+    require("git")
     author = ("-c", "user.name=A", "-c", "user.email=a@example.org")
     for arguments in (
         ("init", "-q", "lookalike-origin"),

@@ -21,6 +21,7 @@ from claude_code_mcp.sessions.spares import Spare
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
+from tests.support.system_packages import require
 from tests.support.waiting import until_true
 
 from .support import PATIENCE, options, run, say
@@ -179,6 +180,7 @@ async def test_a_session_that_asks_for_anything_else_or_would_read_it_starts_col
 
 
 def make_repository(sandbox: Sandbox) -> None:
+    require("git")
     identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
     (sandbox.project / "a.txt").write_text("one")
     for command in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "first"]):

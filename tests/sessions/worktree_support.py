@@ -11,6 +11,7 @@ from claude_code_mcp.sessions.homes import Home
 from claude_code_mcp.sessions.policy_enforcer import PolicyEnforcer
 from claude_code_mcp.state.spending import Spending
 from claude_code_mcp.state.state_directory import database_in
+from tests.support.system_packages import require
 
 IDENTITY = {
     "GIT_AUTHOR_NAME": "Test",
@@ -22,6 +23,7 @@ IDENTITY = {
 
 def git(directory: Path | str, *arguments: str, fails: bool = False) -> str:
     """What git prints; it must succeed unless it is to fail."""
+    require("git")
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **IDENTITY}
     command = ["git", "-c", "protocol.file.allow=always", *arguments]
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
@@ -37,6 +39,7 @@ def repository(path: Path, **files: str) -> Path:
         return _made(path, files)
     made = _TEMPLATES.get(tuple(files.items()))
     if made is None:
+        require("git")  # before the directory: a skip would leave it to the garbage collector, which warns
         directory = tempfile.TemporaryDirectory(prefix="repository-")
         made = _TEMPLATES[tuple(files.items())] = (directory, _made(Path(directory.name), files))
     shutil.copytree(made[1], path, symlinks=True, dirs_exist_ok=True)

@@ -11,6 +11,7 @@ from claude_code_mcp.service import Service
 from claude_code_mcp.store.session_catalogue import Catalogue
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, script, text, tool
+from tests.support.system_packages import require
 
 
 @pytest.fixture
@@ -20,6 +21,7 @@ def catalogue(sandbox: Sandbox) -> Catalogue:
 
 @pytest.fixture
 def repository(sandbox: Sandbox, environment: dict[str, str]) -> Path:
+    require("git")
     git = ["git", "init", "--quiet", "--initial-branch", "feature/lists"]
     subprocess.run(git, cwd=sandbox.project, env=environment, check=True)
     return sandbox.project

@@ -10,6 +10,7 @@ import pytest
 from claude_code_mcp.store.edited_files import LONGEST
 from claude_code_mcp.testing.script import script, text, tool
 from claude_code_mcp.web.change_routes import files_of_diff
+from tests.support.system_packages import require
 
 from .conftest import Console
 from .console_client import Browser
@@ -128,6 +129,7 @@ def test_changes_to_a_notebook_are_shown_by_cell(console: Console, alice: Browse
 
 @pytest.mark.soak  # with its merge: below
 def test_of_a_session_in_a_worktree_everything_there_is_shown(console: Console, alice: Browser) -> None:
+    require("git")
     git = ["git", "-C", str(console.project), "-c", "user.name=A", "-c", "user.email=a@example.com"]
     if not (console.project / ".git").exists():
         subprocess.run([*git, "init", "-q"], check=True)
@@ -147,6 +149,7 @@ def test_of_a_session_in_a_worktree_everything_there_is_shown(console: Console, 
 
 def _in_worktree(console: Console, alice: Browser, command: str) -> str:
     """A session in a worktree whose turn has run this; its id."""
+    require("git")
     git = ["git", "-C", str(console.project)]
     if not (console.project / ".git").exists():
         subprocess.run([*git, "init", "-q", "-b", "main"], check=True)

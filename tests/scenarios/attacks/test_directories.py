@@ -15,6 +15,7 @@ from claude_code_mcp.testing.script import StepObject, script, tool
 from tests.conftest import StartService
 from tests.scenarios.hub_and_sessions.conftest import rules
 from tests.sessions.support import end_of, question, until
+from tests.support.system_packages import require
 
 
 async def question_after(session: Session, answered: str) -> str:
@@ -60,6 +61,7 @@ async def test_git_looks_at_the_repository_of_the_session(
 ) -> None:
     inner = project / "sub"
     inner.mkdir()
+    require("git")
     bare = {"PATH": "/usr/bin:/bin", "HOME": str(sandbox.home)}
     monitor = f"rm {project / 'victim'}; false"
     for words in (["init", "-q"], ["config", "core.fsmonitor", monitor]):
@@ -83,6 +85,7 @@ MOVES = [
 async def test_a_worktree_is_entered_only_where_somebody_agrees(
     start_service: StartService, sandbox: Sandbox, denial: str, move: StepObject
 ) -> None:
+    require("git")
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org"]
     for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
         await asyncio.to_thread(subprocess.run, [*git, *words], cwd=sandbox.project, check=True)
@@ -113,6 +116,7 @@ async def test_a_subagent_that_its_definition_moves_runs_nothing_unasked(
         agents.mkdir(parents=True)
         (agents / "mover.md").write_text(DEFINITION)
     (sandbox.project / "Makefile").write_text(f"check:\n\t@pwd >> {sandbox.root}/ran\n")
+    require("git")
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
         await asyncio.to_thread(subprocess.run, [*git, *words], cwd=sandbox.project, check=True)

@@ -16,6 +16,7 @@ from claude_code_mcp.testing.script import StepObject, script, tool
 from tests.conftest import StartService
 from tests.sessions.support import options, parked, run, say
 from tests.support.bubblewrap import missing
+from tests.support.system_packages import require
 
 ROWS = json.loads(Path(__file__).with_name("project_files.json").read_text())
 GIT = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org"]
@@ -63,6 +64,7 @@ def plant(project: Path, marks: Path) -> list[StepObject]:
     (project / ".claude" / "settings.json").write_text(json.dumps(settings))
     (project / ".claude" / "settings.local.json").write_text(json.dumps(local))
     (project / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    require("git")
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
         subprocess.run([*GIT, *words], cwd=project, check=True)
     for name, value in configuration.items():

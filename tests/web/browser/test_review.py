@@ -7,11 +7,13 @@ import pytest
 from playwright.sync_api import expect
 
 from claude_code_mcp.testing.script import script, text, tool
+from tests.support.system_packages import require
 
 from .console import PATIENCE, Caller, Person, Site, write_script
 
 
 def _repository(directory: Path) -> None:
+    require("git")
     git = ["git", "-C", str(directory)]
     subprocess.run([*git, "init", "-q", "-b", "main"], check=True)
     for name, value in (("user.name", "A"), ("user.email", "a@example.com")):

@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import text, thinking, tool
+from tests.support.system_packages import require
 
 from .conftest import OpenBrowser
 from .console import PATIENCE, PHONE, Caller, Person, Site, running
@@ -24,6 +25,7 @@ def test_mode_model_commands_files_tasks_and_the_answer_are_at_hand(person: Pers
     thought = thinking("Let me consider the greeting carefully", "Planned.", chunks=4, interval=0.3)
     directory = site.project(tool("TodoWrite", todos=todos), text("First **answer**."), thought)
     (directory / "greeting.py").write_text("print('hi')\n")
+    require("git")
     subprocess.run(["git", "init", "-q", str(directory)], check=True)
     person.start("Work on the greeting", directory)
     person.says("First answer.")
