@@ -49,7 +49,7 @@ async def _engine_start(service: Service, place: Place) -> float:
     outcome = await turn.outcome()
     took = (time.perf_counter() - began) * 1000
     assert outcome.ok, outcome
-    session.cancel()
+    await session.cancel()
     await session.closed()
     return took
 

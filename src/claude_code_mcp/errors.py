@@ -60,6 +60,12 @@ class ClaudeCodeError(Exception):
         self.message = message
         self.data = data
 
+    @property
+    def report(self) -> dict[str, Any]:
+        """The turn that the error ended, as a caller reads it: the id of the session, its output and its cost."""
+        report = self.data.get("report")
+        return report if isinstance(report, dict) else {}
+
 
 class InvalidArgument(ClaudeCodeError):
     """The request can never work as it is; `data["field"]` names the culprit where there is one."""
@@ -115,19 +121,13 @@ class RateLimited(LimitReached):
 
 
 class TurnTimeout(ClaudeCodeError):
-    """The turn took longer than the caller allowed and was interrupted."""
+    """The turn took longer than the caller allowed and was interrupted. `report` is the turn so far."""
 
     code = "TIMEOUT"
 
-    @property
-    def report(self) -> dict[str, Any]:
-        """The turn so far, as a caller reads it: the session's id, its output and what it cost."""
-        report = self.data.get("report")
-        return report if isinstance(report, dict) else {}
-
 
 class Cancelled(ClaudeCodeError):
-    """The session was cancelled; it takes no more messages."""
+    """The session was cancelled; it takes no more messages. `report` is the turn that was cancelled, if any."""
 
     code = "CANCELLED"
     exit_code = ExitCode.REFUSED

@@ -442,7 +442,8 @@ class Service:
             raise self._observers.foreign_session(session_id, caller.principal)
         await self.neighbours.refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.CANCELLED, caller.principal, session_id))
-        session.cancel()
+        # A task of the service: a caller who leaves must not leave a session that is cancelled by half.
+        await asyncio.shield(self._tasks.start(session.cancel()))
         await session.recorder.save(session)
         return session
 

@@ -96,7 +96,7 @@ async def test_files_live_as_long_as_the_process_and_no_longer(
     assert (await turn.outcome()).ok
     assert names(temporary, "claude-code-mcp-*/append*") == ["append-system-prompt.txt"]
     assert "a secret word" in str([one.system for one in model.requests if one.session_id == session.id])
-    session.cancel()
+    await session.cancel()
     await session.closed()
     assert names(temporary, "claude-code-mcp-*") == []
 

@@ -236,8 +236,8 @@ async def test_a_spare_makes_room_before_any_session_for_a_slot_and_for_memory(
     other, _ = await run(service, HELLO, options(sandbox, model="claude-sonnet-4-5"))
     assert (first.live, other.live) == (True, True)
     await gone(pid)
-    other.cancel()
-    first.cancel()
+    await other.cancel()
+    await first.cancel()
     await asyncio.gather(first.closed(), other.closed())
     last, spare = await with_spare(service, options(sandbox))
     pid = spare.pid

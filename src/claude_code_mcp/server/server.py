@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 
 from .. import __version__
 from ..config import Settings
-from ..errors import ClaudeCodeError, InvalidArgument, TurnTimeout
+from ..errors import ClaudeCodeError, InvalidArgument
 from ..model.events import AuditEvent, AuditKind
 from ..model.options import LOCAL, Caller, ClientEnvironment
 from ..model.text import cut, one_line, visible
@@ -516,7 +516,7 @@ def success(output: ToolOutput) -> types.CallToolResult:
 
 
 def refusal(error: ClaudeCodeError, clean: Callable[[str], str] = str) -> types.CallToolResult:
-    """A failure: the code for programs, a sentence for people and, of a turn that took too long, its report so far.
+    """A failure: the code for programs, a sentence for people and, of a turn that ended so, its report.
 
     `clean` removes secrets from the message.
     """
@@ -527,7 +527,7 @@ def refusal(error: ClaudeCodeError, clean: Callable[[str], str] = str) -> types.
     return types.CallToolResult(
         is_error=True,
         content=[types.TextContent(type="text", text=f"Error [{error.code}]: {message}")],
-        structured_content={**(error.report if isinstance(error, TurnTimeout) else {}), "error": problem},
+        structured_content={**error.report, "error": problem},
     )
 
 

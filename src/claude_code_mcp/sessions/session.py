@@ -234,6 +234,7 @@ class Session(SessionView):
         """A process that is ready for its first message, until that comes. The session has its id, from before anybody
         knows of either."""
         self._released = False
+        self._cancelling = False
         self._unrecorded = Usage()
         """What the transcript says was used and the record did not know; counted for the owner's day when the session
         goes on."""
@@ -323,7 +324,7 @@ class Session(SessionView):
             return message
 
     def refuse_if_cancelled(self) -> None:
-        if self.state is State.CANCELLED:
+        if self._cancelling or self.state is State.CANCELLED:
             raise Cancelled(f"Session {self.id} was cancelled; it takes no more messages.", session_id=self.id)
 
     def refuse_if_busy(self) -> None:
@@ -512,11 +513,15 @@ class Session(SessionView):
         """Parks the session: closes its process, if it has one; the next message resumes it."""
         self.process.park()
 
-    def cancel(self) -> None:
-        """Ends the session for good, at once; its process is closed in the background."""
-        # First: without a process no message is left for a next turn, so that `end` settles all of them.
-        self.process.leave()
-        self._turns.end(Outcome(OutcomeCode.CANCELLED, detail="The session was cancelled."))
+    async def cancel(self) -> None:
+        """Ends the session permanently; its process is closed in the background. No message is accepted from now on.
+
+        A running turn is interrupted first, so that its outcome has its cost.
+        """
+        self._cancelling = True
+        await self._turns.interrupt(OutcomeCode.CANCELLED)
+        # For a turn that background work has begun meanwhile. Without a process no message is left for another one.
+        self._turns.give_up(Outcome(OutcomeCode.CANCELLED, detail="The session was cancelled."), may_report=True)
         self._state.move(State.CANCELLED)
 
     def release(self, outcome: Outcome) -> None:
@@ -524,7 +529,7 @@ class Session(SessionView):
         session."""
         # First: whoever hears of the end may send another message at once.
         self._released = True
-        self._turns.give_up(outcome)
+        self._turns.give_up(outcome, may_report=True)
 
     # -- the record -------------------------------------------------------------------------------------------
 

@@ -121,10 +121,13 @@ class SessionCosts:
         the stream, so these are shown and no more."""
         self._shown_ahead = ModelUsage()
         """The tokens of answers before it that were shown, and that results have not claimed so far."""
+        self._prepaid = Usage()
+        """What `lost_usage` has charged for a process that may report it after all."""
 
     def process_started(self, *, carried: bool) -> None:
         """Another process begins; `carried` says whether its traffic to the model is counted here."""
         self._ledger = TrafficLedger() if carried else None
+        self._prepaid = Usage()
 
     def start_api_time(self, api_ms: int) -> None:
         """Notes where the CLI's count begins: a resumed process counts on from its transcript, a new conversation at
@@ -133,7 +136,9 @@ class SessionCosts:
 
     def read_result(self, frame: Result, *, wants_structure: bool, interrupted: bool) -> Outcome:
         """The outcome in a result. The CLI reports the time with the API as a total; the outcome has this turn's."""
-        usage = frame.usage if self._ledger is None else self._ledger.charge(frame.usage, final=True)
+        usage = (
+            self._beyond_prepaid(frame.usage) if self._ledger is None else self._ledger.charge(frame.usage, final=True)
+        )
         outcome = read_outcome(frame.raw, wants_structure=wants_structure, interrupted=interrupted, usage=usage)
         # A result that claims fewer tokens than the answers before it used, as one of a turn beside a subagent may,
         # leaves them to the next one, or to the end of the process: one that is forged makes nothing free.
@@ -146,6 +151,13 @@ class SessionCosts:
         total, before = outcome.duration_api_ms, self._api_ms
         self._api_ms = total
         return replace(outcome, duration_api_ms=total - before if total >= before else total)
+
+    def _beyond_prepaid(self, claimed: Usage) -> Usage:
+        """The claim without the amount that was charged in advance."""
+        if not self._prepaid.models:
+            return claimed
+        beyond, self._prepaid = claimed - self._prepaid, self._prepaid - claimed
+        return Usage({name: used for name, used in beyond.models.items() if used != ModelUsage()})
 
     def answer_received(self, frame: Conversation) -> None:
         """Notes what an answer of the model used. One answer may come in several frames, all with the same usage: that
@@ -161,11 +173,23 @@ class SessionCosts:
                 _, oldest, its_size = self._answers.pop(next(iter(self._answers)))
                 self._uncovered += _tokens(oldest, its_size)
 
+    def usage_before_report(self) -> Usage:
+        """What was used and is in no result so far, at the lowest list price, for the outcome of a turn that ends
+        before its process reports. The report that follows is charged without it."""
+        if self._ledger is not None:  # it charges everything when the process is left
+            return self.lost_usage()
+        so_far = self.usage_so_far - self.usage
+        used = Usage({name: part for name, part in so_far.models.items() if part != ModelUsage()})
+        self._forget_answers()
+        self._uncovered = self._shown_ahead = ModelUsage()
+        self._prepaid += used
+        return used
+
     def lost_usage(self) -> Usage:
         """What was used and in no result, by a process that died or was ended before it reported its cost.
 
         The output is estimated from its size, and the highest list price is assumed: a turn that ends its own process
-        must not be cheaper than one that does not.
+        must not be cheaper than one that does not. A report that comes nevertheless is charged without it.
         """
         lost = Usage() if self._ledger is None else self._ledger.charge(Usage(), final=True)
         if self._ledger is not None:  # it has counted the answers too
@@ -177,6 +201,7 @@ class SessionCosts:
         lost += Usage.of_answers((model, at_most(_tokens(usage, size))) for model, usage, size in answers)
         self._forget_answers()
         self._uncovered = self._shown_ahead = ModelUsage()
+        self._prepaid += lost
         return lost
 
     def _forget_answers(self) -> None:
@@ -232,13 +257,18 @@ class SessionCosts:
     def turns_so_far(self) -> int:
         return self.model_turns + self._unreported_turns + len(self._turn_answers)
 
-    def turn_ended(self, outcome: Outcome) -> None:
-        """Counts the turn. A process that was killed says nothing of its answers: these are shown and not recorded,
-        for a record with turns stands for a conversation on disk, and nobody knows whether they got there."""
+    def turn_ended(self, outcome: Outcome) -> Outcome:
+        """Counts the turn, and returns its outcome with every answer of the model that was seen.
+
+        A process that was killed says nothing of its answers: these are shown and not recorded, for a record with turns
+        stands for a conversation on disk, and nobody knows whether they got there.
+        """
         self.add(outcome.usage)
+        unreported = max(0, len(self._turn_answers) - outcome.num_turns)
         self.model_turns += outcome.num_turns
-        self._unreported_turns += max(0, len(self._turn_answers) - outcome.num_turns)
+        self._unreported_turns += unreported
         self._turn_answers.clear()
+        return replace(outcome, num_turns=outcome.num_turns + unreported)
 
     def count(self, usage: Usage) -> None:
         """What the API says that an answer has used, whoever asked."""

@@ -37,12 +37,17 @@ from .messages import MessageQueue, UserMessage
 from .session_costs import SessionCosts
 from .session_loader import messages_in_transcript
 
-_DROPPED = "The turn before it was interrupted, and this message was dropped before Claude Code had read it."
+_DROPPED = Outcome(
+    OutcomeCode.DROPPED,
+    detail="The turn before it was interrupted, and this message was dropped before Claude Code had read it.",
+)
 _NOT_SAVED = (
     "The answer was not saved: {}. The session goes on without this turn, and takes no message until its transcript "
     "can be written again."
 )
 _NEVER_STARTED = "Ended before it had started."
+_TOO_LONG = "The turn took longer than it was given."
+_CANCELLED = "The session was cancelled."
 _VIOLATION = (
     "Claude Code's output cannot be true: {}. A command of the session may have written it. The process was ended; the "
     "next message begins another one."
@@ -220,7 +225,9 @@ class TurnRunner:
             return
         outcome = self._read_result(frame, interrupted=turn.ending_as is not None)
         if outcome.code is OutcomeCode.INTERRUPTED and turn.ending_as is OutcomeCode.TIMEOUT:
-            outcome = replace(outcome, code=OutcomeCode.TIMEOUT, detail="The turn took longer than it was given.")
+            outcome = replace(outcome, code=OutcomeCode.TIMEOUT, detail=_TOO_LONG)
+        elif outcome.code is OutcomeCode.INTERRUPTED and turn.ending_as is OutcomeCode.CANCELLED:
+            outcome = replace(outcome, code=OutcomeCode.CANCELLED, detail=_CANCELLED)
         if turn.cleared and outcome.ok and not outcome.result:
             going_on = f"The conversation was cleared. It goes on as session {self._session.id}."
             outcome = replace(outcome, result=going_on)
@@ -285,7 +292,9 @@ class TurnRunner:
             turn.timer.cancel()
         self._stall_timer.stop()
         self._events.retrying = None
-        self._costs.turn_ended(outcome)
+        outcome = self._costs.turn_ended(outcome)
+        if not outcome.duration_ms:  # no result has said it
+            outcome = replace(outcome, duration_ms=round((time.monotonic() - turn.started) * 1000))
         self._session.outcome = outcome
         self._session.used_at = time.time()
         self._session.log.append(TurnEnded(turn.number, outcome))
@@ -319,11 +328,19 @@ class TurnRunner:
         goes_on = outcome.code is OutcomeCode.CRASHED or turn.ending_as is not None
         return self._messages.unsent - {turn.message_id} if goes_on and self._session.options.persist else frozenset()
 
-    def give_up(self, outcome: Outcome) -> None:
-        """Lets go of the process and ends the turn, with the code that it was being ended with, if it was."""
+    def give_up(self, outcome: Outcome, *, may_report: bool = False) -> None:
+        """Lets go of the process and ends the turn, with the code that it was being ended with, if it was.
+
+        The outcome has what the turn has used so far, unless it says so itself. A process that `may_report` its costs
+        while it ends is charged the lowest price until then, any other one the highest.
+        """
+        turn = self.current
+        # Before the process is left, which charges the unclaimed usage apart from the outcome.
+        if turn is not None and not outcome.usage.models:
+            usage = self._costs.usage_before_report() if may_report else self._costs.lost_usage()
+            outcome = replace(outcome, usage=usage)
         # First: `end` hands the next message to whatever process there is.
         self._process.leave()
-        turn = self.current
         if turn is None or turn.ending_as is None:
             self.end(outcome)
             return
@@ -336,9 +353,7 @@ class TurnRunner:
 
     def end_for_violation(self, reason: str) -> None:
         """The process has written what cannot be true: it is let go of, and all that it was given ends with that."""
-        # Before the process is left, which charges what nobody has claimed: here it is a part of the outcome.
-        usage = self._costs.lost_usage()
-        outcome = Outcome(OutcomeCode.PROTOCOL_VIOLATION, detail=_VIOLATION.format(reason), usage=usage)
+        outcome = Outcome(OutcomeCode.PROTOCOL_VIOLATION, detail=_VIOLATION.format(reason))
         self._session.log.append(ProcessChanged("protocol_violation", self._process.pid, reason))
         turn = self.current or self.begin(None)  # without one nobody would be told, and nothing recorded
         turn.ending_as = None  # an interruption that was under way is not what ended it
@@ -376,17 +391,20 @@ class TurnRunner:
         oldest first.
 
         With `drop_queued` the messages that the turn has not taken up are dropped, else they run next. Nothing happens
-        without a turn; a second interruption waits for the end like the first, whose code stands.
+        without a turn; a second interruption waits for the end like the first, whose code stands unless the session is
+        cancelled now.
         """
         turn = self.current
         if turn is None:
             return ()
-        if turn.ending_as is None:
+        under_way = turn.ending_as is not None
+        if not under_way or code is OutcomeCode.CANCELLED:
             turn.ending_as = code
             turn.to_drop = frozenset(message.id for message in self._messages.open) if drop_queued else frozenset()
             # Those that the process was never given: it cannot report what becomes of them.
             held_back = self._messages.unsent & turn.to_drop - {turn.message_id}
             self._drop([message for message in self._messages.open if message.id in held_back], turn)
+        if not under_way:
             if turn.question_only:
                 self.end(Outcome(code, detail="The background task that asked goes on without an answer."))
             elif self._process.ready and (process := self._process.process) is not None:
@@ -438,8 +456,10 @@ class TurnRunner:
             self._drop([message], None if message.id in self._withdrawing else turn)
 
     def _drop(self, messages: Iterable[UserMessage], turn: Turn | None) -> None:
+        cancelled = turn is not None and turn.ending_as is OutcomeCode.CANCELLED
+        outcome = Outcome(OutcomeCode.CANCELLED, detail=_CANCELLED) if cancelled else _DROPPED
         for message in messages:
-            self._messages.settle(message, Outcome(OutcomeCode.DROPPED, detail=_DROPPED))
+            self._messages.settle(message, outcome)
             self._session.log.append(MessageDropped(message.id))
             if turn is not None:
                 turn.dropped.append(message)

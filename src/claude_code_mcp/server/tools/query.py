@@ -30,7 +30,7 @@ from ...store.event_log import Subscription
 from .. import sdk
 from .base import Arguments, Count, Name, Path, Reply, Rules, Text, Tool, ToolOutput
 from .context import Call, first_of, open_questions, progress_of, waiting_cancelled
-from .status import ErrorInfo, output_so_far, timeout_info
+from .status import ErrorInfo, ended_info, output_so_far
 
 METHOD = "claude-code/messages"
 _MAX_BUNDLE_BYTES = 16 << 20
@@ -422,7 +422,7 @@ class _QueryStream:
             result=_result(self._session, outcome),
             truncated=truncated,
             notice=" ".join(notices_of(self._session)) or None,
-            error=timeout_info(self._session, outcome),
+            error=ended_info(self._session, outcome),
         )
 
 
@@ -437,7 +437,7 @@ def _now() -> int:
 
 
 def _result(session: Session, outcome: TurnOutcome) -> QueryResult:
-    so_far = output_so_far(session) if outcome.code is OutcomeCode.TIMEOUT else ""
+    so_far = output_so_far(session) if outcome.code in (OutcomeCode.TIMEOUT, OutcomeCode.CANCELLED) else ""
     return QueryResult(
         success=outcome.ok,
         summary=outcome.result or so_far or outcome.detail,

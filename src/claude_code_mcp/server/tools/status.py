@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
 from ...config import Settings
-from ...errors import ClaudeCodeError, InvalidArgument, SessionBusy, TurnTimeout
+from ...errors import Cancelled, ClaudeCodeError, InvalidArgument, SessionBusy, TurnTimeout
 from ...model.events import Event, Gap, Output, Stalled, TurnStarted
 from ...model.options import Worktree
 from ...model.outcome import CODE_TOOL_STATUS, SESSION_TOOL_STATUS, OutcomeCode, State
@@ -341,25 +341,26 @@ def render_inputs(pending_inputs: list[PendingInput] | None) -> list[str]:
     ]
 
 
-# -- turns that ran out of time ----------------------------------------------------------------------------------------
+# -- turns that were ended before they were done -----------------------------------------------------------------------
 
 
-def timeout_error(session: SessionView, outcome: TurnOutcome, report: ToolOutput) -> TurnTimeout:
-    """The error of a call whose turn ran out of time; `report` is what the call would have returned otherwise."""
-    payload = dump(report)
-    payload["result"] = outcome.result or output_so_far(session)
-    return TurnTimeout(_timeout_message(session, outcome), session_id=session.id, report=payload)
+def ended_error(session: SessionView, outcome: TurnOutcome, report: ToolOutput) -> ClaudeCodeError | None:
+    """The error of a call whose turn ran out of time or was cancelled; None if it was neither. `report` is what the
+    call would have returned otherwise."""
+    payload = {**dump(report), "result": outcome.result or output_so_far(session)}
+    if outcome.code is OutcomeCode.TIMEOUT:
+        message = f"{outcome.detail} Session {session.id} can be continued."
+        return TurnTimeout(message, session_id=session.id, report=payload)
+    if outcome.code is OutcomeCode.CANCELLED:
+        message = f"Session {session.id} was cancelled; it takes no more messages."
+        return Cancelled(message, session_id=session.id, report=payload)
+    return None
 
 
-def timeout_info(session: SessionView, outcome: TurnOutcome) -> ErrorInfo | None:
-    """The same for a result that has an `error` field; None if the turn did not run out of time."""
-    if outcome.code is not OutcomeCode.TIMEOUT:
-        return None
-    return ErrorInfo(code=TurnTimeout.code, message=_timeout_message(session, outcome))
-
-
-def _timeout_message(session: SessionView, outcome: TurnOutcome) -> str:
-    return f"{outcome.detail} Session {session.id} can be continued."
+def ended_info(session: SessionView, outcome: TurnOutcome) -> ErrorInfo | None:
+    """The same for a result that has an `error` field."""
+    error = ended_error(session, outcome, ToolOutput())
+    return ErrorInfo(code=error.code, message=error.message) if error is not None else None
 
 
 def output_so_far(session: SessionView) -> str:
@@ -483,12 +484,15 @@ class Configuration(ToolOutput):
 
 
 def finished_report(session: SessionView, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
-    """The report of a turn that has ended; raises the error of one that ran out of time or could not start."""
-    if outcome.code is OutcomeCode.TIMEOUT:
-        raise timeout_error(session, outcome, _outcome_report(session, outcome, parts))
+    """The report of a turn that has ended; raises the error of one that ran out of time, was cancelled or could not
+    start."""
     if outcome.code is OutcomeCode.START_FAILED:
         raise _start_failure(outcome, session)
-    return _outcome_report(session, outcome, parts)
+    report = _outcome_report(session, outcome, parts)
+    error = ended_error(session, outcome, report)
+    if error is not None:
+        raise error
+    return report
 
 
 def unfinished_report(session: SessionView, parts: ResultParts, settings: Settings) -> TurnReport:
