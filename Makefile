@@ -10,7 +10,7 @@ CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
 # Compiled tests are kept: compiling them takes each worker longer than collecting them does.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup help demo test packages test-quick test-python flaky check format bench conformance soak parity pictures manifest web image bundle clean
+.PHONY: setup help demo test packages test-quick test-python flaky check format bench docs conformance soak parity pictures manifest web image bundle clean
 
 setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
 
@@ -60,6 +60,15 @@ format: setup  ## apply the format and the safe fixes
 
 bench: setup  ## measure against the raw protocol and the bare SDK, side by side
 	$(BIN)/python -m benchmarks
+
+DOCS_STAMP := $(VENV)/.docs
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $(DOCS_STAMP)
+
+docs: $(DOCS_STAMP)  ## build the documentation as a site into build/site; a broken link is an error
+	$(BIN)/zensical build --clean --strict
 
 conformance: setup  ## the official MCP suite in both eras; needs Node
 	$(BIN)/python -m conformance

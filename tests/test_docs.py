@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -336,6 +337,35 @@ def promises() -> list[str]:
     """Every promise of the page: a point of a list, in a section that is not about what is not promised."""
     promised = SECURITY.partition("\n## What is not promised")[0]
     return re.findall(r"^- (.*?)(?=^- |^#|\Z)", promised, re.MULTILINE | re.DOTALL)
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    def pages(entries: list[dict[str, Any]]) -> Iterator[str]:
+        for entry in entries:
+            for target in entry.values():
+                if isinstance(target, str):
+                    yield target
+                else:
+                    yield from pages(target)
+
+    site = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]
+    assert sorted(pages(site["nav"])) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    zensical = Path(sys.executable).with_name("zensical")
+    if not zensical.exists():
+        pytest.skip("zensical is not installed: `make docs` installs it")
+    text = (ROOT / "zensical.toml").read_text("utf-8").replace('"build/site"', '"site"')
+    (tmp_path / "zensical.toml").write_text(text, "utf-8")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    done = subprocess.run(
+        [zensical, "build", "--strict"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    hosts = re.findall(r'(?:src|href)="(?:https?:)?//([^/"]+)', (tmp_path / "site" / "index.html").read_text("utf-8"))
+    assert set(hosts) <= {"zensical.org"}  # the link in the footer: nothing is loaded from another host
+    assert (tmp_path / "site" / "search.json").is_file()
 
 
 def test_every_test_that_shows_a_promise_exists() -> None:
