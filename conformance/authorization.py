@@ -20,7 +20,6 @@ import httpx2
 
 from claude_code_mcp.testing import Sandbox
 from tests.scenarios.real_clients.serving import serve_http
-from tests.server.conftest import HttpServer
 from tests.server.oauth.embedded import Embedded, PlainClient, embedded
 from tests.server.oauth.passkey_device import Device
 from tests.server.oauth.test_sign_in import HERE as OAUTH
@@ -28,6 +27,7 @@ from tests.server.oauth.test_sign_in import PACKAGES, SignInServer, signed_in, s
 from tests.server.oauth.test_sign_in import Served as ProviderServed
 from tests.support import npm
 from tests.support.ports import free_port
+from tests.support.program import HttpServer
 
 from .suite import SERVER, WITH_TOKEN, Suite, Verdict
 
@@ -119,7 +119,7 @@ async def run_with_access_token(
 ) -> Verdict:
     """Every scenario of an era for servers, each request with the token of somebody who has signed in at the
     provider by a client that knew nothing but the address of the server."""
-    server = HttpServer(provider.process, url)  # type: ignore[arg-type]  # only its address is asked for
+    server = HttpServer(provider, url)  # type: ignore[arg-type]  # only its address is used
     async with signed_in(ProviderServed(server, provider, sandbox), "ann", "legacy") as (_, memory):
         assert memory.tokens is not None
         token = memory.tokens.access_token

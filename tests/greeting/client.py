@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any, Self
 
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
+from tests.support.program import COMMAND
 from tests.support.waiting import HANG_SECONDS
 from tests.support.warm_commands import HELD, WarmProcess, helper
 
-SCRIPT = str(Path(sys.executable).parent / "claude-code-mcp")
 LEGACY = HANDSHAKE_PROTOCOL_VERSIONS
 (MODERN,) = MODERN_PROTOCOL_VERSIONS
 PLAIN = {"CLAUDE_CODE_MCP_GREETING": "off"}
@@ -61,7 +60,7 @@ class Client:
     """The server as a child of the test, on two pipes. With `warm` it is a process that need not load."""
 
     def __init__(
-        self, environment: dict[str, str], *arguments: str, command: tuple[str, ...] = (SCRIPT,), warm: bool = False
+        self, environment: dict[str, str], *arguments: str, command: tuple[str, ...] = (COMMAND,), warm: bool = False
     ) -> None:
         variables = {"LOG_LEVEL": "error", **environment}
         self.process: subprocess.Popen[bytes] | WarmProcess

@@ -15,6 +15,7 @@ from claude_code_mcp.config import load_settings
 from claude_code_mcp.greeting.build_manifest import first_answers
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
+from tests.support.program import COMMAND
 from tests.support.waiting import HANG_SECONDS
 
 from .client import (
@@ -23,7 +24,6 @@ from .client import (
     LEGACY,
     MODERN,
     PLAIN,
-    SCRIPT,
     WRONG,
     Client,
     HeldClient,
@@ -336,7 +336,7 @@ def test_a_cache_that_cannot_be_written_costs_only_the_greeting(environment: dic
 
 @pytest.mark.parametrize("mode", ["auto", *(pytest.param(mode, marks=pytest.mark.soak) for mode in ("legacy", MODERN))])
 async def test_the_client_of_the_sdk_lists_and_calls(environment: dict[str, str], mode: str) -> None:
-    transport = stdio_client(StdioServerParameters(command=SCRIPT, env=environment))
+    transport = stdio_client(StdioServerParameters(command=COMMAND, env=environment))
     async with SdkClient(transport, mode=mode) as client:
         assert "claude_create_session" in {tool.name for tool in (await client.list_tools()).tools}
         result: Any = await client.call_tool("claude_list_sessions", {})
@@ -377,14 +377,14 @@ def test_a_client_that_reads_no_more_ends_the_greeting(environment: dict[str, st
 def test_a_server_that_cannot_be_loaded_says_so(environment: dict[str, str]) -> None:
     load = "def load(): 1 / 0"
     code = f"import sys\nfrom claude_code_mcp.greeting.loop import greet\n{load}\nsys.exit(greet(['serve'], load))"
-    with Client(environment, command=(os.path.join(os.path.dirname(SCRIPT), "python"), "-c", code)) as client:
+    with Client(environment, command=(os.path.join(os.path.dirname(COMMAND), "python"), "-c", code)) as client:
         client.ask(initialize())
         assert client.process.wait(HANG_SECONDS) == 1
         assert "ZeroDivisionError" in client.end()[2]
 
 
 def test_the_fast_way_in_imports_next_to_nothing() -> None:
-    python = os.path.join(os.path.dirname(SCRIPT), "python")
+    python = os.path.join(os.path.dirname(COMMAND), "python")
     results = [
         subprocess.run(
             [python, "-c", f"import sys{more}; print(*sys.modules)"], capture_output=True, text=True, check=True

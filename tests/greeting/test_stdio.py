@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.program import COMMAND
 from tests.support.terminal import Terminal
 from tests.support.waiting import HANG_SECONDS
 from tests.support.warm_commands import WarmProcess, helper
 
-from .client import INITIALIZED, PLAIN, SCRIPT, Client, Message, initialize, lines, request, unknown_tool
+from .client import INITIALIZED, PLAIN, Client, Message, initialize, lines, request, unknown_tool
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_one_socket_for_both_ways_is_served_too(environment: dict[str, str]) -> 
 @pytest.fixture
 def terminal(environment: dict[str, str]) -> Iterator[Terminal]:
     """The server in its own terminal."""
-    with Terminal.of([SCRIPT], {**environment, "LOG_LEVEL": "error"}) as running:
+    with Terminal.of([COMMAND], {**environment, "LOG_LEVEL": "error"}) as running:
         yield running
 
 
@@ -221,7 +222,7 @@ def test_signals_end_it_wherever_a_thread_reads(environment: dict[str, str], num
 )
 def test_nothing_to_read_is_the_end(environment: dict[str, str], redirection: str) -> None:
     ended = subprocess.run(
-        f'exec "{SCRIPT}" {redirection}',
+        f'exec "{COMMAND}" {redirection}',
         shell=True,
         env=environment,
         capture_output=True,

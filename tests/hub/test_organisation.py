@@ -21,9 +21,9 @@ from claude_code_mcp.hub.organisation import fits, matches, written
 from claude_code_mcp.hub_factory import Hubs, HubSource, following, make_hub
 from claude_code_mcp.model.options import ClientEnvironment
 from claude_code_mcp.testing import Sandbox
-from tests.server.conftest import COMMAND
 from tests.support.bubblewrap import missing
 from tests.support.managed_settings import with_managed_settings, write
+from tests.support.program import COMMAND
 
 needs_bubblewrap = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 SERVER = str(Path(__file__).parent.parent / "support" / "mute_mcp_server.py")

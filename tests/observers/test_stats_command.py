@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.testing import Sandbox
-from tests.server.conftest import http_server
 from tests.support import warm_commands
+from tests.support.program import http_server
 
 TOKEN = "figures-token-5f0c9d2e7b41a86c"
 

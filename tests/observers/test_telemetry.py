@@ -11,9 +11,9 @@ import httpx2
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import RUN
-from tests.server.conftest import http_server
 from tests.server.connection import LONG
 from tests.server.test_http import ACCEPT, HELLO
+from tests.support.program import http_server
 from tests.support.waiting import until
 
 from .otlp_receiver import Receiver, attributes_of, receiving
@@ -62,7 +62,7 @@ def test_a_turn_is_below_the_clients_trace_with_its_answers_and_tools(
         with http_server(environment, place.project) as server:
             read = tool("Read", file_path=str(place.project / "notes.txt"))
             call(server.url, script(f"Look. {SECRET}", read, text("Seen.")), place.project)
-            until(lambda: receiver.names("invoke_agent"), f"no span of a turn has come: {server.said}")
+            until(lambda: receiver.names("invoke_agent"), f"no span of a turn has come: {server.log}")
             assert "invoke_agent claude-code" in in_trace(receiver), receiver.names("")
         # The rest comes when the server ends.
         spans = in_trace(receiver)
@@ -125,7 +125,7 @@ def test_claude_code_and_servers_of_the_hub_are_in_the_trace_of_the_turn(
             prompt = script("Look.", tool("mcp__traced__look"), shell, text("Seen."))
             call(server.url, prompt, place.project, allowedTools=["mcp__traced__look", "Bash"])
             # While it lives: how long it may take to send the rest at its end is not what this is about.
-            until(lambda: receiver.names("claude_code.interaction"), f"no span of Claude Code has come: {server.said}")
+            until(lambda: receiver.names("claude_code.interaction"), f"no span of Claude Code has come: {server.log}")
         # The rest comes when the server ends.
     spans = {span.name: span for span in receiver.spans}
     turn, looked = spans["invoke_agent claude-code"], spans["execute_tool mcp__traced__look"]

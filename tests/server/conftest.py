@@ -6,15 +6,11 @@ Test modules replace `server_settings` to change the server's environment.
 """
 
 import os
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
-from io import TextIOWrapper
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from mcp import Client
@@ -23,10 +19,9 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import RUN
 from tests.support import warm_commands
+from tests.support.program import http_server
 
-from .connection import LONG, Connection
-
-COMMAND = str(Path(sys.executable).parent / "claude-code-mcp")
+from .connection import Connection
 
 
 @dataclass(frozen=True)
@@ -103,57 +98,6 @@ def server_settings() -> dict[str, str]:
 def server_environment(place: Sandbox, server_settings: dict[str, str]) -> dict[str, str]:
     # What remote callers may do by default is tested with the policy; here they work in any directory.
     return place.environment(**{RUN: os.environ[RUN], "CLAUDE_CODE_MCP_PROFILE": "local", **server_settings})
-
-
-@dataclass
-class HttpServer:
-    """`claude-code-mcp serve --http` as a process of its own."""
-
-    process: "warm_commands.WarmProcess | subprocess.Popen[bytes]"
-    url: str = ""
-    said: list[str] = field(default_factory=list)
-
-    @property
-    def base(self) -> str:
-        return self.url.removesuffix("/mcp")
-
-
-@contextmanager
-def http_server(
-    environment: dict[str, str], cwd: Path, address: str = "127.0.0.1:0", *, real: bool = False
-) -> Iterator[HttpServer]:
-    """Serves until the block is left, by SIGTERM at the latest. The process need not load, unless it is to be a `real`
-    one, which has its environment and its command line for others to see."""
-    arguments = ["serve", "--http", address]
-    process: warm_commands.WarmProcess | subprocess.Popen[bytes]
-    if real:
-        process = subprocess.Popen([COMMAND, *arguments], env=environment, cwd=cwd, stderr=subprocess.PIPE)
-        assert process.stderr is not None
-        errors: IO[str] = TextIOWrapper(process.stderr)
-    else:
-        process, errors = warm_commands.serve(arguments, environment, cwd)
-    server, ready = HttpServer(process), threading.Event()
-    listener = threading.Thread(target=_listen, args=(server, errors, ready), daemon=True)
-    listener.start()
-    try:
-        assert ready.wait(LONG), server.said
-        assert server.url, server.said
-        yield server
-    finally:
-        process.terminate()
-        process.wait(LONG)
-        listener.join(LONG)
-        errors.close()
-
-
-def _listen(server: HttpServer, errors: IO[str], ready: threading.Event) -> None:
-    """Keeps what the server says; it tells its address when it listens."""
-    for line in errors:
-        server.said.append(line)
-        if "serving MCP on " in line:
-            server.url = line.split("serving MCP on ")[1].strip()
-            ready.set()
-    ready.set()
 
 
 Connect = Callable[..., AbstractContextManager[Connection]]

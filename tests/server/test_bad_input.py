@@ -15,10 +15,11 @@ from mcp.shared.exceptions import MCPError
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.support import warm_commands
+from tests.support.program import HttpServer, http_server
 from tests.support.tables import every_row
 from tests.support.waiting import HANG_SECONDS
 
-from .conftest import WIRES, HttpServer, Wire, http_server
+from .conftest import WIRES, Wire
 from .connection import CODES, Connection, Reply, check
 from .malformed import OTHER, QUESTION, SESSION, TABLE, Malformed
 from .test_server import NAMES

@@ -15,9 +15,10 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
+from tests.support.program import COMMAND, HttpServer, http_server
 from tests.support.waiting import HANG_SECONDS, until
 
-from .conftest import COMMAND, HttpServer, Wire, http_server, open_client
+from .conftest import Wire, open_client
 from .connection import Connection
 from .test_bad_input import HELLO, frame, read_answer
 

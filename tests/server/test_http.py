@@ -18,9 +18,9 @@ from claude_code_mcp.server.transports.http import read_address
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.support import warm_commands
+from tests.support.program import HttpServer, http_server
 from tests.support.tables import every_row
 
-from .conftest import HttpServer, http_server
 from .connection import Connection
 
 ANN, BOB = "ann-5f0c9d2e7b41a86c3d90", "bob-91e4d7c2a5b8f3061e7d"
@@ -263,11 +263,11 @@ def test_the_name_of_the_single_token_cannot_be_taken_in_the_file(tmp_path: Path
 def test_serving_without_a_token_is_said_in_the_log(environment: dict[str, str], sandbox: Sandbox) -> None:
     with http_server(environment, sandbox.project) as server:
         assert httpx2.post(server.url, json=HELLO, headers=ACCEPT, timeout=30).status_code == 200
-    assert "WARNING claude_code_mcp.server.transports.http: serving without a token" in "".join(server.said)
+    assert "WARNING claude_code_mcp.server.transports.http: serving without a token" in server.log
 
 
 def test_serving_with_a_token_says_no_such_thing(guarded: HttpServer) -> None:
-    assert "without a token" not in "".join(guarded.said)
+    assert "without a token" not in guarded.log
 
 
 # -- no authorization server ----------------------------------------------------------------------------------

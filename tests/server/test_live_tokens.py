@@ -29,10 +29,10 @@ from claude_code_mcp.store.watched_files import WatchedFile
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, stall
 from tests.conftest import RUN, StartService
+from tests.support.program import HttpServer, http_server
 from tests.support.waiting import HANG_SECONDS
 from tests.web.console_client import Browser
 
-from .conftest import HttpServer, http_server
 from .connection import LONG
 from .test_http import ACCEPT, HELLO, as_caller
 

@@ -17,9 +17,9 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import RUN
 from tests.support.ports import free_port
+from tests.support.program import http_server
 from tests.support.waiting import until
 
-from .conftest import http_server
 from .connection import LONG, Connection
 
 PROXIES = Path(__file__).parents[2] / "deploy" / "proxies"

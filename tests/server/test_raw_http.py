@@ -12,9 +12,9 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
+from tests.support.program import HttpServer, http_server
 from tests.support.waiting import until
 
-from .conftest import HttpServer, http_server
 from .connection import LONG
 
 MODERN = "2026-07-28"
@@ -135,9 +135,9 @@ def test_hanging_up_leaves_the_turn_alone_where_the_setting_says_keep(server: Ht
     begun, go_on = place.project / "hung-begun", place.project / "hung-on"
     command = f"touch {begun}; until [ -e {go_on} ]; do sleep 0.1; done"
     hang_up(server, script("go", tool("Bash", command=command), "came to its end"), begun)
-    until(lambda: any("the call that waited is gone: keep" in line for line in server.said))
+    until(lambda: "gone: keep" in server.log)
     go_on.touch()
-    (gone,) = [line for line in server.said if "the call that waited is gone" in line]
+    (gone,) = [line for line in server.log.splitlines() if "gone: keep" in line]
     session = gone.split("session ")[1].split(":")[0]
     report = called(server, "claude_get_status", sessionId=session, waitSeconds=40)["structuredContent"]
     assert (report["status"], report["result"]) == ("completed", "came to its end")
@@ -153,8 +153,8 @@ def test_hanging_up_interrupts_the_turn_where_no_setting_says_otherwise(
     environment = {**server_environment, "CLAUDE_CODE_MCP_ON_DISCONNECT": ""}
     with http_server(environment, place.project) as running:
         hang_up(running, script("go", tool("Bash", command=command), "never said"), begun)
-        until(lambda: any("the call that waited was cancelled: interrupt" in line for line in running.said))
-        (line,) = [line for line in running.said if "the call that waited was cancelled" in line]
+        until(lambda: "cancelled: interrupt" in running.log)
+        (line,) = [line for line in running.log.splitlines() if "cancelled: interrupt" in line]
         session = line.split("session ")[1].split(":")[0]
         report = called(running, "claude_get_status", sessionId=session, waitSeconds=40)["structuredContent"]
         assert report["status"] == "interrupted"
@@ -198,7 +198,7 @@ def test_frames_are_in_the_log_without_their_contents(server: HttpServer, client
     session = client.call("claude_create_session", prompt="a-very-private-prompt", waitSeconds=40)["sessionId"]
     assert "errors" not in session
     client.call("claude_get_status", sessionId=session)
-    said = "".join(server.said)
+    said = server.log
     assert f"session {session} started by local in " in said
     for part in ("<- client request tools/call 'claude_create_session' id", "-> client result of tools/call id"):
         assert part in said

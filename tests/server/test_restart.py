@@ -19,10 +19,10 @@ from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import RUN
 from tests.sessions.support import ENDLESS
 from tests.support import warm_commands
+from tests.support.program import COMMAND
 from tests.support.waiting import until
 from tests.support.warm_python import PID_FILE
 
-from .conftest import COMMAND
 from .connection import Connection
 
 BASH = script("try", tool("Bash", command="touch let-in"), "tried")

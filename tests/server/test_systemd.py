@@ -16,8 +16,8 @@ from claude_code_mcp.server.transports.systemd import Notifier, inherited_listen
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import RUN
 from tests.support.ports import free_port
+from tests.support.program import COMMAND
 
-from .conftest import COMMAND
 from .connection import LONG
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"

@@ -20,10 +20,10 @@ from claude_code_mcp.testing.script import script, stall, text, tool
 from tests.conftest import StartService
 from tests.server.tools.wires import MODERN
 from tests.support import warm_commands
+from tests.support.program import http_server
 from tests.support.waiting import until
 from tests.support.warm_commands import WarmProcess
 
-from .conftest import http_server
 from .connection import LONG
 
 Json = dict[str, Any]

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,6 @@ from tests.greeting.client import INITIALIZED, Client, Message, initialize, requ
 from tests.support import warm_commands
 from tests.support.waiting import until
 
-SCRIPT = str(Path(sys.executable).parent / "claude-code-mcp")
 NO_SPARES = {"CLAUDE_CODE_MCP_SPARE_PROCESSES": "0"}
 """A session more for every one that a test makes, which nobody uses; tests/sessions/test_spares.py is about them."""
 

@@ -17,8 +17,9 @@ from claude_code_mcp.processes.environment import MARK
 from claude_code_mcp.processes.leftovers import new_mark, started_by_us
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
+from tests.support.program import COMMAND
 
-from .support import SCRIPT, SharedPlace
+from .support import SharedPlace
 
 POLICY = """
 default = "agents"
@@ -68,7 +69,7 @@ def asking(client: McpClient, sandbox: Sandbox) -> dict[str, Any]:
 
 def answer(shared: SharedPlace, question: str, stdin: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [SCRIPT, "answer", question, "allow"],
+        [COMMAND, "answer", question, "allow"],
         env=shared.environment,
         cwd=shared.sandbox.project,
         stdin=stdin,
@@ -104,7 +105,7 @@ def test_a_command_of_a_session_is_no_person_whatever_it_pretends(shared: Shared
         made = asking(program, sandbox)
         question = made["pendingInputs"][0]["inputId"]
         (sandbox.project / "attack.py").write_text(ATTACK)
-        command = [shared.environment, SCRIPT, "answer", question, "allow"]
+        command = [shared.environment, COMMAND, "answer", question, "allow"]
         (sandbox.project / "attack.json").write_text(json.dumps(command))
         attack = tool("Bash", command=f"{sys.executable} attack.py")
         attacked = create(program, sandbox, script("Attack", attack, text("Attacked.")))

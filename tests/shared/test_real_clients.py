@@ -16,10 +16,11 @@ from tests.scenarios.real_clients.packages import Packages
 from tests.scenarios.real_clients.sdk_client import Kind, sdk_client
 from tests.scenarios.real_clients.serving import Served
 from tests.scenarios.real_clients.test_typescript_sdk import ALLOW, SIX, write_a_note
+from tests.support.program import COMMAND
 
-from .support import SCRIPT, SharedPlace
+from .support import SharedPlace
 
-SHARED = Served(command=(SCRIPT, "--shared"))
+SHARED = Served(command=(COMMAND, "--shared"))
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Work:
 async def test_the_python_sdk_goes_on_after_the_server_is_killed(
     shared: SharedPlace, sandbox: Sandbox, mode: str
 ) -> None:
-    command = StdioServerParameters(command=SCRIPT, args=["--shared"], env=shared.environment)
+    command = StdioServerParameters(command=COMMAND, args=["--shared"], env=shared.environment)
     async with Client(stdio_client(command), mode=mode) as client:
         assert {tool.name for tool in (await client.list_tools()).tools} >= SIX
         made = await client.call_tool("claude_create_session", Work(sandbox).arguments("One."))

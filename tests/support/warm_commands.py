@@ -75,23 +75,6 @@ def run(
     return subprocess.run(command, capture_output=True, text=True, check=False, **given)  # type: ignore[call-overload,no-any-return]
 
 
-def serve(
-    arguments: Sequence[str], environment: Mapping[str, str], cwd: Path
-) -> "tuple[WarmProcess | subprocess.Popen[bytes], IO[str]]":
-    """`claude-code-mcp` as a server that reads and writes nothing but sockets, and what it says on standard error."""
-    ours, theirs = os.pipe()
-    process: WarmProcess | subprocess.Popen[bytes]
-    with open(os.devnull, "r+b") as nothing:
-        if os.name == "posix":
-            streams = (nothing.fileno(), nothing.fileno(), theirs)
-            process = helper().start(arguments, environment, cwd, streams)
-        else:
-            command = [sys.executable, "-m", "claude_code_mcp", *arguments]
-            process = subprocess.Popen(command, env=environment, cwd=cwd, stdin=nothing, stdout=nothing, stderr=theirs)
-    os.close(theirs)
-    return process, os.fdopen(ours, encoding="utf-8")
-
-
 def program() -> str:
     """The path of `claude-code-mcp` for a client that starts it."""
     return helper().program if os.name == "posix" else str(Path(sys.executable).parent / "claude-code-mcp")

@@ -15,7 +15,8 @@ from claude_code_mcp.tui.application import Tui
 from claude_code_mcp.tui.conversation_view import ConversationView
 from claude_code_mcp.tui.screens import NewSession
 from tests.commands.conftest import program
-from tests.shared.support import SCRIPT, SharedPlace
+from tests.shared.support import SharedPlace
+from tests.support.program import COMMAND
 from tests.support.waiting import HANG_SECONDS
 
 from .conftest import Screen, at, opened
@@ -134,13 +135,13 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     )
     (tmp_path / "sitecustomize.py").write_text(hidden)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    answer = subprocess.run([SCRIPT, "tui"], env=environment, capture_output=True, text=True, check=False)
+    answer = subprocess.run([COMMAND, "tui"], env=environment, capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert extra_command("tui") in answer.stderr
 
 
 def test_without_a_terminal_it_says_so() -> None:
-    answer = subprocess.run([SCRIPT, "tui"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    answer = subprocess.run([COMMAND, "tui"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert answer.returncode == 2
     assert "needs a terminal" in answer.stderr
 

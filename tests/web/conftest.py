@@ -12,7 +12,7 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import RUN
-from tests.server.conftest import HttpServer, http_server
+from tests.support.program import HttpServer, http_server
 from tests.support.waiting import until
 
 from .console_client import Browser

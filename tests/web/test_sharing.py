@@ -15,10 +15,10 @@ from mcp.client.streamable_http import streamable_http_client
 
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
-from tests.server.conftest import http_server
 from tests.server.test_tasks import envelope
 from tests.server.tools.wires import MODERN
 from tests.support import warm_commands
+from tests.support.program import http_server
 from tests.support.waiting import until
 
 from .conftest import Console, running_console

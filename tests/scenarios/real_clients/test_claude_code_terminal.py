@@ -11,8 +11,7 @@ import pytest
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
-
-from .serving import COMMAND
+from tests.support.program import COMMAND
 
 if sys.platform == "win32":
     pytest.skip("there are no pseudo-terminals", allow_module_level=True)

@@ -14,9 +14,10 @@ from claude_code_mcp.server.transports.http import own_addresses, read_address
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService
+from tests.support.program import COMMAND
 from tests.support.waiting import HANG_SECONDS
 
-from .serving import COMMAND, Served
+from .serving import Served
 
 ALL_TOOLS_AT_ONCE = {
     "ENABLE_TOOL_SEARCH": "false",

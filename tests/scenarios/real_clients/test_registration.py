@@ -11,7 +11,8 @@ import pytest
 
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.testing import Sandbox
-from tests.scenarios.real_clients.serving import COMMAND, Served
+from tests.scenarios.real_clients.serving import Served
+from tests.support.program import COMMAND
 from tests.support.waiting import HANG_SECONDS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "clients.md").read_text(encoding="utf-8")

@@ -16,9 +16,9 @@ from mcp.client.streamable_http import streamable_http_client
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import RUN
-from tests.server.conftest import HttpServer, http_server
 from tests.server.connection import Connection
 from tests.support.bubblewrap import missing
+from tests.support.program import HttpServer, http_server
 from tests.support.waiting import until
 
 ALICE, MALLORY = "alice-token-5f0c9d2e7b41a86c3d90", "mallory-token-91e4d7c2a5b8f3061e"

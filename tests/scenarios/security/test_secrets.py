@@ -45,7 +45,7 @@ def test_no_secret_comes_out_anywhere(target: Target, alice: Connection) -> None
         "results": "\n".join(message.model_dump_json() for message in said),
         "audit": target.audit_file.read_text(),
         "metrics": target.metrics().text,
-        "log": "".join(target.server.said),
+        "log": target.server.log,
     }
     found = {(name, secret) for name, text_ in exits.items() for secret in SECRETS if secret in text_}
     assert found == set()

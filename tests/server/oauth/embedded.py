@@ -20,9 +20,9 @@ from mcp.shared.auth import OAuthClientMetadata
 
 from claude_code_mcp.testing import Sandbox
 from tests.conftest import RUN
-from tests.server.conftest import HttpServer, http_server
 from tests.support import warm_commands
 from tests.support.ports import client_address, free_port
+from tests.support.program import HttpServer, http_server
 from tests.support.waiting import until_true
 
 from .passkey_device import Device

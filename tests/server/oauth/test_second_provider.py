@@ -13,9 +13,9 @@ import pytest
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import RUN
-from tests.server.conftest import http_server
 from tests.support import npm
 from tests.support.ports import free_port
+from tests.support.program import http_server
 
 from .test_sign_in import CALLBACK, HERE, PACKAGES, POLICY, Served, call, running_provider, signed_in
 

@@ -21,9 +21,9 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAu
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import RUN
-from tests.server.conftest import HttpServer, http_server
 from tests.support import npm
 from tests.support.ports import free_port
+from tests.support.program import HttpServer, http_server
 
 HERE = Path(__file__).parent
 PACKAGES = npm.BUILD / "authorization-server"

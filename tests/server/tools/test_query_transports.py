@@ -9,6 +9,7 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
+from tests.support.program import http_server
 from tests.support.waiting import until
 
 from . import wires
@@ -27,8 +28,9 @@ async def connected(transport: str, era: str, environment: dict[str, str], sandb
         with wires.stdio_server(environment, sandbox, era) as stdio:
             yield stdio.call
     else:
-        async with wires.http_server(environment, sandbox) as (url, _), wires.http_client(url, era) as http:
-            yield http.call
+        with http_server(environment, sandbox.project) as server:
+            async with wires.http_client(server.url, era) as http:
+                yield http.call
 
 
 def params_of(said: list[Json]) -> list[Json]:
@@ -128,14 +130,15 @@ def test_a_client_that_stops_reading_its_pipe_stops_nobody(
 async def test_a_client_that_stops_reading_its_stream_stops_nobody(
     environment: dict[str, str], sandbox: Sandbox
 ) -> None:
-    async with wires.http_server(environment, sandbox) as (url, _), wires.http_client(url, LEGACY) as stuck:
-        stream = stuck.stream(query(LEGACY, script("Write", FLOODED), includePartialMessages=True))
-        first = await anext(stream)
-        async with wires.http_client(url, LEGACY) as other:
-            look = {"sessionId": first["params"]["sessionId"], "waitSeconds": 55, "outputLines": 1}
-            said = await other.call(wires.request("tools/call", {"name": "claude_get_status", "arguments": look}))
-        assert said[-1]["result"]["structuredContent"]["status"] == "completed"
-        rest = [message async for message in stream]
+    with http_server(environment, sandbox.project) as server:
+        async with wires.http_client(server.url, LEGACY) as stuck:
+            stream = stuck.stream(query(LEGACY, script("Write", FLOODED), includePartialMessages=True))
+            first = await anext(stream)
+            async with wires.http_client(server.url, LEGACY) as other:
+                look = {"sessionId": first["params"]["sessionId"], "waitSeconds": 55, "outputLines": 1}
+                said = await other.call(wires.request("tools/call", {"name": "claude_get_status", "arguments": look}))
+            assert said[-1]["result"]["structuredContent"]["status"] == "completed"
+            rest = [message async for message in stream]
     bundle = rest[-1]["result"]["structuredContent"]
     assert bundle["result"]["success"]
     numbers = [params["sequence"] for params in params_of([first, *rest])]

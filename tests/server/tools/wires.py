@@ -86,11 +86,6 @@ def stdio_server(environment: dict[str, str], sandbox: Sandbox, era: str) -> Ite
         process.wait()
 
 
-async def _drain(stream: asyncio.StreamReader) -> None:
-    while await stream.read(1 << 20):
-        pass
-
-
 class Http:
     """A client of `serve --http`."""
 
@@ -122,30 +117,3 @@ async def http_client(url: str, era: str) -> AsyncIterator[Http]:
             headers["Mcp-Session-Id"] = greeted.headers["mcp-session-id"]
             await client.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=headers)
         yield Http(url, client, headers)
-
-
-@asynccontextmanager
-async def http_server(environment: dict[str, str], sandbox: Sandbox) -> AsyncIterator[tuple[str, int]]:
-    """Its address and process id."""
-    process = await asyncio.create_subprocess_exec(
-        warm_commands.program(),
-        "serve",
-        "--http",
-        "127.0.0.1:0",
-        env=environment,
-        cwd=sandbox.project,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stderr is not None
-    said = b""
-    while b"serving MCP on " not in said:
-        said = await process.stderr.readline()
-        assert said, "the server did not start"
-    url = said.decode().split("serving MCP on ")[1].strip()
-    draining = asyncio.ensure_future(_drain(process.stderr))
-    try:
-        yield url, process.pid
-    finally:
-        process.terminate()
-        await process.wait()
-        await draining

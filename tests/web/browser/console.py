@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Playwrigh
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import MARKER, Step
-from tests.server.conftest import http_server
 from tests.support.ports import free_port
+from tests.support.program import http_server
 from tests.support.waiting import HANG_SECONDS
 
 from .chromium import Chromium
