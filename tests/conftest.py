@@ -38,6 +38,7 @@ settings.load_profile("patient")
 
 tls_context.share()
 tool_schemas.share()
+tool_schemas.check_results()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

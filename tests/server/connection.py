@@ -16,6 +16,7 @@ import mcp_types as types
 from mcp import Client
 from mcp.client import ClientRequestContext
 
+from tests.support.tool_schemas import strict
 from tests.support.waiting import HANG_SECONDS
 
 LONG = HANG_SECONDS
@@ -201,7 +202,7 @@ def _validator(schema: str) -> Any:
 def check(tool: types.Tool, reply: Reply) -> None:
     """Structured content fits the schema; a refusal has a code, and neither carries a traceback."""
     if tool.output_schema is not None:
-        _validator(json.dumps(tool.output_schema)).validate(reply.raw.structured_content)
+        _validator(json.dumps(strict(tool.output_schema))).validate(reply.raw.structured_content)
     assert "Traceback" not in reply.text
     if reply.raw.is_error:
         assert reply.code in CODES

@@ -64,7 +64,7 @@ PROMISES = {
     # -- every tool ------------------------------------------------------------------------------------------
     "tools.schema": "Structured content fits the output schema, in refusals too.",
     "tools.annotations": "Tools tell whether they read, change or reach outside.",
-    "tools.size": "The six tools are listed in less than 8,300 bytes.",
+    "tools.size": "The six tools are listed in less than 5,600 bytes, without the schemas of their results.",
     "tools.unknown": "An unknown tool is an error of the protocol.",
     "tools.cancelled": "To cancel a waiting call leaves the session running.",
     "input.strict": "Malformed calls are refused by name, and nothing is half done.",

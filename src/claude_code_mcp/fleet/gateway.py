@@ -55,6 +55,7 @@ from .routing import (
     STAYING,
     FleetView,
     MachineIdentity,
+    fleet_output,
 )
 
 log = logging.getLogger(__name__)
@@ -265,6 +266,8 @@ class Gateway:
                 **tool.input_schema,
                 "properties": {**tool.input_schema.get("properties", {}), **added},
             }
+            if tool.output_schema is not None:
+                tool.output_schema = fleet_output(tool.output_schema)
         return types.ListToolsResult(tools=listed)
 
     async def _list_tools(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:

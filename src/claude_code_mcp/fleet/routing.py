@@ -52,6 +52,32 @@ MOVE_SCHEMA: Final = {
 }
 """What the managing tool has in a fleet alone."""
 
+_TEXT: Final = {"type": "string"}
+_RESULT_FIELDS: Final = {
+    "machine": _TEXT,
+    "notices": {"type": "array", "items": _TEXT},
+    "withoutTree": _TEXT,
+    "olderTree": _TEXT,
+    "setupFailed": _TEXT,
+    "lostTurn": {"type": "object", "properties": {"code": _TEXT, "detail": _TEXT}},
+    "unanswered": {"type": "array", "items": {"type": "object", "properties": {"machine": _TEXT, "reason": _TEXT}}},
+}
+"""What results have in a fleet alone: the machine of a session, the losses with its last machine, and the
+machines that did not answer."""
+_ROW_FIELDS: Final = {"machine": _TEXT, "machineGone": {"type": "boolean"}}
+
+
+def fleet_output(schema: JsonObject) -> dict[str, Any]:
+    """The schema of a tool's result as a gateway returns it."""
+    properties = {**schema.get("properties", {}), **_RESULT_FIELDS}
+    for name in ("sessions", "lines", "budgets"):
+        if name in properties:
+            items = properties[name]["items"]
+            rows = {**items, "properties": {**items["properties"], **_ROW_FIELDS}}
+            properties[name] = {**properties[name], "items": rows}
+    return {**schema, "properties": properties}
+
+
 _SESSION_ADDRESS = re.compile(r"claude-session:///([0-9A-Fa-f-]{36})(?=[/?]|$)")
 _ALL_SESSIONS = "claude-sessions:///"
 _MOST_LABELS = 100

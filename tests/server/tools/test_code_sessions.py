@@ -93,10 +93,12 @@ async def test_toolsets_can_be_chosen(start_caller: StartCaller) -> None:
         assert len((await caller.client.list_tools()).tools) == expected
 
 
-@pytest.mark.parametrize(("toolsets", "limit"), [("sessions", 9_250), ("sessions,code,query", 18_000)])
+@pytest.mark.parametrize(("toolsets", "limit"), [("sessions", 6_500), ("sessions,code,query", 12_500)])
 async def test_the_list_of_tools_stays_small(start_caller: StartCaller, toolsets: str, limit: int) -> None:
     caller: ToolCaller = await start_caller(toolsets=toolsets)
     listing = await caller.client.list_tools()
+    for listed in listing.tools:
+        listed.output_schema = None  # clients use it themselves, and do not show it to their model
     assert len(listing.model_dump_json(by_alias=True, exclude_none=True)) < limit
 
 

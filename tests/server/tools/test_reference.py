@@ -8,6 +8,7 @@ from claude_code_mcp import errors
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.server.tools.base import Tool
+from claude_code_mcp.server.tools.status import SessionReport
 from tests.support.tables import every_row
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tools.md").read_text(encoding="utf-8")
@@ -32,8 +33,11 @@ def test_every_parameter_and_result_is_described(tool: Tool[Any]) -> None:
     listing = tool.listing()
     assert listing.output_schema is not None
     about = section(tool.name)
+    # It has these too, and says so.
     if tool.name == "claude_code_reply":
-        about += section("claude_code")  # it has these too, and says so
+        about += section("claude_code")
+    elif tool.output is SessionReport:
+        about += section("claude_get_status")
     named = set(re.findall(r"`([A-Za-z.]+)`", about)) | {"error"}
     assert properties(listing.input_schema) | properties(listing.output_schema) <= named
 

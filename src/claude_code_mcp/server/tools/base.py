@@ -104,6 +104,39 @@ def dump(output: ToolOutput) -> dict[str, Any]:
     return output.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+def declared(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> WithJsonSchema:
+    """The schema of an object that is passed on as it is: its fields, each with its type or its whole schema."""
+    fields = {**required, **(optional or {})}
+    properties = {name: {"type": kind} if isinstance(kind, str) else kind for name, kind in fields.items()}
+    return WithJsonSchema({"type": "object", "properties": properties, "required": [*required]})
+
+
+class ErrorInfo(ToolOutput):
+    """Why a call failed, or what of its result is missing."""
+
+    code: str
+    message: str
+    retry_after: int | None = Field(None, description="Seconds")
+
+
+TruncatedPart = Annotated[dict[str, Any], declared({"part": "string", "nextOffset": "integer", "total": "integer"})]
+"""A part that is not in the report whole, and where its first unread character is."""
+PartPage = Annotated[
+    dict[str, Any],
+    declared({"name": "string", "text": "string", "offset": "integer", "total": "integer"}, {"nextOffset": "integer"}),
+]
+"""A page of such a part."""
+Shares = Annotated[
+    list[dict[str, str]],
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {"type": "object", "properties": {"with": {"type": "string"}, "access": {"type": "string"}}},
+        }
+    ),
+]
+"""With whom a session is shared, and what they may do."""
+
 ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
 Reply = ToolOutput | types.CallToolResult | types.InputRequiredResult
 
@@ -242,7 +275,9 @@ def _compact(node: Any, definitions: dict[str, Any]) -> Any:
     if not isinstance(node, dict):
         return node
     if "$ref" in node:
-        target = definitions[node["$ref"].rsplit("/", 1)[1]]
+        # The docstrings of models are for readers of the code.
+        target = {**definitions[node["$ref"].rsplit("/", 1)[1]]}
+        target.pop("description", None)
         return _compact({**target, **{k: v for k, v in node.items() if k != "$ref"}}, definitions)
     if "anyOf" in node:
         return _compact_union(node, definitions)

@@ -30,7 +30,6 @@ from .base import (
 from .context import AnswerTexts, Call, ModeAfterPlan, answer_from, open_questions, wait_for_rest, wait_for_turn
 from .status import (
     Configuration,
-    ReplyReport,
     SessionInfos,
     TurnReport,
     finished_report,
@@ -418,7 +417,7 @@ def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
             "Continue a session with another prompt; returns like claude_code. forkSession answers in a copy with a "
             "new id and leaves the original as it is.",
             DiskReply if settings.allow_disk_resume else ReplyArguments,
-            ReplyReport,
+            TurnReport,
             claude_code_reply,
             _WORKS,
         ),

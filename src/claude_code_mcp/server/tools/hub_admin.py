@@ -19,9 +19,8 @@ from ...errors import ClaudeCodeError, InvalidArgument
 from ...hub.hub import Hub
 from ...hub.server_pool import ServerStatus
 from ...service import Service
-from .base import Arguments, Name, Reply, Text, Tool, ToolOutput, dump
+from .base import Arguments, ErrorInfo, Name, Reply, Text, Tool, ToolOutput, declared
 from .context import Call, ToolFinder
-from .status import ErrorInfo
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +42,11 @@ class ServerReport(ToolOutput):
     scope: str | None = None
     version: str | None = None
     tools: int | None = None
+    tool_names: list[str] | None = None
 
 
 class ServerReports(ToolOutput):
-    servers: list[dict[str, Any]] | None = None
+    servers: list[ServerReport] | None = None
     problems: list[str] | None = None
     url: str | None = None
     message: str | None = None
@@ -54,7 +54,7 @@ class ServerReports(ToolOutput):
 
     def text(self) -> str:
         lines = [
-            f"{server['name']}: {server['state']}" + (f" ({server['reason']})" if server.get("reason") else "")
+            f"{server.name}: {server.state}" + (f" ({server.reason})" if server.reason else "")
             for server in self.servers or []
         ]
         lines += [f"left out: {problem}" for problem in self.problems or []]
@@ -150,16 +150,16 @@ async def _connected(hub: Hub, server: str | None) -> ServerReports:
     if server is None:
         return server_reports(hub.status(), hub.problems)
     reports = server_reports(hub.status(server))
-    if reports.servers and reports.servers[0]["state"] == "connected":
+    if reports.servers and reports.servers[0].state == "connected":
         # The report says how the server stands; the names of its tools are an addition.
         with contextlib.suppress(ClaudeCodeError):
-            reports.servers[0]["toolNames"] = [tool.name for tool in await hub.tools(server, _CONNECT_TIMEOUT)]
+            reports.servers[0].tool_names = [tool.name for tool in await hub.tools(server, _CONNECT_TIMEOUT)]
     return reports
 
 
 def server_reports(statuses: list[ServerStatus], problems: Sequence[object] = ()) -> ServerReports:
     """`problems` are the entries that cannot be used; a caller is told of them with the list of all servers."""
-    servers = [dump(_report(status)) for status in statuses]
+    servers = [_report(status) for status in statuses]
     return ServerReports(servers=servers, problems=[str(problem) for problem in problems] or None)
 
 
@@ -205,10 +205,14 @@ class CallFound(Arguments):
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
+FoundTool = Annotated[dict[str, Any], declared({"name": "string", "description": "string", "inputSchema": "object"})]
+
+
 class Found(ToolOutput):
-    tools: list[dict[str, Any]]
+    tools: list[FoundTool] | None = None
     more: int | None = None
     servers: dict[str, int] | None = None
+    error: ErrorInfo | None = None
 
 
 async def claude_mcp_search(call: Call, arguments: Search) -> Reply:

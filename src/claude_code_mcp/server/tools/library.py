@@ -20,9 +20,9 @@ from ...state.spending import Budget, Period
 from ...store.cost_table import Grouping
 from ...store.edited_files import diff_of
 from ...store.transcript_export import Detail
-from .base import Arguments, Name, Path, Reply, SessionId, Tool, ToolOutput
+from .base import Arguments, ErrorInfo, Name, Path, Reply, SessionId, Shares, Tool, ToolOutput, declared
 from .context import Call
-from .status import ErrorInfo, worktree_report
+from .status import worktree_report
 
 _PAGE = 24_000
 """Characters of a page."""
@@ -146,10 +146,10 @@ class Managed(ToolOutput):
     session_id: str | None = None
     message: str | None = None
     path: str | None = None
-    source: SkipJsonSchema[Literal["worktree", "conversation"] | None] = None
+    source: Literal["worktree", "conversation"] | None = None
     """diff: where the changes were seen. Only those of a worktree can be merged or discarded."""
-    owner: SkipJsonSchema[str | None] = None
-    shared_with: SkipJsonSchema[list[dict[str, str]] | None] = None
+    owner: str | None = None
+    shared_with: Shares | None = None
     """With whom the session is shared now; for the actions about that."""
     error: ErrorInfo | None = None
 
@@ -382,12 +382,34 @@ class CostArguments(Arguments):
     project_directory: Path | None = None
 
 
+CostLine = Annotated[
+    dict[str, Any],
+    declared(
+        {"usd": "number"},
+        {
+            "name": "string",
+            "title": "string",
+            "sessions": "integer",
+            "inputTokens": "integer",
+            "outputTokens": "integer",
+            "unpricedTokens": "integer",
+        },
+    ),
+]
+BudgetRow = Annotated[
+    dict[str, Any],
+    declared(
+        {"period": "string", "limitUsd": "number", "spentUsd": "number"}, {"group": "string", "warning": "string"}
+    ),
+]
+
+
 class CostReport(ToolOutput):
     by: str | None = None
-    lines: list[dict[str, Any]] | None = None
-    total: dict[str, Any] | None = None
+    lines: list[CostLine] | None = None
+    total: CostLine | None = None
     left_out: int | None = None
-    budgets: SkipJsonSchema[list[dict[str, Any]] | None] = None
+    budgets: list[BudgetRow] | None = None
     """What limits the caller's spending, and what of it is spent."""
     error: ErrorInfo | None = None
 
@@ -467,7 +489,7 @@ async def budget_rows(service: Service, caller: Caller) -> list[dict[str, Any]]:
 def _budget_row(principal: str, budget: Budget, spent: float) -> dict[str, Any]:
     return {
         "period": budget.period,
-        "group": budget.group,
+        **({"group": budget.group} if budget.group else {}),
         "limitUsd": budget.limit,
         "spentUsd": round(spent, 6),
         **({"warning": budget.line(principal, spent)} if budget.is_low(spent) else {}),

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import mcp_types as types
 from pydantic import Field
-from pydantic.json_schema import SkipJsonSchema
 
 from ...model.events import Event, Gap, Message, Partial, PartialRun, TurnEnded
 from ...model.options import SessionOptions
@@ -28,9 +27,9 @@ from ...sessions.messages import UserMessage
 from ...sessions.session import Session
 from ...store.event_log import Subscription
 from .. import sdk
-from .base import Arguments, Count, Name, Path, Reply, Rules, Text, Tool, ToolOutput
+from .base import Arguments, Count, ErrorInfo, Name, Path, Reply, Rules, Text, Tool, ToolOutput
 from .context import Call, first_of, open_questions, progress_of, waiting_cancelled
-from .status import ErrorInfo, ended_info, output_so_far
+from .status import ended_info, output_so_far
 
 METHOD = "claude-code/messages"
 _MAX_BUNDLE_BYTES = 16 << 20
@@ -91,7 +90,7 @@ class Bundle(ToolOutput):
     total_cost_usd: float | None = None
     result: QueryResult | None = None
     truncated: Truncation | None = None
-    notice: SkipJsonSchema[str | None] = None
+    notice: str | None = None
     error: ErrorInfo | None = None
 
     def text(self) -> str:

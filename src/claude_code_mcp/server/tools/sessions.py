@@ -21,6 +21,7 @@ from .base import (
     PENDING,
     Arguments,
     Count,
+    ErrorInfo,
     Images,
     Name,
     Offset,
@@ -29,6 +30,7 @@ from .base import (
     ResultParts,
     Rules,
     SessionId,
+    Shares,
     Text,
     Tool,
     ToolOutput,
@@ -38,10 +40,9 @@ from .context import AnswerTexts, Call, ModeAfterPlan, answer_from, open_questio
 from .library import READ_SESSION, not_read
 from .status import (
     Acknowledgement,
-    ErrorInfo,
     Interruption,
     SessionReport,
-    StatusWord,
+    Status,
     interruption,
     pending_inputs,
     position_of,
@@ -126,13 +127,6 @@ class ListSessions(Arguments):
     active: bool | None = Field(None, description="Only those in memory")
 
 
-class ResumedAcknowledgement(Acknowledgement):
-    """Of a session that has come into memory with the call."""
-
-    next_cursor: SkipJsonSchema[str | None] = None
-    """Behind its history."""
-
-
 class ListedSession(ToolOutput):
     session_id: str
     project_directory: str | None = None
@@ -140,7 +134,7 @@ class ListedSession(ToolOutput):
     timestamp: str
     branch: str | None = None
     is_active: bool
-    active_status: StatusWord | None = None
+    active_status: Status | None = None
     last_status: str | None = None
     """The status in which it was left, where it is not in memory."""
     created: str | None = None
@@ -155,7 +149,7 @@ class ListedSession(ToolOutput):
     """Its open questions, a line each."""
     owner: str | None = None
     """Whose it is, if somebody else has shared it."""
-    shared_with: SkipJsonSchema[list[dict[str, str]] | None] = None
+    shared_with: Shares | None = None
 
 
 class SessionList(ToolOutput):
@@ -383,7 +377,7 @@ async def _result(
     if not seconds:
         acknowledged = {"session_id": session.id, "status": status_of(session)}
         if since is None and session.events.restored_seq:
-            return ResumedAcknowledgement(**acknowledged, next_cursor=behind)
+            return Acknowledgement(**acknowledged, next_cursor=behind)
         return Acknowledgement(**acknowledged)
     since = since or behind
     questions = await _wait(call, session, seconds, message, since=since, late=late)
@@ -441,7 +435,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
             "pendingInputs entry with claude_respond; on completed read result, and continue with "
             "claude_send_message. With waitSeconds, returns like claude_get_status.",
             CreateSession,
-            Acknowledgement,
+            SessionReport,
             create_session,
             _WORKS,
             app=True,
@@ -451,7 +445,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
             "Send a message to a session: into the running turn, or as a new turn. Any session on this machine is "
             "resumed by its id, finished and interactive ones too. With waitSeconds, returns like claude_get_status.",
             SendMessage,
-            Acknowledgement,
+            SessionReport,
             send_message,
             _WORKS,
         ),
@@ -471,7 +465,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
             "plan_review: allow (permissionMode: go on in it), or deny with feedback as reason. "
             "user_question: allow with answers.",
             Respond,
-            Acknowledgement,
+            SessionReport,
             respond,
             _WORKS,
         ),

@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, WithJsonSchema
-from pydantic.json_schema import SkipJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from ...config import Settings
 from ...errors import Cancelled, ClaudeCodeError, InvalidArgument, SessionBusy, TurnTimeout
@@ -25,7 +24,18 @@ from ...sessions.launcher import notices_of
 from ...sessions.messages import UserMessage
 from ...sessions.session import SessionView
 from ...sessions.session_access import SessionSharing
-from .base import ResultParts, ToolOutput, dump, render_page, render_truncated
+from .base import (
+    ErrorInfo,
+    PartPage,
+    ResultParts,
+    Shares,
+    ToolOutput,
+    TruncatedPart,
+    declared,
+    dump,
+    render_page,
+    render_truncated,
+)
 from .context import how_to_answer, how_to_wait
 
 Status = Literal["running", "waiting_for_input", "completed", "error", "interrupted", "cancelled"]
@@ -46,10 +56,6 @@ _MAX_RULES = 20
 _MAX_DROPPED = 500
 
 
-StatusWord = Annotated[Status, WithJsonSchema({"type": "string"})]
-"""A status in a short output: the schema of `claude_get_status` tells which there are, once."""
-
-
 class ToolUseEvent(ToolOutput):
     tool_name: str
     status: str
@@ -63,30 +69,22 @@ class PendingInput(ToolOutput):
     description: str
     reason: str | None = None
     blocked_path: str | None = None
-    file_diff: SkipJsonSchema[str | None] = None
-    file_note: SkipJsonSchema[str | None] = None
+    file_diff: str | None = None
+    file_note: str | None = None
     modes: list[str] | None = None
     can_allow_for_session: bool | None = None
-    session_rules: SkipJsonSchema[list[str] | None] = None
+    session_rules: list[str] | None = None
     expires_at: str | None = None
 
 
-def _object_alone(schema: dict[str, Any]) -> None:
-    schema.clear()
-    schema["type"] = "object"
-
-
-class ErrorInfo(ToolOutput):
-    """In every output; its schema is kept short for that reason."""
-
-    model_config = ConfigDict(json_schema_extra=_object_alone)
-
-    code: str
-    message: str
+WorktreeInfo = Annotated[
+    dict[str, Any],
+    declared({"path": "string", "branch": "string", "base": "string", "from": "string"}, {"state": "string"}),
+]
 
 
 class SessionReport(ToolOutput):
-    """What every session tool returns. Only what applies is there."""
+    """What every session tool returns. Only what applies is there: without a wait, the session and its status."""
 
     session_id: str | None = None
     previous_session_id: str | None = None
@@ -104,14 +102,14 @@ class SessionReport(ToolOutput):
     retrying: str | None = None
     queued: str | None = None
     memory_bytes: int | None = None
-    worktree: dict[str, Any] | None = None
-    owner: SkipJsonSchema[str | None] = None
+    worktree: WorktreeInfo | None = None
+    owner: str | None = None
     """Whose it is, if somebody else has shared it."""
-    shared_with: SkipJsonSchema[list[dict[str, str]] | None] = None
+    shared_with: Shares | None = None
     structured_output: Any = None
     notice: str | None = None
-    truncated: list[dict[str, Any]] | None = None
-    part: dict[str, Any] | None = None
+    truncated: list[TruncatedPart] | None = None
+    part: PartPage | None = None
     error: ErrorInfo | None = None
 
     def text(self) -> str:
@@ -119,16 +117,20 @@ class SessionReport(ToolOutput):
 
 
 class Acknowledgement(ToolOutput):
-    """The short form: enough to go on. A call that waited returns the fields of a full report too."""
+    """The short form of a report: enough to continue."""
 
     session_id: str | None = None
-    status: StatusWord | None = None
-    error: ErrorInfo | None = None
+    status: Status | None = None
+    next_cursor: str | None = None
+    """Behind the history of a session that has come into memory with the call."""
 
 
-class Interruption(Acknowledgement):
+class Interruption(ToolOutput):
     """What an interruption came to; `dropped_messages` are the beginnings of those that will never run."""
 
+    session_id: str | None = None
+    status: Status | None = None
+    error: ErrorInfo | None = None
     dropped_messages: list[str] | None = None
 
 
@@ -396,8 +398,24 @@ _DETAILS = {
 """The fields of a session tool's report that `claude_code_session` adds to a single session."""
 
 
-_PendingInputs = Annotated[list[PendingInput], WithJsonSchema({"items": {"type": "object"}, "type": "array"})]
-"""The schema of an entry is that of `claude_get_status`; it is told once, not with every tool."""
+_ModelUsage = Annotated[
+    dict[str, Any],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "properties": {
+                    "inputTokens": {"type": "integer"},
+                    "outputTokens": {"type": "integer"},
+                    "cacheReadInputTokens": {"type": "integer"},
+                    "cacheCreationInputTokens": {"type": "integer"},
+                    "costUSD": {"type": "number"},
+                },
+            },
+        }
+    ),
+]
 
 
 class TurnReport(ToolOutput):
@@ -417,11 +435,11 @@ class TurnReport(ToolOutput):
     stop_reason: str | None = None
     error_subtype: str | None = None
     usage: dict[str, Any] | None = None
-    model_usage: dict[str, Any] | None = None
+    model_usage: _ModelUsage | None = None
     permission_denials: list[dict[str, Any]] | None = None
     status: str | None = Field(None, description="Only while not finished: running or waiting_for_input")
-    pending_inputs: _PendingInputs | None = None
-    truncated: list[dict[str, Any]] | None = None
+    pending_inputs: list[PendingInput] | None = None
+    truncated: list[TruncatedPart] | None = None
     notice: str | None = None
     error: ErrorInfo | None = None
 
@@ -433,18 +451,6 @@ class TurnReport(ToolOutput):
     @property
     def failed(self) -> bool:
         return bool(self.is_error)
-
-
-class ReplyReport(ToolOutput):
-    """What the schema of `claude_code_reply` tells of its output, which is a whole `TurnReport`: that is told once."""
-
-    session_id: str | None = None
-    result: str | None = None
-    is_error: bool | None = None
-    structured_output: Any = None
-    status: str | None = None
-    pending_inputs: _PendingInputs | None = None
-    error: ErrorInfo | None = None
 
 
 class SessionInfo(ToolOutput):
@@ -461,13 +467,24 @@ class SessionInfo(ToolOutput):
     agents: Any = None
     additional_directories: list[str] | None = None
     owner: str | None = None
-    shared_with: list[dict[str, str]] | None = None
+    shared_with: Shares | None = None
+    # With `get`, what its last turn has come to: the fields of a session tool's report that `_DETAILS` names.
+    notice: str | None = None
+    worktree: WorktreeInfo | None = None
+    result: str | None = None
+    recent_output: list[str] | None = None
+    pending_inputs: list[PendingInput] | None = None
+    structured_output: Any = None
+    error: ErrorInfo | None = None
+    retrying: str | None = None
+    stalled_seconds: int | None = None
+    truncated: list[TruncatedPart] | None = None
 
 
 class SessionInfos(ToolOutput):
-    sessions: list[dict[str, Any]] | None = None
+    sessions: list[SessionInfo] | None = None
     message: str | None = None
-    part: dict[str, Any] | None = None
+    part: PartPage | None = None
     error: ErrorInfo | None = None
 
     def text(self) -> str:
@@ -567,7 +584,7 @@ def session_infos(
     sessions: Iterable[tuple[SessionView, SessionSharing]], sensitive: bool, message: str | None = None
 ) -> SessionInfos:
     """Rows of a list of sessions, each with whose it is; `sensitive` adds directories, prompts and agents."""
-    rows = [dump(_session_info(session, sensitive, sharing)) for session, sharing in sessions]
+    rows = [_session_info(session, sensitive, sharing) for session, sharing in sessions]
     return SessionInfos(sessions=rows, message=message)
 
 
@@ -575,8 +592,9 @@ def session_details(
     session: SessionView, sensitive: bool, redactor: Redaction, sharing: SessionSharing
 ) -> SessionInfos:
     """One session with what its last turn has come to: its result and output, and what it waits for."""
-    details = report(session, redactor).model_dump(mode="json", by_alias=True, exclude_none=True, include=_DETAILS)
-    return SessionInfos(sessions=[{**dump(_session_info(session, sensitive, sharing)), **details}])
+    details = report(session, redactor)
+    info = _session_info(session, sensitive, sharing)
+    return SessionInfos(sessions=[info.model_copy(update={name: getattr(details, name) for name in _DETAILS})])
 
 
 def _session_info(session: SessionView, sensitive: bool, sharing: SessionSharing) -> SessionInfo:
