@@ -10,7 +10,7 @@ CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
 # Compiled tests are kept: compiling them takes each worker longer than collecting them does.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup help demo test packages test-quick test-python flaky check format bench docs conformance soak parity pictures manifest web image bundle clean
+.PHONY: setup help demo test packages test-quick test-python test-newest flaky check format bench docs conformance soak parity pictures manifest web image bundle clean
 
 setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
 
@@ -45,6 +45,15 @@ CORE := model policy questions claude store processes sessions hub server
 test-python:  ## the core of the tests on another Python, in build/venv-VERSION: PYTHON=python3.13
 	$(MAKE) --no-print-directory setup VENV=build/venv-$(VERSION)
 	build/venv-$(VERSION)/bin/python -m pytest -q -n 2 --dist worksteal $(or $(TESTS),$(addprefix tests/,$(CORE)))
+
+test-newest: VENV := build/venv-newest
+test-newest:  ## the core of the tests and the demo, with the newest versions that the ranges in pyproject.toml allow
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,dev]'
+	-$(BIN)/python -m pip freeze --exclude-editable | sort -f | diff constraints.txt -
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(or $(TESTS),$(addprefix tests/,$(CORE)))
+	$(BIN)/claude-code-mcp demo
 
 flaky: setup  ## what failed last, or TESTS='…', 20 times on a busy machine; SEED=… repeats a run, ROUND=… one of its rounds
 	$(BIN)/python -m tests.support.flaky

@@ -5,6 +5,7 @@ import os
 import sys
 
 from .processes.environment import OWN_PREFIX, too_deep
+from .sdk_version import UnsupportedSdk, check_sdk_version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +14,14 @@ if TYPE_CHECKING:
 
 def main() -> int:
     """Runs the command on the command line; the value is the exit code."""
-    argv = sys.argv[1:]
+    try:
+        return _run(sys.argv[1:])
+    except UnsupportedSdk as error:
+        sys.stderr.write(f"claude-code-mcp: {error}\n")
+        return 1
+
+
+def _run(argv: list[str]) -> int:
     if not argv or (argv[0].startswith("-") and not _is_for_all_commands(argv[0])):
         argv = ["serve", *argv]
     if argv[0] == "serve" and too_deep(os.environ) and not {"-h", "--help"} & set(argv):
@@ -50,6 +58,7 @@ def _load() -> "Serve":
 
     from .greeting import light_sdk  # noqa: PLC0415
 
+    check_sdk_version()
     gc.disable()  # what is imported stays; to look through it again and again takes a tenth of the time
     try:
         light_sdk.prepare()

@@ -393,5 +393,6 @@ def test_the_fast_way_in_imports_next_to_nothing() -> None:
     ]
     before, after = (set(result.stdout.split()) for result in results)
     greeting = {".greeting", ".greeting.loop", ".greeting.first_answers"}
-    ours = {f"claude_code_mcp{name}" for name in ("", ".cli", ".processes", ".processes.environment", *greeting)}
+    needed = ("", ".cli", ".processes", ".processes.environment", ".sdk_version", *greeting)
+    ours = {f"claude_code_mcp{name}" for name in needed}
     assert after - before == ours | {"_json", "binascii", "select"}

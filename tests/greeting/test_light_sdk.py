@@ -16,7 +16,6 @@ NOT_NEEDED = (
     "claude_code_mcp.greeting.build_manifest",
     "filelock",
     "h11",
-    "uvicorn",
     "prometheus_client",
 )
 LOAD = "from claude_code_mcp.cli import _load; _load()\n"

@@ -15,6 +15,7 @@ from claude_code_mcp.config import load_settings
 from claude_code_mcp.greeting import first_answers
 from claude_code_mcp.greeting.build_manifest import leave_manifest
 from claude_code_mcp.greeting.first_answers import Manifest, find, read, read_json, write
+from claude_code_mcp.sdk_version import installed_version
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 
@@ -41,9 +42,47 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["manifest"]
 
 
-def test_a_manifest_of_another_sdk_does_not_count(tmp_path: Path) -> None:
-    write(str(tmp_path / "manifest"), RESULTS, "2025-11-25", {"mcp": "0.0.1"})
+MADE_HERE = {name: installed_version(name) or "" for name in first_answers.MADE_WITH}
+
+
+@pytest.mark.parametrize("version", ["0.0.1", "2.2.9", "2.4.0", "3.0.0"])
+def test_a_manifest_of_another_minor_version_of_the_sdk_is_not_used(tmp_path: Path, version: str) -> None:
+    write(str(tmp_path / "manifest"), RESULTS, "2025-11-25", {**MADE_HERE, "mcp": version})
     assert read(str(tmp_path / "manifest")) is None
+
+
+@pytest.mark.parametrize(("name", "version"), [("pydantic", "2.99.0"), ("mcp", "2.3.99"), ("mcp_types", "2.3.99")])
+def test_a_manifest_made_with_another_release_is_used_once_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, version: str
+) -> None:
+    shipped = tmp_path / "shipped"
+    write(str(shipped), RESULTS, "2025-11-25", {**MADE_HERE, name: version})
+    monkeypatch.setattr(first_answers, "SHIPPED", str(shipped))
+    found, leave = find(["serve"])
+    assert found is not None
+    assert found.results == RESULTS
+    assert leave is not None
+    # What the server does once it is loaded: its own answers count from the next start on.
+    own = {"initialize": {"2025-11-25": b'{"own":1}'}}
+    write(leave, own, "2025-11-25", MADE_HERE)
+    found, leave = find(["serve"])
+    assert found is not None
+    assert (found.results, leave) == (own, None)
+
+
+async def test_what_the_server_leaves_is_what_it_answers_and_counts_as_checked(tmp_path: Path) -> None:
+    file = str(tmp_path / "manifest")
+    await leave_manifest(McpServer(Service(load_settings({}))).server(), file)
+    left = read(file)
+    assert left is not None
+    assert left.checked
+    assert b'"tools":[' in left.results["tools/list"]["2025-11-25"]
+
+
+def test_two_environments_do_not_share_a_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = first_answers.cache_file("")
+    monkeypatch.setattr(sys, "prefix", "/another/environment")
+    assert first_answers.cache_file("") != before
 
 
 def test_any_damaged_byte_and_any_cut_is_noticed(tmp_path: Path) -> None:

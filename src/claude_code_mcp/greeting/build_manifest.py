@@ -15,7 +15,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from ..config import load_settings
-from ..server.sdk import create_context_streams
+from ..server.message_streams import message_streams
 from ..server.server import McpServer
 from ..service import Service
 from .first_answers import MADE_WITH, SHIPPED, write
@@ -91,8 +91,8 @@ class _Client:
 
 @asynccontextmanager
 async def _connection(server: Server[Any]) -> AsyncIterator[_Client]:
-    to_server, inbox = create_context_streams[SessionMessage | Exception](0)
-    outbox, from_server = create_context_streams[SessionMessage](0)
+    to_server, inbox = message_streams()
+    outbox, from_server = message_streams()
     async with anyio.create_task_group() as tasks, to_server, from_server:
         tasks.start_soon(server.run, inbox, outbox, server.create_initialization_options())
         yield _Client(to_server, from_server)

@@ -1,8 +1,12 @@
 """The greeting without I/O on the pipe: a client's first requests are answered from a file while the server is loading.
 
 That file, a manifest, has a heading, then one JSON result per line. The one beside this module is for the default
-settings; where a setting changes an answer, or the SDK is another one, the server leaves a manifest in the user's cache
-directory for the next start. The module is imported before the first answer, so it imports only built-in modules.
+settings; where a setting changes an answer, the server leaves a manifest in the user's cache directory for the next
+start. The module is imported before the first answer, so it imports only built-in modules.
+
+The answers depend on our own code and on the MCP SDK: a manifest of another minor version of the SDK is not used. Other
+releases of these packages (`MADE_WITH`) hardly ever change a letter of them. A manifest that was made with another one
+is used, and the server, once it is loaded, leaves one of its own answers, which is used from the next start on.
 
 Only a request that the server would certainly answer with the same result is answered here. Everything else is kept for
 the server, which takes over the pipe: it gets every byte that was not answered, and the request that opened the
@@ -16,6 +20,7 @@ from binascii import crc32
 from stat import S_ISREG
 
 from .. import __version__
+from ..sdk_version import installed_version, is_supported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +36,7 @@ _VOLATILE_TOOLSET = "hub-tools"
 """With this toolset the list of tools changes too often to be written down."""
 
 MADE_WITH = ("mcp", "mcp_types", "pydantic")
-"""The distributions that have a say in the answers: with another version of one, a manifest does not count."""
+"""The distributions that could change an answer."""
 
 SHIPPED = os.path.join(os.path.dirname(__file__), "manifest.jsonl")
 
@@ -43,10 +48,12 @@ Results = dict[str, dict[str, bytes]]
 class Manifest:
     """The first answers: for each method and protocol version a result, as JSON."""
 
-    def __init__(self, results: Results, otherwise: str) -> None:
+    def __init__(self, results: Results, otherwise: str, *, checked: bool = True) -> None:
         self.results = results
         self.otherwise = otherwise
         """The version that a client gets that asks for one we do not know."""
+        self.checked = checked
+        """Whether it was made with the very versions that are installed."""
 
     def result(self, method: str, version: str) -> bytes | None:
         """The result of a request without arguments, if it is known."""
@@ -94,20 +101,23 @@ def read_json(data: bytes) -> object:
 
 
 def find(argv: list[str]) -> tuple[Manifest | None, str | None]:
-    """The manifest for these arguments and this environment; when there is none, where the server should leave one."""
+    """The manifest for these arguments and this environment, and where the server should leave a better one; either may
+    be None."""
     deviation = _deviation(argv)
     if _VOLATILE_TOOLSET in deviation or _VOLATILE_TOOLSET.encode().hex() in deviation:
         return None, None
-    manifest = None if deviation else read(SHIPPED)
-    if manifest is not None:
-        return manifest, None
-    cached = cache_file(deviation)
-    manifest = read(cached, only_ours=True)
-    return manifest, None if manifest is not None else cached
+    shipped = None if deviation else read(SHIPPED)
+    if shipped is not None and shipped.checked:
+        return shipped, None
+    file = cache_file(deviation)
+    cached = read(file, only_ours=True)
+    if cached is not None and cached.checked:
+        return cached, None
+    return cached or shipped, file
 
 
 def read(file: str, *, only_ours: bool = False) -> Manifest | None:
-    """The manifest in a file; nothing when it is missing, damaged or made with another SDK. With `only_ours` also when
+    """The manifest in a file; None if it is missing, damaged or of another SDK. With `only_ours` also when
     another user could have written it: the list of tools is text that the model trusts."""
     try:
         # Non-blocking, since opening a named pipe would wait for its writer.
@@ -131,14 +141,16 @@ def _is_ours(opened: os.stat_result) -> bool:
 def _parse(heading: object, body: bytes) -> Manifest | None:
     if not isinstance(heading, dict) or heading["crc32"] != crc32(body):
         return None
-    if not all(_is_installed(name, version) for name, version in heading["made_with"].items()):
+    made_with = heading["made_with"]
+    checked = all(_is_installed(name, version) for name, version in made_with.items())
+    if not checked and not (is_supported(made_with["mcp"]) and is_supported(installed_version("mcp"))):
         return None
     lines = body.splitlines()
     results = {
         method: {version: lines[number] for version, number in by_version.items()}
         for method, by_version in heading["results"].items()
     }
-    return Manifest(results, heading["otherwise"])
+    return Manifest(results, heading["otherwise"], checked=checked)
 
 
 def _is_installed(name: str, version: str) -> bool:
@@ -206,13 +218,14 @@ def write(file: str, results: Results, otherwise: str, made_with: dict[str, str]
 def cache_file(deviation: str) -> str:
     """Where the manifest for such settings is kept: in the directory that `platformdirs` would name.
 
-    The shipped one has a say in its name: it changes with every change to a tool, even between two versions.
+    Its name depends on the shipped one, which changes with every change to a tool, and on the environment: two of them
+    may have different versions of `MADE_WITH`.
     """
     import hashlib  # noqa: PLC0415 - the usual start needs no digest
 
     default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
     base = os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser(default)
-    digest = hashlib.sha256(deviation.encode(errors="surrogateescape"))
+    digest = hashlib.sha256(f"{sys.prefix}\n{deviation}".encode(errors="surrogateescape"))
     try:
         with open(SHIPPED, "rb") as opened:
             digest.update(opened.read())

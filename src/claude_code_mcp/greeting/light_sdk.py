@@ -11,11 +11,9 @@ import importlib.util
 import sys
 from threading import RLock
 from types import ModuleType
-from typing import Any, Generic, TypeVar
 
 _PACKAGES = ("mcp", "mcp.server")
 _running = RLock()
-_Type = TypeVar("_Type")
 
 
 def prepare() -> None:
@@ -24,55 +22,19 @@ def prepare() -> None:
         return
     for name in _PACKAGES:
         _postpone(name)
-    _import_without_uvicorn("sse_starlette")
     _import_without_validators("mcp.server.lowlevel")
 
 
 def _import_without_validators(name: str) -> None:
     """Imports a module. The models that come with it, and those derived from them, build their validators when they
     are first used: the setting is inherited, and the base of all models has it for as long as the import takes."""
-    import pydantic  # noqa: PLC0415 - as late as all of the SDK
+    from pydantic import BaseModel  # noqa: PLC0415 - as late as all of the SDK
 
-    adapter, settings = pydantic.TypeAdapter, pydantic.BaseModel.model_config
-    deferred = pydantic.TypeAdapter = _deferred(adapter)  # type: ignore[misc]
-    settings["defer_build"] = True
+    BaseModel.model_config["defer_build"] = True
     try:
         importlib.import_module(name)
     finally:
-        del settings["defer_build"]
-        # Everywhere: what is made later is made as usual.
-        for module in [*sys.modules.values()]:
-            if getattr(module, "__dict__", {}).get("TypeAdapter") is deferred:
-                module.TypeAdapter = adapter  # type: ignore[attr-defined]
-
-
-def _deferred(adapter: Any) -> Any:
-    """A TypeAdapter that builds its validator, and those of all models in its type, when it is first used."""
-    from pydantic import PydanticUserError  # noqa: PLC0415
-
-    class Deferred(adapter[_Type], Generic[_Type]):  # type: ignore[misc]
-        def __init__(self, type: Any, *, _parent_depth: int = 2) -> None:  # noqa: A002 - the name that pydantic has
-            try:
-                super().__init__(type, config={"defer_build": True}, _parent_depth=_parent_depth + 1)
-            except PydanticUserError:  # a type that has a setting of its own, which holds for its adapter too
-                super().__init__(type, _parent_depth=_parent_depth + 1)
-
-    return Deferred
-
-
-def _import_without_uvicorn(name: str) -> None:
-    """Imports a module that looks for uvicorn and does without it where it is missing. All that it wants of it is to
-    hear of a signal that ends the server, and our server of HTTP leaves signals to the application."""
-    if "uvicorn" in sys.modules or name in sys.modules:
-        return
-    # So the import system marks what must not be imported.
-    sys.modules["uvicorn"] = None  # type: ignore[assignment]
-    try:
-        importlib.import_module(name)
-    except ImportError:
-        return  # whoever needs it says so
-    finally:
-        del sys.modules["uvicorn"]
+        del BaseModel.model_config["defer_build"]
 
 
 def _postpone(name: str) -> None:

@@ -62,7 +62,9 @@ def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
             _answer_until_loaded(greeting, loading)
         except (BrokenPipeError, ConnectionError):
             loading.exit(0)
-    return load()(argv, greeting.handover())
+    greeted = greeting.handover()
+    greeted.leave_manifest = leave_manifest
+    return load()(argv, greeted)
 
 
 def exit_on_interrupt(*_: object) -> "NoReturn":

@@ -19,19 +19,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import anyio
 import anyio.lowlevel
 import mcp_types as types
 from anyio import BrokenResourceError, ClosedResourceError
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
-from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream, create_context_streams
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
 from .. import json_text
+from .message_streams import ReceiveStream, SendStream
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -41,15 +42,12 @@ log = logging.getLogger(__name__)
 __all__ = [
     "ChangingServer",
     "Context",
-    "ContextReceiveStream",
-    "ContextSendStream",
     "DirectOutbox",
     "NotificationLines",
     "ask_client",
     "cancelled_by_client",
     "checked_results",
     "connection_id",
-    "create_context_streams",
     "end_connections",
     "is_modern",
     "line_outbox",
@@ -146,29 +144,25 @@ class NotificationLines(SessionMessage):
     lines: Sequence[bytes] = ()
 
 
-class LineOutbox(ContextSendStream[SessionMessage]):
+class LineOutbox(SendStream[SessionMessage]):
     """The outbox of a transport of ours that speaks in lines: it takes `NotificationLines` too."""
 
-    __slots__ = ()
 
-
-def line_outbox() -> tuple[LineOutbox, ContextReceiveStream[SessionMessage]]:
+def line_outbox() -> tuple[LineOutbox, ReceiveStream[SessionMessage]]:
     """An outbox whose messages are taken at its other end."""
-    sending, receiving = create_context_streams[SessionMessage](0)
-    return LineOutbox(sending._inner), receiving
+    sending, receiving = anyio.create_memory_object_stream[Any](0)
+    return LineOutbox(sending), ReceiveStream(receiving)
 
 
 class DirectOutbox(LineOutbox):
     """An outbox that hands each message to `write` in the task that sends it, without a queue in between."""
-
-    __slots__ = ("_closed", "_sent", "_write")
 
     def __init__(self, write: Callable[[SessionMessage], Awaitable[None]]) -> None:
         self._write = write
         self._sent = 0
         self._closed = False
 
-    async def send(self, item: SessionMessage) -> None:
+    async def send(self, item: SessionMessage, /) -> None:
         if self._closed:
             raise ClosedResourceError
         await self._write(item)
@@ -176,9 +170,6 @@ class DirectOutbox(LineOutbox):
         # A write that need not wait would never let others run.
         if self._sent % _SENDS_IN_A_ROW == 0:
             await anyio.lowlevel.checkpoint()
-
-    def close(self) -> None:
-        self._closed = True
 
     async def aclose(self) -> None:
         self._closed = True

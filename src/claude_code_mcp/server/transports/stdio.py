@@ -25,15 +25,8 @@ from mcp.shared.message import SessionMessage
 from ... import json_text
 from ...greeting.first_answers import GreetedInput
 from ...greeting.loop import on_pipes
-from ..sdk import (
-    ContextReceiveStream,
-    ContextSendStream,
-    DirectOutbox,
-    NotificationLines,
-    create_context_streams,
-    line_outbox,
-    sound_line,
-)
+from ..message_streams import ReceiveStream, SendStream, message_streams
+from ..sdk import DirectOutbox, NotificationLines, line_outbox, sound_line
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +41,8 @@ MOST_UNREAD = 2000
 _FLUSH_TIMEOUT = 1.0
 """Seconds that a slow client has for what was written before the end."""
 
-Inbox = ContextReceiveStream[SessionMessage | Exception]
-Outbox = ContextSendStream[SessionMessage]
+Inbox = ReceiveStream[SessionMessage | Exception]
+Outbox = SendStream[SessionMessage]
 
 
 @asynccontextmanager
@@ -67,7 +60,7 @@ async def line_streams(
     """The two streams of a connection that speaks in lines; answers to requests that are `answered` are not sent. With
     `direct`, messages are written by the tasks that send them: for connections whose `send` does not wait as a rule."""
     async with anyio.create_task_group() as tasks:
-        inbox_in, inbox = create_context_streams[SessionMessage | Exception](0)
+        inbox_in, inbox = message_streams()
         tasks.start_soon(_receive, connection, inbox_in)
         outbox: Outbox
         if direct:
@@ -278,7 +271,7 @@ class Unanswered:
             await self._idle.wait()
 
 
-async def _receive(connection: LineConnection, inbox: ContextSendStream[SessionMessage | Exception]) -> None:
+async def _receive(connection: LineConnection, inbox: SendStream[SessionMessage | Exception]) -> None:
     with connection.open, suppress(anyio.BrokenResourceError):
         async with inbox:
             while line := await connection.line():
@@ -301,7 +294,7 @@ async def _receive(connection: LineConnection, inbox: ContextSendStream[SessionM
 
 
 async def _send(
-    connection: LineConnection, outbox: ContextReceiveStream[SessionMessage], answered: set[types.RequestId]
+    connection: LineConnection, outbox: ReceiveStream[SessionMessage], answered: set[types.RequestId]
 ) -> None:
     async with outbox:
         async for item in outbox:
