@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +11,10 @@ import h11
 import pytest
 
 from claude_code_mcp.claude import model_socket
-from claude_code_mcp.claude.model_socket import ModelSocket, costs_something, forwarded_request
+from claude_code_mcp.claude.model_request import NOTHING_MORE, allowed_headers
+from claude_code_mcp.claude.model_socket import ModelSocket, costs_something, forwarded_headers
 from claude_code_mcp.model.outcome import Usage
+from claude_code_mcp.network.http_exchange import end_to_end
 from tests.support.waiting import HANG_SECONDS, until_true
 
 KEY, TOKEN = "sk-ant-the-real-key", "the-real-token"
@@ -25,9 +27,10 @@ PLACEHOLDER = GIVEN["ANTHROPIC_API_KEY"]
 def forwarded(*headers: tuple[str, str], added: dict[str, str] | None = None) -> list[tuple[str, str]]:
     """The headers that are sent, without those that always are."""
     request = h11.Request(method="POST", target="/v1/messages", headers=[("Host", "inside"), *headers])
-    sent = forwarded_request(request, "a.b:1", SECRETS, added).headers
+    allowed = allowed_headers(end_to_end(request.headers), NOTHING_MORE)
+    sent = forwarded_headers(allowed, "a.b:1", SECRETS, added)
     always = {("host", "a.b:1"), ("accept-encoding", "identity"), ("connection", "close")}
-    found = [(name.decode(), value.decode()) for name, value in sent]
+    found = [(name.decode().lower(), value.decode()) for name, value in sent]
     assert always <= set(found)
     return [pair for pair in found if pair not in always]
 
@@ -47,10 +50,14 @@ def test_the_credentials_take_the_place_of_their_placeholders() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("x-note", "{}"), ("x-api-key", "{} and more"), ("authorization", "Basic {}"), ("cookie", "k={}")],
+    [("x-api-key", "{} and more"), ("x-api-key", "another-key"), ("authorization", "Basic {}"), ("cookie", "k={}")],
 )
-def test_a_placeholder_anywhere_else_stays_what_it_is(name: str, value: str) -> None:
-    assert forwarded((name, value.format(PLACEHOLDER))) == [(name, value.format(PLACEHOLDER))]
+def test_a_session_sends_no_credential_but_the_operators(name: str, value: str) -> None:
+    assert forwarded((name, value.format(PLACEHOLDER))) == []
+
+
+def test_a_placeholder_in_another_header_stays_what_it_is() -> None:
+    assert forwarded(("x-app", PLACEHOLDER)) == [("x-app", PLACEHOLDER)]
 
 
 def test_headers_of_the_operator_are_put_in_here_and_claude_code_is_not_told_of_them() -> None:
@@ -65,8 +72,8 @@ def test_headers_of_the_operator_are_put_in_here_and_claude_code_is_not_told_of_
         "ANTHROPIC_UNIX_SOCKET": "/run/model.sock",
     }
     added = {"Authorization": "Basic bWU6cEBzcw==", "X-Team": "red"}
-    sent = forwarded(("x-team", "blue"), ("Authorization", "Basic eDp5"), ("X-Own", "1"), added=added)
-    assert sent == [("authorization", "Basic bWU6cEBzcw=="), ("x-team", "red"), ("x-own", "1")]
+    sent = forwarded(("x-team", "blue"), ("Authorization", "Basic eDp5"), ("X-App", "cli"), added=added)
+    assert sent == [("authorization", "Basic bWU6cEBzcw=="), ("x-team", "red"), ("x-app", "cli")]
 
 
 def test_a_credential_has_the_authorization_before_the_address() -> None:
@@ -75,10 +82,17 @@ def test_a_credential_has_the_authorization_before_the_address() -> None:
     assert sent == [("authorization", f"Bearer {TOKEN}")]
 
 
-def test_headers_of_one_hop_and_a_second_length_are_not_sent() -> None:
-    hop = [("Connection", "keep-alive"), ("Keep-Alive", "timeout=5"), ("Expect", "100-continue"), ("Host-Note", "x")]
-    assert forwarded(*hop) == [("host-note", "x")]
-    assert forwarded(("Transfer-Encoding", "chunked"), ("Content-Length", "4")) == [("transfer-encoding", "chunked")]
+def test_headers_that_are_not_known_are_not_sent() -> None:
+    hop = [("Connection", "keep-alive, x-app"), ("Keep-Alive", "timeout=5"), ("Expect", "100-continue"), ("X-App", "x")]
+    assert forwarded(*hop) == []
+    assert forwarded(("Transfer-Encoding", "chunked"), ("Content-Encoding", "gzip"), ("X-Forwarded-For", "::1")) == []
+    assert forwarded(
+        ("User-Agent", "claude-cli/2.1.0"), ("X-Claude-Code-Agent-Id", "a"), ("X-Stainless-Os", "Linux")
+    ) == [
+        ("user-agent", "claude-cli/2.1.0"),
+        ("x-claude-code-agent-id", "a"),
+        ("x-stainless-os", "Linux"),
+    ]
 
 
 def test_no_compression_is_asked_for() -> None:
@@ -179,7 +193,7 @@ async def test_a_request_that_hides_in_another_is_not_sent(tmp_path: Path) -> No
         await said(path, f"GET /v1/models HTTP/1.1\nHost: a\n\n{hidden}".encode())
         inside = f"GET /v1/models HTTP/1.1\nHost: a\nContent-Length: 300\n\nx\r\nx-api-key: {PLACEHOLDER}\r\n\r\n"
         await said(path, inside.encode() + b"y" * 300)
-        await until_true(lambda: len(upstream.received) >= 3)
+        await until_true(lambda: len(upstream.received) >= 2)
     heads = [text for text in upstream.received if text.startswith((b"GET", b"POST"))]
     assert [head.split(b" ")[0] for head in heads] == [b"GET", b"GET"]
     assert all(KEY.encode() not in text for text in upstream.received)
@@ -229,3 +243,141 @@ async def test_the_log_says_whose_request_could_not_be_forwarded_and_where(
             socket.close()
     assert KEY not in caplog.text
     assert TOKEN not in caplog.text
+
+
+# -- what a session can cause ------------------------------------------------------------------------------------------
+
+
+def post(body: object, *headers: str) -> bytes:
+    data = json.dumps(body).encode()
+    lines = ["POST /v1/messages?beta=true HTTP/1.1", "Host: a", f"Content-Length: {len(data)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + data
+
+
+ASKED = {"model": "claude-opus-5-5", "max_tokens": 1000, "messages": [{"role": "user", "content": "x" * 4000}]}
+
+
+async def test_a_refusal_looks_like_one_of_the_api(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (upstream, _, path):
+        answer = await said(path, post({**ASKED, "mcp_servers": []}))
+        head, _, text = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        error = json.loads(text)
+        assert (error["type"], error["error"]["type"]) == ("error", "invalid_request_error")
+        assert "mcp_servers is not allowed" in error["error"]["message"]
+        assert b"'files-api-2025-04-14'" in await said(path, post(ASKED, "anthropic-beta: files-api-2025-04-14"))
+        assert upstream.received == []
+
+
+async def test_a_request_is_sent_with_its_body_and_nothing_of_its_own_around_it(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (upstream, _, path):
+        assert b" 200 " in await said(path, post(ASKED, "Content-Encoding: gzip", "anthropic-beta: effort-2025-11-24"))
+        await until_true(lambda: b"xxx" in b"".join(upstream.received))
+        head, _, text = b"".join(upstream.received).partition(b"\r\n\r\n")
+        assert head.startswith(b"POST /v1/messages?beta=true HTTP/1.1")
+        assert b"effort-2025-11-24" in head
+        assert b"gzip" not in head
+        assert json.loads(text) == ASKED
+
+
+async def test_no_session_has_more_in_memory_than_two_requests_of_the_largest_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_socket, "_MAX_HELD", 3000)
+    async with opened(tmp_path) as (upstream, _, path):
+        assert b"too large" in await said(path, post(ASKED))
+        assert b" 200 " in await said(path, post({**ASKED, "messages": []}))
+        assert len(b"".join(upstream.received)) < 4000
+
+
+class SlowUpstream:
+    """An API that answers once `answer` is set."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answer = asyncio.Event()
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        self.asked += 1
+        await self.answer.wait()
+        body = json.dumps(USED).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def slow(directory: Path, clock: Callable[[], float]) -> AsyncIterator[tuple[SlowUpstream, ModelSocket, Path]]:
+    upstream = SlowUpstream()
+    async with await asyncio.start_server(upstream.take, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        socket = ModelSocket({"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}"}, clock=clock)
+        path = await socket.open(directory)
+        try:
+            yield upstream, socket, path
+        finally:
+            socket.close()
+            upstream.answer.set()
+
+
+async def hang_up(path: Path, upstream: SlowUpstream, times: int) -> None:
+    """Asks so often, and leaves when the API has the request."""
+    for number in range(1, times + 1):
+        _, writer = await asyncio.open_unix_connection(path)
+        writer.write(post(ASKED))
+        await until_true(lambda number=number: upstream.asked == number)  # type: ignore[misc]
+        writer.close()
+
+
+async def test_an_answer_that_the_session_hangs_up_on_is_counted(tmp_path: Path) -> None:
+    async with slow(tmp_path, lambda: 0.0) as (upstream, socket, path):
+        counted = list[Usage]()
+        socket.traffic.counted = counted.append
+        await hang_up(path, upstream, 20)
+        await until_true(lambda: socket.traffic.open_requests == 0)
+        assert socket.traffic.unfinished.total.input_tokens >= 20 * 1000, "they count before they are answered"
+        upstream.answer.set()
+        await until_true(lambda: len(counted) == 20)
+        assert sum(counted, Usage()).total.input_tokens == 20 * 2_000_000
+
+
+@pytest.mark.parametrize(("seconds", "output"), [(0.0, 0), (2.0, 600), (60.0, 1000)])
+async def test_what_is_not_answered_when_the_process_ends_is_estimated(
+    tmp_path: Path, seconds: float, output: int
+) -> None:
+    now = 0.0
+    async with slow(tmp_path, lambda: now) as (upstream, socket, path):
+        counted = list[Usage]()
+        socket.traffic.counted = counted.append
+        await hang_up(path, upstream, 1)
+        now = seconds
+        socket.close()
+        assert counted[0].total.input_tokens >= 1000
+        assert counted[0].total.output_tokens == output
+        assert [*counted[0].models] == ["claude-opus-5-5"]
+
+
+async def test_an_api_that_cannot_be_reached_costs_nothing(tmp_path: Path) -> None:
+    socket = ModelSocket({"ANTHROPIC_BASE_URL": "http://127.0.0.1:1"})
+    counted = list[Usage]()
+    socket.traffic.counted = counted.append
+    path = await socket.open(tmp_path)
+    try:
+        assert await said(path, post(ASKED)) == b""
+        assert counted == []
+        assert socket.traffic.unfinished == Usage()
+    finally:
+        socket.close()
+
+
+async def test_garbage_writes_two_lines_however_much_of_it_there_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path) as (_, socket, path):
+        for number in range(300):
+            await said(path, f"garbage {number}\r\n\r\n".encode())
+        assert len(caplog.records) == 1
+        socket.close()
+        assert len(caplog.records) == 2
+        assert "299 more lines" in caplog.text

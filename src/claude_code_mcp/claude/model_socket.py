@@ -9,12 +9,13 @@ the head of each request and only where the placeholder was the whole of it. Hea
 (`ANTHROPIC_CUSTOM_HEADERS`) and a name with a password in the address are put in here too, and Claude Code is not told
 of them. So a session can use the API as long as it runs, but cannot learn the key.
 
-Every connection carries one request. It is read and written anew by h11, and so is its answer: nothing that was not
-understood is passed on, so that no second request can hide in a first one. A session has a limited number of
-connections, each of which has to come to its request.
+Every connection carries one request. It is rebuilt from known headers and fields (`model_request.py`), so that it has
+the API fetch nothing and no second request can hide in it. Other requests than those that Claude Code needs, such as a
+batch, are refused. Connections, and the bytes that they hold, are limited for each session.
 
 What the API says that each answer used is counted here (`ModelTraffic`), whoever in the sandbox has asked: a report of
-Claude Code is not needed for it. Other requests than those that Claude Code needs, such as a batch, are refused.
+Claude Code is not needed for it. An answer that the session hangs up on is read to its end all the same, since it is
+paid for. If the process ends first, the unknown part is estimated.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ import logging
 import re
 import socket
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -32,8 +34,19 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import h11
 
 from ..model.outcome import ModelUsage, Usage, read_number
-from ..network.http_exchange import ClientGone, ExchangeFailed, HttpPeer, end_to_end, pass_answer, send_body
+from ..network.folded_log import FoldedLog
+from ..network.http_exchange import ClientGone, ExchangeFailed, Headers, HttpPeer, end_to_end
 from ..private_files import bind_below
+from .model_request import (
+    CREDENTIAL_HEADERS,
+    MAX_BODY,
+    NOTHING_MORE,
+    ModelAccess,
+    ModelRequest,
+    RequestNotAllowed,
+    allowed_headers,
+    rebuilt_request,
+)
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
@@ -128,6 +141,13 @@ _CONNECT_SECONDS = 30.0
 _REFUSED_SECONDS = 10.0
 """How long a client that was refused may go on sending."""
 _PIECE = 64 << 10
+_MAX_HELD = 2 * MAX_BODY
+"""Bytes of all requests of one session that are being read."""
+_LONG_CHECK = 0.1
+"""Seconds; only bodies of several megabytes take longer."""
+_BYTES_PER_INPUT_TOKEN = 4
+_MAX_TOKENS_PER_SECOND = 300
+"""No model writes faster."""
 _SPENDING = "messages"
 _FREE = frozenset({"messages/count_tokens"})
 """What Claude Code posts to the API below `/v1/`: the first is counted, the others cost nothing."""
@@ -139,9 +159,9 @@ class ModelTraffic:
 
     def __init__(self) -> None:
         self.open_requests = 0
-        """Requests to the model that have no answer yet, or not all of it."""
-        self.meters: set[ResponseMeter] = set()
-        """Those of answers that have begun and not ended."""
+        """Requests to the model whose client still waits for the answer, or for the rest of it."""
+        self.answers: set[AnswerCount] = set()
+        """Answers that have not ended, including those whose client has left."""
         self.why_refused: Callable[[], str | None] = lambda: None
         """Asked before a request that costs something; a reason keeps it from being sent."""
         self.counted: Callable[[Usage], None] = lambda _: None
@@ -150,24 +170,84 @@ class ModelTraffic:
     @property
     def unfinished(self) -> Usage:
         """What answers have used so far that have not ended."""
-        return sum((meter.usage for meter in self.meters), Usage())
+        return sum((answer.usage for answer in self.answers), Usage())
 
-    def finish(self, meter: ResponseMeter) -> None:
-        """To be called when all of an answer has passed, or no more of it will. Counts what it has used; a second call
-        for the same answer does nothing."""
-        if meter in self.meters:
-            self.meters.discard(meter)
-            if meter.usage.models:
-                self.counted(meter.usage)
+
+class AnswerCount:
+    """Counts one answer on its way, before anybody reads it: who does may end the turn with it."""
+
+    def __init__(self, traffic: ModelTraffic, request: ModelRequest, clock: Callable[[], float]) -> None:
+        self._traffic = traffic
+        self._request = request
+        self._clock = clock
+        self._sent_at = clock()
+        self._meter: ResponseMeter | None = None
+        self._framed = False
+        traffic.answers.add(self)
+
+    @property
+    def usage(self) -> Usage:
+        """What it has used so far; its input is estimated until the API reports it."""
+        return self._meter.usage if self._meter is not None else self._estimate(0)
+
+    @property
+    def is_complete(self) -> bool:
+        return self._meter is not None and self._meter.complete
+
+    def begin(self, answer: h11.Response) -> None:
+        self._framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in answer.headers)
+        self._meter = ResponseMeter(answer.status_code)
+
+    def feed(self, data: bytes) -> None:
+        assert self._meter is not None
+        self._meter.feed(data)
+        if self._meter.complete:  # the session may keep the connection open for as long as it likes
+            self.finish()
+
+    def end(self) -> None:
+        """The answer has ended as it said that it would, or with the connection."""
+        assert self._meter is not None
+        self._meter.complete = self._meter.complete or self._framed  # else it may have been cut off
+        self.finish()
+
+    def finish(self) -> None:
+        """No more of it will pass: counts its usage so far. A second call does nothing."""
+        self._count(self._meter.usage if self._meter is not None else Usage())
+
+    def abandon(self) -> None:
+        """Counts an answer that is not read to its end. If it has not begun, its output is estimated from the time
+        since the request was sent."""
+        seconds = self._clock() - self._sent_at
+        most = min(self._request.max_tokens, int(seconds * _MAX_TOKENS_PER_SECOND))
+        self._count(self._meter.usage if self._meter is not None else self._estimate(most))
+
+    def _estimate(self, output: int) -> Usage:
+        tokens = ModelUsage(len(self._request.body) // _BYTES_PER_INPUT_TOKEN, output)
+        return Usage({self._request.model or "unknown": tokens})
+
+    def _count(self, usage: Usage) -> None:
+        if self in self._traffic.answers:
+            self._traffic.answers.discard(self)
+            if usage.models:
+                self._traffic.counted(usage)
 
 
 class ModelSocket:
     """Forwards to the API that an environment names, with the credentials that it has."""
 
-    def __init__(self, environment: Mapping[str, str], owner: str = "a session") -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        owner: str = "a session",
+        access: ModelAccess = NOTHING_MORE,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`owner` says in the log whose requests it forwards."""
         self.traffic = ModelTraffic()
-        self._owner = owner
+        self._log = FoldedLog(log, owner)
+        self._access = access
+        self._clock = clock
         self._endpoint = urlsplit(environment.get("ANTHROPIC_BASE_URL") or _ENDPOINT)
         self._secrets = {_placeholder(name): environment[name] for name in _CREDENTIALS if environment.get(name)}
         self._names = frozenset(name for name in _CREDENTIALS if environment.get(name))
@@ -176,6 +256,9 @@ class ModelSocket:
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._held = 0
+        """Bytes of requests that are being read."""
+        self._checking = asyncio.Lock()
 
     def replaced(self, variables: Mapping[str, str]) -> dict[str, str]:
         """The variables that Claude Code is started with: the way to the socket in place of the address, placeholders
@@ -204,11 +287,14 @@ class ModelSocket:
         return directory / "model.sock"
 
     def close(self) -> None:
-        """Takes no more requests, and drops those that run."""
+        """Takes no more requests, and drops those that run. What they have used is counted before this returns."""
         if self._server is not None:
             self._server.close()
+        for answer in [*self.traffic.answers]:
+            answer.abandon()
         for connection in self._connections:
             connection.cancel()
+        self._log.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -225,9 +311,10 @@ class ModelSocket:
         except ClientGone:
             pass  # a turn that was interrupted, for one
         except (OSError, TimeoutError, ExchangeFailed) as error:
-            reason = error or type(error).__name__
-            log.warning(
-                "a request of %s to %s could not be forwarded: %s", self._owner, self._endpoint.hostname, reason
+            self._log.warning(
+                "a request of %s to %s could not be forwarded: %s",
+                self._endpoint.hostname,
+                error or type(error).__name__,
             )
         except asyncio.CancelledError:
             pass  # the session is gone
@@ -236,96 +323,146 @@ class ModelSocket:
             writer.close()
 
     async def _forward(self, client: HttpPeer) -> None:
-        request = await client.event(_HEAD_SECONDS)
-        if not isinstance(request, h11.Request):
+        head = await client.event(_HEAD_SECONDS)
+        if not isinstance(head, h11.Request):
             return  # closed without one
-        costs = costs_something(request.method, request.target, self._endpoint.path)
-        refusal = _NOT_ALLOWED if costs is None else self.traffic.why_refused() if costs else None
+        costs = costs_something(head.method, head.target, self._endpoint.path)
+        if costs is None:
+            await _refuse(client, "not_found_error", _NOT_ALLOWED)
+            return
+        try:
+            headers = allowed_headers(end_to_end(head.headers), self._access)
+            request = await self._read(client, head)
+        except RequestNotAllowed as error:
+            self._log.warning("a request of %s to the model was refused: %s", error)
+            await _refuse(client, "invalid_request_error", str(error))
+            return
+        # After the body has come: others may have spent the rest meanwhile. From here to the count nothing is awaited.
+        refusal = self.traffic.why_refused() if costs else None
         if refusal is not None:
-            await _refuse(client, refusal)
+            await _refuse(client, "billing_error", refusal)
             return
-        if not costs:
-            await self._exchange(client, request, None)
-            return
-        self.traffic.open_requests += 1
+        count = AnswerCount(self.traffic, request, self._clock) if costs else None
         try:
-            await self._exchange(client, request, self.traffic)
+            await self._exchange(client, self._sent_head(head, headers, request), request, count)
         finally:
-            self.traffic.open_requests -= 1
+            if count is not None:
+                count.finish()
 
-    async def _exchange(self, client: HttpPeer, request: h11.Request, traffic: ModelTraffic | None) -> None:
-        """Sends a request on and its answer back, until the answer has ended or the client has gone; counts it, if it
-        costs."""
-        port = self._endpoint.port or (443 if self._tls is not None else 80)
-        # One connection for each request: none is shared by two of them, so that an answer cannot reach the wrong one.
-        connecting = asyncio.open_connection(self._endpoint.hostname, port, ssl=self._tls)
-        remote_reader, remote_writer = await asyncio.wait_for(connecting, _CONNECT_SECONDS)
-        remote = HttpPeer(remote_reader, remote_writer, h11.CLIENT)
+    async def _read(self, client: HttpPeer, head: h11.Request) -> ModelRequest:
+        """Reads the body and returns the rebuilt request. Raises RequestNotAllowed, ClientGone."""
+        if head.method != b"POST":
+            return ModelRequest(b"")
+        parts, size = [], 0
         try:
-            authority = self._endpoint.netloc.rpartition("@")[2]
-            await remote.send(forwarded_request(request, authority, self._secrets, self._added))
-            metered = _Metered(traffic)
-            sending = asyncio.ensure_future(_send_until_gone(client, remote))
-            answering = asyncio.ensure_future(pass_answer(client, remote, metered, last=True, seconds=_SILENT_SECONDS))
+            if client.http.they_are_waiting_for_100_continue:
+                await client.send(h11.InformationalResponse(status_code=100, headers=[]))
+            while isinstance(event := await client.event(), h11.Data):
+                parts.append(bytes(event.data))
+                size += len(event.data)
+                self._held += len(event.data)
+                if size > MAX_BODY or self._held > _MAX_HELD:
+                    raise RequestNotAllowed("The body is too large, or the session sends too many requests at once.")
+            if not isinstance(event, h11.EndOfMessage):
+                raise ClientGone("the client went away")
+            # One at a time, and after a long one a pause: a session cannot keep the server busy with reading.
+            async with self._checking:
+                begun = time.monotonic()
+                try:
+                    return await asyncio.to_thread(rebuilt_request, b"".join(parts), self._access)
+                finally:
+                    seconds = time.monotonic() - begun
+                    if seconds > _LONG_CHECK:
+                        await asyncio.sleep(min(seconds, 2.0))
+        except ExchangeFailed as error:
+            raise ClientGone(str(error)) from None
+        finally:
+            self._held -= size
+
+    def _sent_head(self, head: h11.Request, headers: Headers, request: ModelRequest) -> h11.Request:
+        authority = self._endpoint.netloc.rpartition("@")[2]
+        sent = forwarded_headers(headers, authority, self._secrets, self._added)
+        path, _, query = head.target.partition(b"?")
+        if head.method == b"POST":
+            sent += [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(request.body))]
+        target = path + (b"?beta=true" if b"beta=true" in query.split(b"&") else b"")
+        return h11.Request(method=head.method, target=target, headers=sent)
+
+    async def _exchange(
+        self, client: HttpPeer, head: h11.Request, request: ModelRequest, count: AnswerCount | None
+    ) -> None:
+        """Sends a request and passes the answer on. One that costs is read to its end though the client has left."""
+        leaving = asyncio.ensure_future(_until_closed(client.reader))
+        if count is not None:
+            self.traffic.open_requests += 1
+            leaving.add_done_callback(lambda _: self._one_less())
+        writer: asyncio.StreamWriter | None = None
+        try:
+            port = self._endpoint.port or (443 if self._tls is not None else 80)
+            # One connection for each request: none is shared by two of them, so that an answer cannot reach the wrong
+            # one.
+            connecting = asyncio.open_connection(self._endpoint.hostname, port, ssl=self._tls)
+            reader, opened = await asyncio.wait_for(connecting, _CONNECT_SECONDS)
+            writer, remote = opened, HttpPeer(reader, opened, h11.CLIENT)
+            await remote.send(head)
+            if request.body:
+                await remote.send(h11.Data(data=request.body))
+            await remote.send(h11.EndOfMessage())
             try:
-                # The client may leave at any time, and what nobody waits for any more is not to cost anything.
-                await asyncio.wait([sending, answering], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in (sending, answering):
-                    task.cancel()
-                await asyncio.wait([sending, answering])
-                metered.finish()  # also when the session has hung up in the middle
-            # Cancelled means that the client left, which is no failure.
-            # Anything else that went wrong is for the caller's log.
-            if not answering.cancelled():
-                answering.result()
+                await _pass_answer(client, remote, count)
+            except ExchangeFailed:
+                if count is not None and leaving.done():  # the client will not retry, and the API may have answered
+                    count.abandon()
+                raise
         finally:
-            remote_writer.close()
+            leaving.cancel()
+            if writer is not None:
+                writer.close()
+
+    def _one_less(self) -> None:
+        self.traffic.open_requests -= 1
 
 
-async def _send_until_gone(client: HttpPeer, remote: HttpPeer) -> None:
-    """Sends the body, then waits until the client closes its end; one that sends more is not listened to."""
-    with contextlib.suppress(ExchangeFailed, OSError):
-        await send_body(client, remote)
-        while await client.reader.read(_PIECE):
+async def _until_closed(reader: asyncio.StreamReader) -> None:
+    """Waits until the client closes its end; one that sends more is not listened to."""
+    with contextlib.suppress(OSError):
+        while await reader.read(_PIECE):
             pass
 
 
-class _Metered:
-    """Counts an answer of the model on its way, before anybody reads it: who does may end the turn with it. Of one that
-    costs nothing it counts nothing."""
+async def _pass_answer(client: HttpPeer, remote: HttpPeer, count: AnswerCount | None) -> None:
+    """Passes one whole answer on; ExchangeFailed if the API fails, ClientGone if the client has left."""
+    gone: ClientGone | None = None
+    while True:
+        event = await remote.event(_SILENT_SECONDS)
+        if isinstance(event, h11.InformationalResponse) and event.status_code != 101:
+            continue  # the answer itself follows
+        if not isinstance(event, h11.Response | h11.Data | h11.EndOfMessage):
+            raise ExchangeFailed("it closed the connection without an answer")
+        sent: h11.Event = event
+        if isinstance(event, h11.Response):
+            headers = [*end_to_end(event.headers), (b"Connection", b"close")]
+            sent = h11.Response(status_code=event.status_code, reason=event.reason, headers=headers)
+        if count is not None:
+            _count(count, event)
+        if gone is None:
+            try:
+                await client.send(sent)
+            except ExchangeFailed as error:
+                gone = ClientGone(str(error))
+        if gone is not None and (count is None or count.is_complete):
+            raise gone
+        if isinstance(event, h11.EndOfMessage):
+            return
 
-    def __init__(self, traffic: ModelTraffic | None) -> None:
-        self._traffic = traffic
-        self._meter: ResponseMeter | None = None
-        self._framed = False
 
-    def begin(self, answer: h11.Response) -> None:
-        self._framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in answer.headers)
-        if self._traffic is not None:
-            self._meter = ResponseMeter(answer.status_code)
-            self._traffic.meters.add(self._meter)
-
-    def text(self, data: bytes) -> bytes:
-        return data
-
-    def feed(self, data: bytes) -> bytes:
-        if self._meter is not None:
-            self._meter.feed(data)
-            if self._meter.complete:  # the session may keep the connection open for as long as it likes
-                self.finish()
-        return data
-
-    def end(self) -> bytes:
-        if self._meter is not None:
-            self._meter.complete = self._meter.complete or self._framed  # else it may have been cut off
-            self.finish()
-        return b""
-
-    def finish(self) -> None:
-        """No more of it will pass: what has passed until now was used."""
-        if self._meter is not None and self._traffic is not None:
-            self._traffic.finish(self._meter)
+def _count(count: AnswerCount, event: h11.Response | h11.Data | h11.EndOfMessage) -> None:
+    if isinstance(event, h11.Response):
+        count.begin(event)
+    elif isinstance(event, h11.Data):
+        count.feed(bytes(event.data))
+    else:
+        count.end()
 
 
 def costs_something(method: bytes, target: bytes, base: str = "") -> bool | None:
@@ -345,10 +482,10 @@ def costs_something(method: bytes, target: bytes, base: str = "") -> bool | None
 _NOT_ALLOWED = "This is not forwarded from a sandbox: only messages are, and the counting of their tokens."
 
 
-async def _refuse(client: HttpPeer, reason: str) -> None:
-    """Answers in a way that Claude Code does not try again, and shows; then takes the rest of the request: a client
-    that is still sending would see a broken connection."""
-    body = json.dumps({"type": "error", "error": {"type": "billing_error", "message": reason}}).encode()
+async def _refuse(client: HttpPeer, kind: str, reason: str) -> None:
+    """Answers as the API does, in a way that Claude Code does not try again, and shows; then takes the rest of the
+    request: a client that is still sending would see a broken connection."""
+    body = json.dumps({"type": "error", "error": {"type": kind, "message": reason}}).encode()
     headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
     for event in (
         h11.Response(status_code=400, reason=b"Bad Request", headers=headers),
@@ -363,20 +500,24 @@ async def _refuse(client: HttpPeer, reason: str) -> None:
                 pass
 
 
-def forwarded_request(
-    request: h11.Request, authority: str, secrets: Mapping[str, str], added: Mapping[str, str] | None = None
-) -> h11.Request:
-    """The request with the credentials in place of their placeholders, the connection to be closed, and the answer to
-    come uncompressed: it is read on its way. Headers that are `added` take the place of those that came with the
+def forwarded_headers(
+    headers: Headers, authority: str, secrets: Mapping[str, str], added: Mapping[str, str] | None = None
+) -> Headers:
+    """The headers with the credentials in place of their placeholders, the connection to be closed, and the answer to
+    come uncompressed: it is read on its way. Where there are credentials, the session can send no others: with another
+    key it would use another account. Headers that are `added` take the place of those that came with the
     request; an authorization only where no credential has one."""
     own = {b"host": (b"Host", authority.encode()), b"accept-encoding": (b"Accept-Encoding", b"identity")}
     own |= {name.lower().encode(): (name.encode(), value.encode()) for name, value in (added or {}).items()}
-    headers = [(name, _with_secret(name, value, secrets)) for name, value in end_to_end(request.headers)]
+    headers = [(name, _with_secret(name, value, secrets)) for name, value in headers]
+    if secrets:
+        headers = [
+            (name, value) for name, value in headers if name not in CREDENTIAL_HEADERS or _is_secret(value, secrets)
+        ]
     if any(name == b"authorization" and _is_secret(value, secrets) for name, value in headers):
         own.pop(b"authorization", None)
     kept = [(name, value) for name, value in headers if name not in own]
-    headers = [*own.values(), *kept, (b"Connection", b"close")]
-    return h11.Request(method=request.method, target=request.target, headers=headers)
+    return [*own.values(), *kept, (b"Connection", b"close")]
 
 
 def _is_secret(value: bytes, secrets: Mapping[str, str]) -> bool:

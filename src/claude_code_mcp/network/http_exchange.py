@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import h11
 
@@ -231,33 +231,14 @@ async def send_body(client: HttpPeer, server: HttpPeer) -> bool:
             return True
 
 
-class AnswerFilter(Protocol):
-    """What becomes of an answer on its way; each call comes before the client gets what it is about."""
-
-    def begin(self, answer: h11.Response) -> None:
-        """The final answer begins; informational answers before it are not reported."""
-
-    def text(self, data: bytes) -> bytes:
-        """The value of a header."""
-
-    def feed(self, data: bytes) -> bytes:
-        """A piece of the body; what is returned is passed on."""
-
-    def end(self) -> bytes:
-        """The answer has ended as it said that it would, or with the connection; returns the rest to be passed on."""
-
-
-async def pass_answer(
-    client: HttpPeer, server: HttpPeer, mask: AnswerFilter, *, last: bool, seconds: float = IDLE
-) -> None:
-    """Passes one whole answer on; ExchangeFailed if either side fails, or the server is silent for so long."""
+async def pass_answer(client: HttpPeer, server: HttpPeer, mask: "SecretMask", *, last: bool) -> None:
+    """Passes one whole answer on; ExchangeFailed if either side fails, or the server is silent for too long."""
     while True:
-        event = await server.event(seconds)
+        event = await server.event()
         if isinstance(event, h11.InformationalResponse):  # the answer itself follows
             if event.status_code == 101:
                 raise ExchangeFailed("it switched to another protocol, which nobody asked for")
         elif isinstance(event, h11.Response):
-            mask.begin(event)
             headers = [(name, mask.text(value)) for name, value in end_to_end(event.headers)]
             if last or not _keeps_open(event):
                 headers.append((b"Connection", b"close"))
@@ -291,9 +272,6 @@ class SecretMask:
     def __init__(self, credential: Credential | None) -> None:
         self._secret = credential.secret.encode() if credential is not None else b""
         self._held = b""
-
-    def begin(self, answer: h11.Response) -> None:
-        """Nothing depends on how it begins."""
 
     def text(self, data: bytes) -> bytes:
         return data.replace(self._secret, b"*" * len(self._secret)) if self._secret else data

@@ -151,6 +151,9 @@ class Profile(_Frozen):
     network: Literal["host", "model"] | tuple[HostRule, ...] = "host"
     """What a sandbox can reach: what the `host` can, only the `model`, or the model and a list of hosts. Without a
     sandbox it must be `host`."""
+    server_tools: tuple[Literal["web_search"], ...] = ()
+    """Tools of the model's provider that a sandbox without the network of the host may use: `web_search`, which Claude
+    Code's WebSearch needs. What it is asked leaves the sandbox."""
     readable: tuple[str, ...] = ()
     """Files and directories that a sandbox can read beside the system's and the roots, such as tools in a home."""
     writable: tuple[str, ...] = ()
@@ -194,6 +197,7 @@ class Profile(_Frozen):
     @field_validator(
         *("roots", "tools", "env", "mcp_servers", "setting_sources", "slash_commands", "readable", "writable"),
         "environment",
+        "server_tools",
         mode="before",
     )
     @classmethod

@@ -345,6 +345,7 @@ class Homes:
             environment,
             shares_directory=not self._has_own(principal),
             network=self._network(principal),
+            model_features=frozenset(self._settings.model_features),
         )
         listed = enclosure.profile.environment
         variables = sandbox_variables(environment, config_dir, str(place / "home"), listed)

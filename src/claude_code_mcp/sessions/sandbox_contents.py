@@ -221,6 +221,8 @@ class HomeSandbox:
     """Whether `config_dir` is that of the server's user."""
     network: NetworkByList | None = None
     """The hosts that it reaches through a proxy; None where the profile has no list."""
+    model_features: frozenset[str] = frozenset()
+    """Further beta headers and fields of requests to the model (`ModelAccess`)."""
 
     def check(self, options: SessionOptions, cwd: str) -> None:
         """PermissionDenied for directories that cannot be given to a sandbox. Blocks on the disk."""
@@ -266,10 +268,14 @@ class HomeSandbox:
             visible = [Mount.at(str(file)) for file in files]
             before: Sequence[str] = ()
             if self.profile.network != "host" and connected:
+                if conversation is not None and await asyncio.to_thread(_is_node_script, argv[0]):
+                    raise ProcessFailed(_NEEDS_BINARY)
+                from ..claude.model_request import ModelAccess  # noqa: PLC0415
                 from ..claude.model_socket import INSIDE, ModelSocket  # noqa: PLC0415 - few servers need HTTP for it
 
                 owner = f"session {conversation.session_id}" if conversation is not None else f"a program in {cwd}"
-                model = ModelSocket(self.credentials, owner)
+                access = ModelAccess(frozenset(self.profile.server_tools), self.model_features)
+                model = ModelSocket(self.credentials, owner, access)
                 # Before it is opened: a failure half way closes it as well.
                 ways.callback(model.close)
                 ways.traffic = model.traffic
@@ -412,6 +418,21 @@ class _WantedPath:
         opened.callback(os.close, descriptor)
         self.refuse_conflict(os.readlink(f"/proc/self/fd/{descriptor}"))
         return Mount(self.path, descriptor, self.writable)
+
+
+_NEEDS_BINARY = (
+    "This Claude Code is a script for Node, which cannot reach the model through the socket of a sandbox. Install a "
+    'native build, such as a newer version of Claude Code, or say network = "host" in the profile.'
+)
+
+
+def _is_node_script(executable: str) -> bool:
+    try:
+        with open(os.path.realpath(executable), "rb") as file:
+            first = file.readline(4096)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and b"node" in first
 
 
 def _program(executable: str, environment: Mapping[str, str]) -> Iterator[Mount]:

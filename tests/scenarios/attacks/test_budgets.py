@@ -98,6 +98,25 @@ async def test_the_model_answers_no_command_once_the_budget_is_spent(
         await service.send(turn.session.id, "more", caller=Caller("mallory"))
 
 
+HANGING_UP = DIRECT.replace("answer = ", "connection.close() #").replace("print(answer", "print(0) # (answer")
+
+
+@needs_bubblewrap
+async def test_requests_that_a_command_hangs_up_on_use_up_the_budget(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service: Service = await start_service(policy=alone(sandbox, session_usd=5.0))
+    answer = text("x", until=str(sandbox.project / "left"), usage={"input_tokens": 500_000, "output_tokens": 0})
+    hanging_up = "python3 -c " + shlex.quote(HANGING_UP.replace("PROMPT", json.dumps(script("direct", answer))))
+    refused = "until grep -q spent seen; do " + direct(1) + " > seen 2>&1; done"
+    command = f"for n in 1 2 3; do {hanging_up}; done; touch left; {refused}"
+    prompt = script("go", tool("Bash", command=command), "done")
+    turn = await service.create(prompt, session(sandbox), caller=Caller("mallory"))
+    await end_of(turn)
+    assert "budget of this session is spent" in (sandbox.project / "seen").read_text()
+    assert turn.session.spent_usd >= 3 * 500_000 * 4e-6
+
+
 @pytest.mark.soak  # tests/claude/test_model_socket.py
 @needs_bubblewrap
 async def test_a_batch_cannot_be_ordered_past_the_count(start_service: StartService, sandbox: Sandbox) -> None:

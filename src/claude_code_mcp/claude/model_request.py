@@ -1,0 +1,301 @@
+"""What a sandboxed session may ask of the model's API. Pure.
+
+The API does more than answer: it fetches images and documents by address, connects to MCP servers, searches the web and
+runs programs. A request with the operator's key could use all of that to reach what the sandbox cannot. So a request is
+rebuilt from the fields that are listed here, and refused with the name of the first field that is not.
+
+The lists are what Claude Code from 2.1.0 on sends to the API itself and to a gateway, recorded on a scripted model, and
+what its programs contain. An operator adds names for a newer version with `CLAUDE_CODE_MCP_MODEL_FEATURES`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MAX_BODY = 32 << 20
+"""Bytes of a request; the API takes no more either."""
+
+BETAS = frozenset(
+    {
+        *("adaptive-thinking-2026-01-28", "advanced-tool-use-2025-11-20", "afk-mode-2026-01-31"),
+        *("auto-mode-classifier-2026-07-16", "cache-diagnosis-2026-04-07", "cache-keepalive-2026-09-03"),
+        *("claude-code-20250219", "claude-code-side-query-2026-09-29", "compact-2026-01-12", "compact-2026-09-04"),
+        *("context-1m-2025-08-07", "context-hint-2026-04-09", "context-management-2025-06-27"),
+        *("dangerous-tool-use-2026-09-03", "effort-2025-11-24", "extended-cache-ttl-2025-04-11"),
+        *("fallback-credit-2026-06-01", "fallback-credit-2026-07-01", "fast-mode-2026-02-01"),
+        *("fine-grained-tool-streaming-2025-05-14", "inline-tools-2026-09-15", "interleaved-thinking-2025-05-14"),
+        *("mid-conversation-output-config-2026-07-01", "mid-conversation-system-2026-04-07"),
+        *("mid-conversation-system-clear-at-2026-08-21", "mid-conversation-tool-changes-2026-07-01"),
+        *("oauth-2025-04-20", "per-turn-control-2026-07-01", "program-use-case-ids-2026-09-17"),
+        *("prompt-caching-2024-07-31", "prompt-caching-evict-2026-05-12", "prompt-caching-scope-2026-01-05"),
+        *("redact-thinking-2026-02-12", "request-tags-2026-08-21", "server-side-fallback-2026-06-01"),
+        *("server-side-fallback-2026-07-01", "structured-outputs-2025-09-17", "structured-outputs-2025-11-13"),
+        *("structured-outputs-2025-12-15", "summarize-connector-text-2026-03-13", "task-budgets-2026-03-13"),
+        "thinking-binding-controls-2026-08-01",
+        *("thinking-display-updates-2026-08-18", "thinking-resumption-2026-07-17", "thinking-token-count-2026-05-13"),
+        *("timing-2026-09-09", "token-counting-2024-11-01", "tool-examples-2025-10-29", "tool-provenance-2026-10-26"),
+        *("tool-search-tool-2025-10-19", "web-search-2025-03-05"),
+    }
+)
+"""Values of `anthropic-beta`. Not among them: files, skills, MCP, code execution, web fetch, stored threads and memory,
+managed agents, batches."""
+
+SERVER_TOOLS: Mapping[str, re.Pattern[str]] = {"web_search": re.compile(r"web_search_\d{8}")}
+"""Tools that run at the provider and that a profile can allow (`server_tools`), with the types that they have."""
+
+_HEADERS = frozenset(
+    {
+        *(b"accept", b"anthropic-dangerous-direct-browser-access", b"anthropic-version", b"user-agent", b"x-app"),
+        *(b"x-anthropic-additional-protection", b"x-client-request-id"),
+    }
+)
+_HEADER_PREFIXES = (b"x-stainless-", b"x-claude-", b"x-cc-")
+CREDENTIAL_HEADERS = frozenset({b"authorization", b"x-api-key"})
+
+
+class RequestNotAllowed(Exception):
+    """A request that is not sent; the text says which part of it and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAccess:
+    """What an operator allows in addition to the lists of this module."""
+
+    server_tools: frozenset[str] = frozenset()
+    """Names in `SERVER_TOOLS`."""
+    features: frozenset[str] = frozenset()
+    """Values of `anthropic-beta` and names of fields, of requests and of content blocks."""
+
+
+NOTHING_MORE = ModelAccess()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """A request that may be sent."""
+
+    body: bytes
+    model: str = ""
+    max_tokens: int = 0
+    """The most that the answer may have."""
+
+
+# -- headers ----------------------------------------------------------------------------------------------------------
+
+
+def allowed_headers(headers: Iterable[tuple[bytes, bytes]], access: ModelAccess) -> list[tuple[bytes, bytes]]:
+    """The headers that are sent on, credentials included; others are dropped. RequestNotAllowed for an unknown beta: to
+    drop one would change what the request means. Names are in lower case."""
+    kept = []
+    for name, value in headers:
+        if name == b"anthropic-beta":
+            _check_betas(value.decode("latin-1"), access)
+        elif name not in _HEADERS | CREDENTIAL_HEADERS and not name.startswith(_HEADER_PREFIXES):
+            continue
+        kept.append((name, value))
+    return kept
+
+
+def _check_betas(value: str, access: ModelAccess) -> None:
+    names = {name.strip() for name in value.split(",")} - {""}
+    unknown = sorted(names - BETAS - access.features)
+    if unknown:
+        raise RequestNotAllowed(f"anthropic-beta: {unknown[0][:100]!r} is not allowed in a sandbox. {_ADD}")
+
+
+_ADD = "If Claude Code itself needs it, the operator adds its name to CLAUDE_CODE_MCP_MODEL_FEATURES."
+
+
+# -- bodies -----------------------------------------------------------------------------------------------------------
+
+
+def rebuilt_request(data: bytes, access: ModelAccess) -> ModelRequest:
+    """The request with nothing in it but known fields. RequestNotAllowed names the first one that is not known, or that
+    has the API fetch something."""
+    try:
+        body = json.loads(data, parse_constant=_no_constant)
+        rebuilt = _Rebuilder(access).request(body)
+        text = json.dumps(rebuilt, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        raise RequestNotAllowed("The body is not a JSON object that can be read.") from None
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can express
+        encoded = json.dumps(rebuilt, allow_nan=False, separators=(",", ":")).encode()
+    most = rebuilt.get("max_tokens")
+    return ModelRequest(encoded, str(rebuilt.get("model", "")), most if isinstance(most, int) and most > 0 else 0)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+Check = Callable[[Any, str], Any]
+"""Takes a value and its place in the request, and returns the value to send. Raises RequestNotAllowed."""
+
+
+def _data(value: Any, _: str) -> Any:
+    """A value that the API passes to the model or takes as a setting, and in which it looks for no address."""
+    return value
+
+
+_SETTINGS = (
+    *("cache_control", "compaction", "context_management", "diagnostics", "fallback_credit_token", "fallbacks"),
+    *("inference_geo", "max_tokens", "metadata", "model", "output_config", "output_format", "safeguards"),
+    *("service_tier", "speed", "stop_sequences", "stream", "temperature", "thinking", "tool_choice", "top_k", "top_p"),
+)
+_CUSTOM_TOOL = (
+    *("type", "name", "description", "input_schema", "input_examples", "cache_control", "defer_loading"),
+    *("eager_input_streaming", "strict", "allowed_callers"),
+)
+_SERVER_TOOL = (
+    *("type", "name", "max_uses", "allowed_domains", "blocked_domains", "user_location", "cache_control", "strict"),
+    "defer_loading",
+)
+_PLAIN_BLOCKS: Mapping[str, tuple[str, ...]] = {
+    "text": ("text", "citations"),
+    "thinking": ("thinking", "signature"),
+    "redacted_thinking": ("data",),
+    "tool_use": ("id", "name", "input", "caller"),
+    "tool_reference": ("tool_name",),
+    "fallback": ("from", "to", "trigger"),
+    "image": ("transformations",),
+    "document": ("title", "context", "citations"),
+    "search_result": ("title", "source", "citations"),
+    "tool_result": ("tool_use_id", "is_error"),
+    "compaction": ("content", "encrypted_content", "signature"),
+}
+"""The fields of content blocks that hold data alone."""
+_SERVER_BLOCKS = {
+    "server_tool_use": ("id", "name", "input", "caller"),
+    "web_search_tool_result": ("tool_use_id", "content", "caller"),
+}
+"""What an answer holds in which the provider has searched the web."""
+_SOURCES = {
+    "base64": ("type", "media_type", "data"),
+    "text": ("type", "media_type", "data"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rebuilder:
+    access: ModelAccess
+
+    def request(self, body: Any) -> dict[str, Any]:
+        fields = {
+            **dict.fromkeys(_SETTINGS, _data),
+            "messages": self._list(self._message),
+            "system": self._content(self._text_only),
+            "tools": self._list(self._tool),
+        }
+        return self._object(body, "", fields)
+
+    # -- shapes -----------------------------------------------------------------------------------------------
+
+    def _object(self, value: Any, where: str, fields: Mapping[str, Check]) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise RequestNotAllowed(f"{where or 'The body'} must be an object.")
+        rebuilt = {}
+        for name, part in value.items():
+            place = f"{where}.{name[:100]}" if where else name[:100]
+            check = fields.get(name) or (_data if name in self.access.features else None)
+            if check is None:
+                raise RequestNotAllowed(f"{place} is not allowed in a sandbox. {_ADD}")
+            rebuilt[name] = check(part, place)
+        return rebuilt
+
+    def _list(self, check: Check) -> Check:
+        def check_all(value: Any, where: str) -> Any:
+            if value is None:
+                return None
+            if not isinstance(value, list):
+                raise RequestNotAllowed(f"{where} must be a list.")
+            return [check(part, f"{where}[{number}]") for number, part in enumerate(value)]
+
+        return check_all
+
+    def _content(self, block: Check) -> Check:
+        """Text, or a list of content blocks."""
+
+        def check(value: Any, where: str) -> Any:
+            return value if isinstance(value, str) else self._list(block)(value, where)
+
+        return check
+
+    # -- parts ------------------------------------------------------------------------------------------------
+
+    def _message(self, value: Any, where: str) -> Any:
+        settings = dict.fromkeys(("role", "clear_at", "output_config"), _data)
+        return self._object(value, where, {**settings, "content": self._content(self._block)})
+
+    def _tool(self, value: Any, where: str) -> Any:
+        kind = value.get("type") if isinstance(value, dict) else None
+        if kind is None or kind == "custom":
+            return self._object(value, where, dict.fromkeys(_CUSTOM_TOOL, _data))
+        for name in self.access.server_tools:
+            if isinstance(kind, str) and SERVER_TOOLS[name].fullmatch(kind):
+                return self._object(value, where, dict.fromkeys(_SERVER_TOOL, _data))
+        listed = next((name for name in SERVER_TOOLS if SERVER_TOOLS[name].fullmatch(str(kind))), None)
+        hint = f' The operator can allow it with server_tools = ["{listed}"] in the profile.' if listed else ""
+        raise RequestNotAllowed(f"{where}: the tool {str(kind)[:100]!r} runs outside of the sandbox.{hint}")
+
+    def _block(self, value: Any, where: str) -> Any:
+        kind = value.get("type") if isinstance(value, dict) else None
+        fields = self._fields(kind) if isinstance(kind, str) else None
+        if fields is None:
+            raise RequestNotAllowed(f"{where}: content of type {str(kind)[:100]!r} is not allowed in a sandbox.")
+        return self._object(value, where, {"type": _data, "cache_control": _data, **fields})
+
+    def _fields(self, kind: str) -> dict[str, Check] | None:
+        """What a content block of this type may hold; None for a type that is not known."""
+        plain = {**_PLAIN_BLOCKS, **(_SERVER_BLOCKS if self.access.server_tools else {})}
+        fields: dict[str, Check] = dict.fromkeys(plain.get(kind, ()), _data)
+        checked: Mapping[str, Mapping[str, Check]] = {
+            "image": {"source": self._source},
+            "document": {"source": self._source},
+            "search_result": {"content": self._list(self._text_only)},
+            "tool_result": {"content": self._content(self._result_block)},
+            "compaction": {"tool_changes": self._list(self._block)},
+            "tool_addition": {"tool": self._changed_tool},
+            "tool_removal": {"tool": self._changed_tool},
+        }
+        return {**fields, **checked.get(kind, {})} if kind in plain or kind in checked else None
+
+    def _text_only(self, value: Any, where: str) -> Any:
+        if isinstance(value, dict) and value.get("type") != "text":
+            raise RequestNotAllowed(f"{where} must be text.")
+        return self._block(value, where)
+
+    def _result_block(self, value: Any, where: str) -> Any:
+        kinds = ("text", "image", "document", "search_result", "tool_reference")
+        if isinstance(value, dict) and value.get("type") not in kinds:
+            raise RequestNotAllowed(f"{where}: a tool result cannot hold {str(value.get('type'))[:100]!r}.")
+        return self._block(value, where)
+
+    def _changed_tool(self, value: Any, where: str) -> Any:
+        """A tool that comes or goes in the middle of a conversation: by its name, or with its definition."""
+        kind = value.get("type") if isinstance(value, dict) else None
+        if kind == "tool_reference":
+            return self._object(value, where, dict.fromkeys(("type", "name"), _data))
+        if kind == "tool_definition":
+            return self._object(value, where, {"type": _data, "definition": self._tool})
+        raise RequestNotAllowed(f"{where}: a tool of type {str(kind)[:100]!r} is not allowed in a sandbox.")
+
+    def _source(self, value: Any, where: str) -> Any:
+        kind = value.get("type") if isinstance(value, dict) else None
+        if isinstance(kind, str) and kind in _SOURCES:
+            return self._object(value, where, dict.fromkeys(_SOURCES[kind], _data))
+        if kind == "content":
+            return self._object(value, where, {"type": _data, "content": self._content(self._source_block)})
+        raise RequestNotAllowed(
+            f"{where}: a source of type {str(kind)[:100]!r} is not allowed in a sandbox: the API would fetch it. Send "
+            "the content itself (base64)."
+        )
+
+    def _source_block(self, value: Any, where: str) -> Any:
+        source = value.get("source") if isinstance(value, dict) else None
+        if isinstance(source, dict) and source.get("type") == "content":
+            raise RequestNotAllowed(f"{where} cannot hold another document.")
+        return self._block(value, where)

@@ -1,0 +1,180 @@
+"""What a request to the model may hold in a sandbox: what Claude Code sends, and nothing that the API would fetch."""
+
+import json
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.claude.model_request import (
+    NOTHING_MORE,
+    ModelAccess,
+    RequestNotAllowed,
+    allowed_headers,
+    rebuilt_request,
+)
+
+SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
+URL_IMAGE = {"type": "image", "source": {"type": "url", "url": "https://collector.example/?secret"}}
+
+
+def body(**fields: object) -> dict[str, Any]:
+    return {"model": "claude-opus-5-5", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}], **fields}
+
+
+def saying(*blocks: object) -> dict[str, Any]:
+    return body(messages=[{"role": "user", "content": list(blocks)}])
+
+
+def rebuilt(request: object, access: ModelAccess = NOTHING_MORE) -> Any:
+    return json.loads(rebuilt_request(json.dumps(request).encode(), access).body)
+
+
+CLAUDE_CODE: dict[str, dict[str, Any]] = {
+    "a turn": body(
+        system=[{"type": "text", "text": "You are", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+        metadata={"user_id": '{"session_id":"s"}'},
+        stream=True,
+        thinking={"type": "adaptive", "display": "omitted"},
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        output_config={"effort": "high", "format": {"type": "json_schema", "schema": {"type": "object"}}},
+        diagnostics={"previous_message_id": "msg_1"},
+        fallbacks=[{"model": "claude-opus-5"}],
+        safeguards=[{"type": "dangerous_tool_use", "classifier_context": {"v": 1}}],
+        tools=[{"name": "Bash", "description": "runs", "input_schema": {"type": "object"}, "defer_loading": True}],
+        tool_choice={"type": "auto"},
+    ),
+    "what came back": body(
+        messages=[
+            {"role": "system", "content": "note", "clear_at": "never", "output_config": {"effort": "low"}},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "", "signature": "x"},
+                    {"type": "redacted_thinking", "data": "x"},
+                    {"type": "text", "text": "so", "citations": None},
+                    {"type": "tool_use", "id": "t", "name": "Read", "input": {"source": {"type": "url"}}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "t", "is_error": False, "content": [PNG]},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "u",
+                        "content": [{"type": "tool_reference", "tool_name": "x"}],
+                    },
+                    {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="}},
+                    {"type": "document", "source": {"type": "content", "content": [PNG]}, "title": "pages"},
+                    {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "Bash"}},
+                ],
+            },
+        ]
+    ),
+    "text that only a JSON escape can hold": saying({"type": "text", "text": "\ud800"}),
+    "a URL in a text": saying({"type": "text", "text": "https://example.org"}),
+}
+
+
+@pytest.mark.parametrize("name", CLAUDE_CODE)
+def test_what_claude_code_sends_stays_what_it_is(name: str) -> None:
+    assert rebuilt(CLAUDE_CODE[name]) == CLAUDE_CODE[name]
+
+
+NOT_ALLOWED: dict[str, tuple[object, str]] = {
+    "an image by its address": (saying(URL_IMAGE), r"messages\[0\].content\[0\].source: a source of type 'url'"),
+    "one in a tool result": (saying({"type": "tool_result", "tool_use_id": "t", "content": [URL_IMAGE]}), "'url'"),
+    "one in a document": (
+        saying({"type": "document", "source": {"type": "content", "content": [URL_IMAGE]}}),
+        "'url'",
+    ),
+    "a document by its address": (saying({"type": "document", "source": {"type": "url", "url": "https://a"}}), "'url'"),
+    "a stored file": (saying({"type": "image", "source": {"type": "file", "file_id": "file_1"}}), "'file'"),
+    "an address in addition to the data": (
+        saying({**PNG, "source": {**PNG["source"], "url": "https://a"}}),  # type: ignore[dict-item]
+        r"source.url is not allowed",
+    ),
+    "a file for a container": (saying({"type": "container_upload", "file_id": "file_1"}), "'container_upload'"),
+    "a call of an MCP server": (saying({"type": "mcp_tool_use", "id": "t", "name": "x"}), "'mcp_tool_use'"),
+    "a search that was made": (
+        saying({"type": "server_tool_use", "id": "t", "name": "web_search"}),
+        "'server_tool_use'",
+    ),
+    "MCP servers": (body(mcp_servers=[{"type": "url", "url": "https://a", "name": "a"}]), "mcp_servers is not allowed"),
+    "a container": (body(container="container_1"), "container is not allowed"),
+    "a stored conversation": (body(thread={"id": "t"}), "thread is not allowed"),
+    "a field of the future": (body(fetch=["https://a"]), "fetch is not allowed"),
+    "web search": (body(tools=[SEARCH]), 'server_tools = ."web_search".'),
+    "web fetch": (
+        body(tools=[{"type": "web_fetch_20250910", "name": "web_fetch"}]),
+        "'web_fetch_20250910' runs outside",
+    ),
+    "code execution": (body(tools=[{"type": "code_execution_20250825", "name": "c"}]), "runs outside of the sandbox"),
+    "tools of an MCP server": (body(tools=[{"type": "mcp_toolset", "mcp_server_name": "a"}]), "runs outside"),
+    "a tool that comes later": (
+        saying({"type": "tool_addition", "tool": {"type": "tool_definition", "definition": SEARCH}}),
+        "runs outside",
+    ),
+    "tools of a server that come later": (
+        saying({"type": "tool_addition", "tool": {"type": "mcp_toolset_reference"}}),
+        "'mcp_toolset_reference' is not allowed",
+    ),
+    "a type that is no text": (saying({"type": ["image"], "source": {}}), "content of type"),
+    "a system prompt with an image": (body(system=[URL_IMAGE]), r"system\[0\] must be text"),
+    "no object": ([], "must be an object"),
+    "not a number": ("NaN", "cannot|not a JSON object|must be an object"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ALLOWED)
+def test_what_would_have_the_api_reach_somewhere_is_refused(name: str) -> None:
+    request, reason = NOT_ALLOWED[name]
+    with pytest.raises(RequestNotAllowed, match=reason):
+        rebuilt(request)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b'{"max_tokens": NaN}', b'{"max_tokens": 1e999}', b"\xff\xfe", b'{"a":' * 100_000, b"[" * 100_000],
+)
+def test_what_cannot_be_read_is_refused(data: bytes) -> None:
+    with pytest.raises(RequestNotAllowed):
+        rebuilt_request(data, NOTHING_MORE)
+
+
+def test_of_a_field_that_is_there_twice_one_is_sent() -> None:
+    twice = b'{"tools": [{"type": "web_fetch_20250910"}], "tools": []}'
+    assert rebuilt_request(twice, NOTHING_MORE).body == b'{"tools":[]}'
+    with pytest.raises(RequestNotAllowed):
+        rebuilt_request(b'{"tools": [], "tools": [{"type": "web_fetch_20250910"}]}', NOTHING_MORE)
+
+
+def test_an_operator_allows_the_search_of_the_web_and_nothing_beside_it() -> None:
+    searching = ModelAccess(server_tools=frozenset({"web_search"}))
+    found = saying({"type": "server_tool_use", "id": "t", "name": "web_search", "input": {"query": "x"}})
+    assert rebuilt(body(tools=[SEARCH]), searching) == body(tools=[SEARCH])
+    assert rebuilt(found, searching) == found
+    for tool in ({"type": "web_fetch_20250910"}, {**SEARCH, "type": "web_search_20250305x"}, {**SEARCH, "url": "a"}):
+        with pytest.raises(RequestNotAllowed):
+            rebuilt(body(tools=[tool]), searching)
+
+
+def test_an_operator_allows_what_a_newer_claude_code_sends() -> None:
+    newer = ModelAccess(features=frozenset({"patience", "patience-2027-01-01"}))
+    assert rebuilt(body(patience=3), newer) == body(patience=3)
+    headers = [(b"anthropic-beta", b"claude-code-20250219, patience-2027-01-01")]
+    assert allowed_headers(headers, newer) == headers
+    with pytest.raises(RequestNotAllowed, match=r"'patience-2027-01-01' is not allowed .*MODEL_FEATURES"):
+        allowed_headers(headers, NOTHING_MORE)
+
+
+@pytest.mark.parametrize("beta", ["mcp-client-2025-11-20", "files-api-2025-04-14", "code-execution-2025-08-25", "x"])
+def test_a_beta_that_claude_code_does_not_need_is_refused(beta: str) -> None:
+    with pytest.raises(RequestNotAllowed, match=f"{beta}' is not allowed"):
+        allowed_headers([(b"anthropic-beta", f"claude-code-20250219,{beta}".encode())], NOTHING_MORE)
+
+
+def test_it_is_known_how_much_an_answer_may_cost() -> None:
+    request = rebuilt_request(json.dumps(body()).encode(), NOTHING_MORE)
+    assert (request.model, request.max_tokens) == ("claude-opus-5-5", 100)
