@@ -373,6 +373,19 @@ def test_tasks_are_started_only_by_their_owners() -> None:
     assert _callers(rf"{loops}\.create_task", "create_task", MAY_START_TASKS) == []
 
 
+def test_one_module_imports_nats_py() -> None:
+    """nats-py drops cancellations and waits without limits: `fleet/nats_client.py` is where that ends."""
+    importers = {
+        module.name
+        for module in MODULES.values()
+        if "nats" in module.text
+        for node in statements_in(module.tree)
+        if (isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "nats" for alias in node.names))
+        or (isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] == "nats")
+    }
+    assert importers == {"fleet.nats_client"}
+
+
 def test_only_commands_print() -> None:
     assert _callers("print|sys.stdout.write", "print|stdout", MAY_PRINT) == []
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from nats.aio.client import Client
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
@@ -21,6 +20,7 @@ from .errors import InvalidArgument
 from .fleet.connection import FleetConnection
 from .fleet.gateway import Gateway
 from .fleet.machines import Membership
+from .fleet.nats_client import Client
 from .fleet.ownership import OwnershipBucket
 from .fleet.page_gateway import FleetRoutes
 from .fleet.page_link import machine_pages

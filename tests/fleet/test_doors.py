@@ -17,7 +17,7 @@ from nats.js.errors import APIError, NotFoundError
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied
 from claude_code_mcp.fleet import host as fleet_host
 from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection, FleetUnreachable, PlainText, _LastingClient, connect
+from claude_code_mcp.fleet.connection import FleetConnection, FleetUnreachable, PlainText, connect
 from claude_code_mcp.fleet.engine import ServerConfiguration, client_context, server_certificate
 from claude_code_mcp.fleet.host import Host, ask_operator, connect_to_host, hosting, join
 from claude_code_mcp.fleet.kept_stores import KeptJetStream, access_to, store_request
@@ -142,7 +142,7 @@ async def test_what_a_machine_was_asked_is_answered_before_the_server_reads_its_
         request = asyncio.create_task(client.request(names.opening(id_of(machine)), b"", timeout=HANG_SECONDS))
         await asked.wait()
         ticket = asyncio.create_task(host.enrolment.ticket())
-        await until_true(lambda: isinstance(client, _LastingClient) and client.requests._paused is not None)
+        await until_true(lambda: client.requests._paused is not None)
         later = asyncio.create_task(client.request(names.opening(id_of(machine)), b"", timeout=HANG_SECONDS))
         answering.set()
         assert (await request).data == b"here"

@@ -14,13 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
-from nats.aio.client import Client
 
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
 from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection
+from claude_code_mcp.fleet.connection import FleetConnection, connect
+from claude_code_mcp.fleet.nats_client import Client
 from claude_code_mcp.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
 from claude_code_mcp.fleet.push_receivers import FleetReceivers, MachinePush
 from claude_code_mcp.fleet.tickets import new_seed
@@ -198,9 +197,9 @@ async def keepers(fleet: FleetConnection) -> AsyncIterator[Keepers]:
 async def inbox_of(fleet: FleetConnection, machine_id: str, stack: AsyncExitStack) -> Client:
     """A connection of a machine: the keeper answers into its own inbox alone."""
     assert fleet.client.connected_url is not None
-    client = await nats.connect(fleet.client.connected_url.geturl(), inbox_prefix=names.inbox(machine_id))
-    stack.push_async_callback(client.close)
-    return client
+    connection = await connect(fleet.client.connected_url.geturl(), inbox_prefix=names.inbox(machine_id))
+    stack.push_async_callback(connection.abandon)
+    return connection.client
 
 
 async def test_a_receiver_is_sent_to_by_its_own_gateway_once_and_only_for_the_sessions_owner(keepers: Keepers) -> None:

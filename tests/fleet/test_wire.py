@@ -15,6 +15,9 @@ from claude_code_mcp.fleet import engine, wire
 from claude_code_mcp.fleet.connection import FleetConnection, connect
 from claude_code_mcp.fleet.engine import Running
 from claude_code_mcp.fleet.wire import Wire, WireBroken, open_wire
+from tests.support.waiting import HANG_SECONDS
+
+from .test_nats_client import HIGH_WATER, unsent
 
 _LIMIT = 120.0
 
@@ -188,6 +191,7 @@ async def test_parts_that_were_lost_with_a_server_end_both_sides(tmp_path: Path)
             # What is sent now is in the hands of the stopped server, and is lost with it: the rest of a window.
             await until(lambda: one._sent - one._acknowledged_by_peer >= wire.WINDOW)
             os.kill(first.pid, signal.SIGKILL)
+            await first.ended  # only then is its port free
             async with engine_at(tmp_path, first.url.removeprefix("nats://")):
                 reason = await reading
                 with pytest.raises(WireBroken):
@@ -197,9 +201,26 @@ async def test_parts_that_were_lost_with_a_server_end_both_sides(tmp_path: Path)
     assert taken == lines[: len(taken)]
 
 
+async def test_a_block_is_left_although_the_server_reads_nothing(tmp_path: Path) -> None:
+    """With so much to send, a message waits for the server, and a client of nats-py drops the cancellation."""
+    async with engine_at(tmp_path, "127.0.0.1:-1") as server:
+        connection = await connect(server.url)
+        os.kill(server.pid, signal.SIGSTOP)
+        with anyio.fail_after(HANG_SECONDS) as limit:
+            async with open_wire(connection.client, sends="a", receives="b") as side:
+                side._acknowledged_by_peer = 1 << 40  # as if somebody had read all of it: the window does not end
+                for _ in range(16):
+                    side.write(b"x" * (1 << 20) + b"\n")
+                await until(lambda: unsent(connection.client) > HIGH_WATER)
+                limit.deadline = anyio.current_time() + 15
+        await connection.abandon()
+    assert connection.client.is_closed
+
+
 class StartedServer(NamedTuple):
     url: str
     pid: int
+    ended: asyncio.Future[None]
 
 
 @contextlib.asynccontextmanager
@@ -211,7 +232,7 @@ async def engine_at(directory: Path, address: str) -> AsyncIterator[StartedServe
         engine.ServerOutput, engine.executable(), "-c", str(config), stdin=asyncio.subprocess.DEVNULL
     )
     try:
-        yield StartedServer(await output.ready, transport.get_pid())
+        yield StartedServer(await output.ready, transport.get_pid(), output.ended)
     finally:
         if transport.get_returncode() is None:
             transport.kill()

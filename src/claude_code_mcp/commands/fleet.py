@@ -148,7 +148,7 @@ def _label(text: str) -> str:
 def _settings(arguments: argparse.Namespace) -> Settings:
     """The settings; those of the fleet may be given as flags. Raises InvalidArgument if the extra is missing."""
     try:
-        import nats  # noqa: F401, PLC0415 - an extra, and slow to import
+        from ..fleet import nats_client  # noqa: F401, PLC0415 - of an extra, and slow to import
     except ImportError:
         raise InvalidArgument(f"The fleet is not installed: {extra_command('fleet')}") from None
     flags = {
@@ -341,7 +341,7 @@ async def delete_session(settings: Settings, sessions: "SessionLibrary", session
     Raises HeldElsewhere, with nothing deleted, if the fleet answers that another machine goes on with the session.
     """
     try:
-        import nats  # noqa: F401, PLC0415 - an extra, and slow to import
+        from ..fleet import nats_client  # noqa: F401, PLC0415 - of an extra, and slow to import
 
         connection, machine_id = await _connected_machine(settings)
     except (ImportError, ClaudeCodeError, OSError):

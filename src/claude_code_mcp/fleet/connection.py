@@ -1,7 +1,6 @@
 """One connection of this process to NATS: made once, kept over every interruption, with the buckets and streams of the
 fleet made if they are missing."""
 
-import asyncio
 import contextlib
 import logging
 import re
@@ -11,18 +10,25 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
-import nats.errors
 from anyio.abc import TaskStatus
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy, KeyValueConfig, ObjectStoreConfig, StorageType, StreamConfig
-from nats.js.errors import BadRequestError
-from nats.js.kv import KeyValue
 
 from ..errors import InvalidArgument, UpstreamUnavailable
 from ..state.session_records import KEY_SECONDS
 from . import names
+from .nats_client import (
+    BadRequestError,
+    Client,
+    DiscardPolicy,
+    JetStreamContext,
+    KeyValue,
+    KeyValueConfig,
+    Msg,
+    NatsError,
+    NoServersError,
+    ObjectStoreConfig,
+    StorageType,
+    StreamConfig,
+)
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +45,6 @@ _ATTEMPTS = 5
 """To make the first connection, each after a longer pause: a server that lets in one machine after the other reads its
 keys anew all the time, and closes connections that are just being made."""
 _RETRY_SECONDS = 0.2
-_LONGEST_PAUSE = 1.0
 _STREAM_DIFFERS = 10058
 """What JetStream answers when a stream of this name has another configuration."""
 
@@ -60,92 +65,6 @@ class _KnownNoise(logging.Filter):
 
 
 _KNOWN_NOISE = _KnownNoise()
-
-
-class OpenRequests:
-    """The requests of a client that wait for their answers.
-
-    A machine may answer what it was asked, and send nothing else to whoever asks. A server that reads its keys anew
-    forgets what it was asked, and drops the answer: that is done while no request is open, and none begins meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self._open = 0
-        self._ended = anyio.Event()
-        self._paused: anyio.Event | None = None
-        self._pausing = anyio.Lock()
-
-    @contextlib.asynccontextmanager
-    async def counted(self) -> AsyncIterator[None]:
-        """Around a request: waits while requests are paused."""
-        while self._paused is not None:
-            await self._paused.wait()
-        self._open += 1
-        try:
-            yield
-        finally:
-            self._open -= 1
-            self._ended.set()
-
-    @contextlib.asynccontextmanager
-    async def paused(self) -> AsyncIterator[None]:
-        """No request is open within the block; but one that has no answer for a second may lose it."""
-        async with self._pausing:
-            paused = self._paused = anyio.Event()
-            try:
-                with anyio.move_on_after(_LONGEST_PAUSE):
-                    while self._open:
-                        self._ended = anyio.Event()
-                        await self._ended.wait()
-                yield
-            finally:
-                self._paused = None
-                paused.set()
-
-
-class _LastingClient(Client):
-    """A client that every error of an open connection interrupts, and none ends.
-
-    nats-py closes itself for good when the server says why it is about to close the connection: that the key was taken
-    back, that there are too many connections, that it reads too slowly. Nobody is told, and nothing is tried again.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requests = OpenRequests()
-
-    async def _connect_to_server(self, *args: Any, **kwargs: Any) -> None:
-        # The cancellation of an attempt can be lost in nats-py, which would then try for ever although it was closed.
-        if self.is_closed:
-            raise asyncio.CancelledError
-        await super()._connect_to_server(*args, **kwargs)
-
-    async def _close(self, *args: Any, **kwargs: Any) -> None:
-        # What waits to be sent cannot be: writing to a TLS transport that was closed raises AttributeError, and what
-        # nats-py would end after that stays open.
-        if not self.is_connected:
-            self._pending, self._pending_data_size = [], 0
-        try:
-            await super()._close(*args, **kwargs)
-        except asyncio.CancelledError:
-            # An attempt to reconnect waits for the end of the same transport. When nats-py cancels that, it cancels
-            # what both wait for; whoever closes the client was not cancelled by that.
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-
-    async def request(self, *args: Any, **kwargs: Any) -> Msg:
-        async with self.requests.counted():
-            return await super().request(*args, **kwargs)
-
-    async def _process_err(self, err_msg: str) -> None:
-        if "permissions violation" in err_msg.lower():  # of one message: the connection stays
-            await super()._process_err(err_msg)
-            return
-        problem = nats.errors.Error(f"nats: {err_msg}")
-        await self._error_cb(problem)
-        # The next attempt shows whether the key is still taken; the server refuses it then in so many words.
-        await self._process_op_err(problem)
 
 
 def require_tls(url: str, credentials: Mapping[str, Any]) -> None:
@@ -182,14 +101,13 @@ class FleetConnection:
             yield
         finally:
             with anyio.CancelScope(shield=True):
-                for subscription in subscriptions:
-                    if not self.client.is_closed:
+                with contextlib.suppress(NatsError):  # it is interrupted or closed: nothing comes any more
+                    for subscription in subscriptions:
                         await subscription.unsubscribe()
 
     def without_requests(self) -> contextlib.AbstractAsyncContextManager[None]:
         """As `OpenRequests.paused`: around a change of the server's keys."""
-        client = self.client
-        return client.requests.paused() if isinstance(client, _LastingClient) else contextlib.nullcontext()
+        return self.client.requests.paused()
 
     async def flushed(self) -> None:
         """Returns when the server has read everything that was sent before: subscriptions and messages alike."""
@@ -200,20 +118,11 @@ class FleetConnection:
 
     async def close(self) -> None:
         """Ends the connection; what was published is delivered before, if the server answers."""
-        try:
-            await self.client.drain()
-        except (nats.errors.Error, OSError) as problem:
-            log.debug("the connection was interrupted when it was closed: %s", problem)
-            await self.abandon()
+        await self.client.drain()
 
     async def abandon(self) -> None:
         """Ends the connection at once, whatever state it is in."""
-        with contextlib.suppress(nats.errors.Error, OSError):  # the server may have closed it already
-            with anyio.move_on_after(_CLOSE_SECONDS):
-                await self.client.close()
-
-
-_CLOSE_SECONDS = 5.0
+        await self.client.close()
 
 
 async def connect(url: str, **credentials: Any) -> FleetConnection:
@@ -253,7 +162,7 @@ async def connect(url: str, **credentials: Any) -> FleetConnection:
     for attempt in range(len(servers) * _ATTEMPTS):  # each takes another one of them
         if attempt:
             await anyio.sleep(_RETRY_SECONDS * 2 ** ((attempt - 1) // len(servers)))
-        client = _LastingClient()
+        client = Client()
         try:
             await client.connect(
                 servers,
@@ -264,9 +173,9 @@ async def connect(url: str, **credentials: Any) -> FleetConnection:
                 connect_timeout=_CONNECT_SECONDS,
                 **options,
             )
-        except (nats.errors.Error, OSError, TimeoutError) as failed:
+        except (NatsError, OSError, TimeoutError) as failed:
             problem = failed
-            if isinstance(failed, nats.errors.NoServersError) and attempt + 1 >= len(servers):
+            if isinstance(failed, NoServersError) and attempt + 1 >= len(servers):
                 break  # none of them is there: each was tried more than once
             continue
         # Only now: with these, a first connection that can never be made would be tried for ever.
@@ -301,7 +210,7 @@ async def follow_bucket(
         reconnected.set()
         reconnected = anyio.Event()
 
-    async def read(watcher: KeyValue.KeyWatcher) -> None:
+    async def read(watcher: Any) -> None:
         nonlocal known
         async for entry in watcher:
             if entry is not None:
@@ -319,15 +228,19 @@ async def follow_bucket(
         while True:
             interrupted = reconnected  # before the bucket is asked for: an interruption during that is not missed
             try:
-                watcher = await (await connection.jetstream.key_value(bucket)).watchall()
-            except (nats.errors.Error, OSError, TimeoutError) as problem:
+                watcher: Any = await (await connection.jetstream.key_value(bucket)).watchall()
+            except (NatsError, OSError, TimeoutError) as problem:
                 log.warning("the bucket %s cannot be followed now: %s", bucket, problem)
                 await anyio.sleep(_RETRY_SECONDS)
                 continue
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(read, watcher)
-                await interrupted.wait()
-                tasks.cancel_scope.cancel()
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(read, watcher)
+                    await interrupted.wait()
+                    tasks.cancel_scope.cancel()
+            finally:
+                with anyio.CancelScope(shield=True), contextlib.suppress(NatsError):
+                    await watcher.stop()  # otherwise it is subscribed again after each interruption
     finally:
         connection.when_reconnected.remove(note_reconnection)
 

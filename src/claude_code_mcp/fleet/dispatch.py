@@ -17,8 +17,6 @@ from typing import Any
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from nats.errors import Error as NatsError
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
 from ..errors import PermissionDenied, SessionBusy, SessionNotFound, UpstreamUnavailable
 from ..model.outcome import OutcomeCode
@@ -34,6 +32,7 @@ from .machine_link import MachineLink, MachineUnavailable, Notification
 from .machine_server import Taken, refusal_in, taken_in, taking_request
 from .machines import FleetMember
 from .merged_results import Silent
+from .nats_client import KeyNotFoundError, KeyWrongLastSequenceError, NatsError
 from .records import AbsentRecords, AbsentSession
 from .routing import (
     MANAGING,

@@ -20,7 +20,6 @@ import mcp_types as types
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
-from nats.errors import Error as NatsError
 
 from .. import __version__
 from ..config import Settings
@@ -42,6 +41,7 @@ from .connection import FleetConnection
 from .dispatch import Choose, Dispatch, Place
 from .gateway_client import GatewayClient
 from .machine_server import assigning_request, ending_request
+from .nats_client import NatsError
 from .removals import Removals
 from .routing import (
     ABOUT_A_MACHINE,

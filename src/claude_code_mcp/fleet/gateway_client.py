@@ -19,13 +19,13 @@ from typing import Any, Final
 import mcp_types as types
 from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp.shared.exceptions import MCPError
-from nats.aio.client import Client
 
 from ..errors import InvalidArgument
 from ..server import sdk
 from ..server.sdk import Context
 from ..server.server import without_person
 from .machine_link import Exchange, JsonObject, MachineLink, MachineUnavailable, Notification, open_link
+from .nats_client import Client
 from .routing import FleetView, ListenFilter, MachineIdentity, session_of, split_id, with_machine
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 import filelock
-import nats.errors
-from nats.aio.msg import Msg
 
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
 from ..private_files import private_directory, read_secret, replace_file
@@ -29,6 +27,7 @@ from .connection import FleetConnection, FleetUnreachable, create_stores
 from .engine import Running, ServerCertificate, ServerConfiguration, running_server, server_certificate
 from .kept_stores import StoreKeeper
 from .machines import FleetMember, Members
+from .nats_client import Msg, NatsError
 from .ownership import Keeper, OwnershipBucket
 from .removals import Removals
 from .tickets import (
@@ -139,12 +138,12 @@ async def _answer(message: Msg, work: Any) -> None:
         answer = {"error": problem.code, "message": problem.message}
     except (KeyError, TypeError, ValueError):
         answer = {"error": "INVALID_ARGUMENT", "message": "The request makes no sense."}
-    except (nats.errors.Error, OSError, TimeoutError) as problem:
+    except (NatsError, OSError, TimeoutError) as problem:
         log.warning("a request to let a machine in or out (%s) failed: %s", message.subject, problem)
         answer = {"error": "UPSTREAM_UNAVAILABLE", "message": "The fleet's server could not be changed; see its log."}
     try:
         await message.respond(json.dumps(answer).encode())
-    except nats.errors.Error as problem:
+    except NatsError as problem:
         log.warning("the answer to %s was not sent: %s", message.subject, problem)
 
 
@@ -156,11 +155,8 @@ _REFUSALS: dict[str, type[ClaudeCodeError]] = {
 async def _ask(connection: FleetConnection, subject: str, **arguments: Any) -> dict[str, Any]:
     """One request. Raises what it was refused with, and FleetUnreachable if nobody answers."""
     try:
-        # Around all of it: the first request subscribes before its own limit begins, and that waits for ever where the
-        # server has closed the connection of a key that it no longer knows.
-        with anyio.fail_after(_REQUEST_SECONDS):
-            message = await connection.client.request(subject, json.dumps(arguments).encode(), timeout=_REQUEST_SECONDS)
-    except (nats.errors.Error, OSError, TimeoutError) as problem:
+        message = await connection.client.request(subject, json.dumps(arguments).encode(), timeout=_REQUEST_SECONDS)
+    except (NatsError, OSError, TimeoutError) as problem:
         reason = str(problem) or type(problem).__name__
         raise FleetUnreachable(f"`claude-code-mcp fleet up` does not answer: {reason}.") from None
     answer: dict[str, Any] = json.loads(message.data)

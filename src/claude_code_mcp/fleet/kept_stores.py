@@ -23,14 +23,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-import nats.errors
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.js import JetStreamContext
-from nats.js.api import PubAck
-
 from . import names
 from .connection import FleetConnection
+from .nats_client import Client, JetStreamContext, Msg, NatsError, PubAck
 from .ownership import OwnershipBucket
 
 log = logging.getLogger(__name__)
@@ -239,7 +234,7 @@ class StoreKeeper:
         _, _, machine_id, kind, *path = message.subject.split(".")
         try:
             await self._pass_on(message, machine_id, kind, path)
-        except (nats.errors.Error, OSError, TimeoutError) as problem:
+        except (NatsError, OSError, TimeoutError) as problem:
             log.warning("%s of machine %s was not passed on: %s", kind, machine_id, problem)
         except Exception:
             log.exception("%s of machine %s failed", kind, machine_id)  # those of the others go on

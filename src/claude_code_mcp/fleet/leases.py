@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import anyio
-import nats.errors
-from nats.js.errors import APIError
 
 from ..errors import ClaudeCodeError, SessionBusy, UpstreamUnavailable
 from . import names
 from .connection import MACHINE_SECONDS, FleetConnection
+from .nats_client import APIError, NatsError
 
 log = logging.getLogger(__name__)
 
@@ -215,7 +214,7 @@ class MachineLease:
             self._renewed = anyio.Event()  # before the call: a renewal during it may have ended another lapse
             try:
                 await self.regained()
-            except (ClaudeCodeError, nats.errors.Error, OSError, TimeoutError) as problem:
+            except (ClaudeCodeError, NatsError, OSError, TimeoutError) as problem:
                 log.debug("not every session was confirmed: %s", problem)
                 await anyio.sleep(_RETRY_SECONDS)
                 self.renew_now()
@@ -272,7 +271,7 @@ class MachineLease:
         except APIError:
             self._acknowledged = acknowledged_before  # it was refused, so the entry is as it was
             raise
-        except (nats.errors.Error, OSError, TimeoutError) as problem:
+        except (NatsError, OSError, TimeoutError) as problem:
             raise LeaseLapsed(f"The fleet does not answer: {problem or type(problem).__name__}.") from None
         return stored.seq
 
@@ -289,7 +288,7 @@ class MachineLease:
             await self._connection.jetstream.publish(
                 names.entry(names.MACHINES, self.machine_id), b"", timeout=_ATTEMPT_SECONDS, headers=headers
             )
-        except (nats.errors.Error, OSError, TimeoutError) as problem:
+        except (NatsError, OSError, TimeoutError) as problem:
             log.debug("the lease was not given up, it ends by itself: %s", problem)
 
 

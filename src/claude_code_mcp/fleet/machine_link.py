@@ -19,13 +19,12 @@ from typing import Any, Protocol
 import anyio
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from nats.aio.client import Client
-from nats.errors import Error as NatsError
 from pydantic_core import from_json, to_json
 
 from ..errors import UpstreamUnavailable
 from . import names
 from .machine_server import opening_request, refusal_in, run_in
+from .nats_client import Client, NatsError
 from .wire import Wire, WireBroken, open_wire
 
 log = logging.getLogger(__name__)

@@ -21,8 +21,6 @@ from mcp.server.auth.middleware.auth_context import auth_context_var
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
-from nats.aio.msg import Msg
-from nats.errors import Error as NatsError
 
 from .. import json_text
 from ..errors import ClaudeCodeError
@@ -31,6 +29,7 @@ from ..server.sdk import NotificationLines, sound_line
 from ..server.transports.stdio import Inbox, LineConnection, Outbox, line_streams
 from . import names
 from .connection import FleetConnection
+from .nats_client import Msg, NatsError
 from .removals import NotedRemoval
 from .wire import Wire, WireBroken, open_wire
 

@@ -14,14 +14,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 import anyio
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
-from nats.js.kv import KeyValue
 
 from .. import json_text
 from ..errors import ClaudeCodeError, ExitCode, InvalidArgument, UpstreamUnavailable
 from ..processes import limits
 from . import names
 from .connection import MACHINE_SECONDS, FleetConnection, follow_bucket
+from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError
 
 log = logging.getLogger(__name__)
 

@@ -19,18 +19,15 @@ from dataclasses import replace
 from typing import Any, Self
 
 import anyio
-import nats.errors
 from nacl.exceptions import CryptoError
 from nacl.public import PrivateKey, PublicKey, SealedBox
-from nats.aio.msg import Msg
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
-from nats.js.kv import KeyValue
 
 from .. import __version__, json_text
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
 from . import names
 from .connection import FleetConnection, follow_bucket
 from .leases import HeldElsewhere, Holding, LeaseLapsed, StillArriving
+from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError, Msg, NatsError
 
 log = logging.getLogger(__name__)
 
@@ -358,7 +355,7 @@ class Keeper:
                 answer["holding"] = _fields(problem.holding)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             answer = {"error": "InvalidArgument", "message": "The request makes no sense."}
-        except (nats.errors.Error, OSError, TimeoutError) as problem:
+        except (NatsError, OSError, TimeoutError) as problem:
             answer = {"error": "LeaseLapsed", "message": f"The fleet's stores do not answer: {problem}"}
         except Exception:
             # Raised from here it would end the keeper, and the gateway with it, for all machines.
@@ -366,7 +363,7 @@ class Keeper:
             answer = {"error": "ClaudeCodeError", "message": "The keeper has failed; its log says how."}
         try:
             await message.respond(json.dumps(answer).encode())
-        except nats.errors.Error as problem:
+        except NatsError as problem:
             log.debug("an answer to machine %s was not sent: %s", machine_id, problem)
 
     async def _claim(self, machine_id: str, arguments: dict[str, Any]) -> Any:
@@ -454,7 +451,7 @@ class KeptOwnership:
         try:
             request = json.dumps(arguments).encode()
             message = await self._connection.client.request(subject, request, timeout=seconds)
-        except (nats.errors.Error, OSError, TimeoutError) as problem:
+        except (NatsError, OSError, TimeoutError) as problem:
             raise LeaseLapsed(f"No keeper of the fleet answers: {problem or type(problem).__name__}.") from None
         answer = json.loads(message.data)
         if "error" not in answer:

@@ -14,8 +14,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from functools import partial
 from typing import Any
 
-from nats.aio.client import Client
-from nats.errors import Error as NatsError
 from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
@@ -45,6 +43,7 @@ from .machine_link import MachineUnavailable
 from .machine_server import Taken
 from .machines import Machine
 from .merged_results import Silent, merged_costs, number, objects
+from .nats_client import Client, NatsError
 from .page_link import FACTS, PageAnswer, PageRequest, ask_page
 from .records import AbsentSession
 from .routing import FleetView, MachineIdentity, PlacementRequest

@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from nats.aio.client import Client
 from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,6 +30,7 @@ from ..web.guard import WebUser
 from ..web.page_routes import ServiceRoutes, api_routes
 from .machine_link import MachineUnavailable, open_connection
 from .machine_server import page_request
+from .nats_client import Client
 from .routing import MachineIdentity
 from .wire import Wire, WireBroken
 

@@ -25,8 +25,6 @@ from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from nacl.public import PrivateKey
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
-from nats.js.kv import KeyValue
 from pydantic import ValidationError
 
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, RateLimited, UpstreamUnavailable
@@ -49,6 +47,7 @@ from ..web.push.preferences import (
 from ..web.push.receivers import DerivedKey, PushReply, SendFailed, post, request_for
 from . import names
 from .connection import FleetConnection
+from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError
 from .ownership import KeptOwnership, NotAddressed, OwnershipBucket, Verb, key_id, open_sealed, seal_for
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nats.js.errors import BadRequestError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
-from nats.js.kv import KeyValue
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .. import __version__
@@ -36,6 +34,7 @@ from ..state.session_records import SessionRecord
 from . import names
 from .connection import FleetConnection
 from .leases import WRONG_SEQUENCE, Holding
+from .nats_client import BadRequestError, KeyNotFoundError, KeyValue, KeyWrongLastSequenceError, NotFoundError
 from .transcripts import FleetUnavailable, LostSession, SessionHolding, answering
 
 if TYPE_CHECKING:

@@ -15,14 +15,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nats.js.api import StreamInfo
-from nats.js.errors import KeyNotFoundError
-
 from ..model.options import LOCAL
 from ..state.database import Database
 from ..state.documents import Documents, JsonObject
 from . import names
 from .connection import FleetConnection
+from .nats_client import KeyNotFoundError, StreamInfo
 from .ownership import MOST_ASKED, KeptOwnership, Verb
 
 log = logging.getLogger(__name__)

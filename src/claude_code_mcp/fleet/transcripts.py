@@ -24,13 +24,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-import nats.errors
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from nats.js.errors import APIError, NotFoundError
-
 from ..errors import ClaudeCodeError, SessionBusy
 from . import names
 from .connection import FleetConnection
+from .nats_client import AckPolicy, APIError, ConsumerConfig, DeliverPolicy, NatsError, NotFoundError
 
 Entry = Mapping[str, Any]
 
@@ -337,7 +334,7 @@ class TranscriptStore:
                     )  # fmt: skip
         finally:
             # The server forgets it by itself too; not waiting for that keeps thousands of them away.
-            with contextlib.suppress(nats.errors.Error):
+            with contextlib.suppress(NatsError):
                 info = await reader.consumer_info()
                 await reader.unsubscribe()
                 await self._js.delete_consumer(names.TRANSCRIPTS, info.name)
@@ -348,7 +345,7 @@ def answering() -> Any:
     """Whatever keeps NATS from answering becomes FleetUnavailable."""
     try:
         yield
-    except (nats.errors.Error, TimeoutError, ConnectionError) as error:
+    except (NatsError, TimeoutError, ConnectionError) as error:
         raise FleetUnavailable(f"NATS does not answer ({type(error).__name__}). Try again.") from error
 
 

@@ -34,7 +34,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self
 
-from nats.js.object_store import ObjectStore
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from .. import private_files
@@ -42,6 +41,7 @@ from ..errors import InvalidArgument
 from ..sessions.git import Git, Reply, Repository, find_repository
 from . import names
 from .connection import FleetConnection
+from .nats_client import ObjectStore
 from .transcripts import answering
 
 LARGEST: Final = 512 << 20
@@ -49,6 +49,8 @@ LARGEST: Final = 512 << 20
 _INCLUDE = ".worktreeinclude"
 _MOST_PATTERNS, _LONGEST_INCLUDE = 500, 64 << 10
 _LONGEST_URL = 2000
+_PACK_SECONDS = 600.0
+"""In which one pack of a tree is read from the fleet."""
 _UNDER_WAY = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply", "BISECT_LOG")
 _IDENTITY = {
     "GIT_AUTHOR_NAME": "claude-code-mcp",
@@ -194,7 +196,8 @@ class TreeStore:
         if not await checkout.has(ref.files):
             for pack in ref.packs:
                 with answering():
-                    found = await (await self._store()).get(pack)
+                    async with asyncio.timeout(_PACK_SECONDS):
+                        found = await (await self._store()).get(pack)
                 await checkout.add_pack(found.data or b"")
         # Only now: what is checked out here can be compared with commits that have just come. Nothing refers to them.
         await checkout.check_follows(ref)
