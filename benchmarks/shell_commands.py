@@ -1,12 +1,11 @@
 """Random commands for the policy's reading of commands, with the same seed the same ones.
 
 `plain_commands` are made of a few allowed programs and of everything that means something to a shell, pieced together
-at random or from earlier ones that were allowed, with something changed. `hidden_commands` hide the call of one program
-in others that run it, in quotes, in code and in pipes, and are then changed too. To be run in `sealed_shells` only.
+at random or from earlier ones that were allowed, with something changed. The other tables hide the call of one program
+in others that run it, in quotes, in code and in pipes.
 """
 
 import random
-import shlex
 from collections.abc import Callable, Iterator
 
 ALLOWED = (
@@ -230,23 +229,3 @@ SPELLINGS = (
     *("rm", "'rm'", "r''m", 'r""m', "\\rm", "r\\m", "$'rm'", "$'\\x72m'", "/bin/rm", "/bin/./rm", "/usr/bin/r?"),
     *("{rm,x}", "r${z}m", "r$@m", "=rm", "/bin/r[m]"),
 )
-
-
-def hidden_commands(generator: random.Random, count: int) -> Iterator[str]:
-    """So many commands that run the denied program, or would without a random change."""
-    for _ in range(count):
-        command = f"{generator.choice(SPELLINGS)} x"
-        for _ in range(generator.choice((0, 1, 1, 2, 3))):
-            command = _hidden(generator, command)
-        for _ in range(generator.choice((0, 1, 1, 2))):
-            command = changed(generator, command)
-        yield command
-
-
-def _hidden(generator: random.Random, command: str) -> str:
-    kind = generator.random()
-    if kind < 0.45:
-        return f"{generator.choice(BEHIND)} {command}"
-    if kind < 0.85:
-        return generator.choice(AROUND).replace("{}", shlex.quote(command)).replace("{{", "{").replace("}}", "}")
-    return generator.choice(IN_CODE).replace("{}", command.replace("'", "")).replace("{{", "{").replace("}}", "}")

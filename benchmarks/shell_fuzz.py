@@ -1,9 +1,7 @@
 """`make soak`: random commands, read by the policy and run by real shells.
 
-Two things are tried. Lines that try to run a denied command (`shell_lines.py`) are judged where all other commands are
-allowed: those that pass with nobody asked are run in sealed shells, and may neither call the denied program nor change
-a file. And commands that are read as a few simple ones are given to bash, dash, zsh and others: they may run exactly
-what was read, and write no file.
+Commands that are read as a few simple ones are given to bash, dash, zsh and others: they may run exactly what was read,
+and write no file.
 
 The inputs come in parts, each made from the seed and its own number: `--seed 7 --start 120` goes on where an earlier
 run has stopped.
@@ -20,20 +18,16 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 
-from claude_code_mcp.policy.harmless_commands import git_variables
+from claude_code_mcp.policy.git_commands import git_variables
 from claude_code_mcp.policy.rules import Decision, Rule, ToolCall, judge, parse_rule
 from claude_code_mcp.policy.shell import read_strictly
 
-from .sealed_shells import DENIED, missing, sealed_shells
-from .sealed_shells import SHELLS as SEALED
+from .sealed_shells import DENIED, sealed_shells
 from .shell_commands import plain_commands
-from .shell_lines import attack_lines, table_lines
 from .shells import MAIN, PROGRAMS, SHELLS, Shell, effects, scratch_directory
 
 PART = 4000
 """Inputs that are made from one seed."""
-LINES_PART = 500
-"""Lines that are made from one seed; running them takes longer."""
 RULES = [
     parse_rule(f"Bash({pattern})") for pattern in ("git diff *", "git log:*", "ls *", "echo *", "test *", "printf *")
 ]
@@ -113,20 +107,6 @@ def try_plain(seed: int, number: int, size: int = PART, shells: Sequence[Shell] 
     return Count(size, len(commands), len(unique) * len(shells), problems_in(unique, shells))
 
 
-def try_lines(seed: int, number: int, size: int = LINES_PART, shells: Sequence[str] = tuple(SEALED)) -> Count:
-    """Lines that try to run the denied command: of those that pass, which do run it or change a file."""
-    lines = list(attack_lines(random.Random(f"{seed}/{number}/lines"), size))
-    passing = [line for line in lines if decide(line) is Decision.ALLOW]
-    return Count(size, len(passing), len(passing) * len(shells), lines_that_do_harm(passing, shells))
-
-
-def try_table(shells: Sequence[str] = tuple(SEALED)) -> Count:
-    """Every option of the table of harmless programs by itself."""
-    lines = list(dict.fromkeys(table_lines()))
-    passing = [line for line in lines if decide(line) is Decision.ALLOW]
-    return Count(len(lines), len(passing), len(passing) * len(shells), lines_that_do_harm(passing, shells))
-
-
 def lines_that_do_harm(lines: Sequence[str], shells: Sequence[str]) -> list[str]:
     """Which of these lines, all of them allowed, call the denied program, change a file or do not end."""
     found = []
@@ -163,21 +143,6 @@ def run_plain(seed: int, start: int, inputs: int, seconds: float, workers: int) 
     return total, done
 
 
-def run_lines(seed: int, start: int, lines: int, workers: int) -> Count:
-    """So many lines that try to run the denied command, in every shell there is."""
-    numbers = range(start, start + -(-lines // LINES_PART))
-    shells = tuple(shell.name for shell in available() if shell.name in SEALED)
-    total = Count()
-    with ProcessPoolExecutor(workers) as pool:
-        size = min(lines, LINES_PART)
-        for count in pool.map(
-            try_lines, [seed] * len(numbers), numbers, [size] * len(numbers), [shells] * len(numbers)
-        ):
-            total.add(count)
-            _show_problems(count)
-    return total
-
-
 def _show_problems(count: Count) -> None:
     for problem in count.problems:
         print(f"PROBLEM: {problem}", flush=True)
@@ -186,7 +151,6 @@ def _show_problems(count: Count) -> None:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shell_fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=1_000_000, help="commands to be read (default: 1000000)")
-    parser.add_argument("--lines", type=int, default=10_000, help="lines with a denied command (default: 10000)")
     parser.add_argument("--seconds", type=float, default=1800.0, help="begin no part after this time (default: 1800)")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000), help="repeats an earlier choice")
     parser.add_argument("--start", type=int, default=0, help="the number of the first part (default: 0)")
@@ -195,30 +159,13 @@ def main(arguments: Sequence[str]) -> int:
     absent = [shell.name for shell in SHELLS if shell.path is None]
     names = ", ".join(shell.name for shell in available())
     print(f"seed {options.seed}; shells: {names}; absent: {absent}", flush=True)
-    if reason := missing():
-        print(f"no line with a denied command is run: {reason}", flush=True)
-    began = time.perf_counter()
-    table = Count() if missing() else try_table()
-    _show_problems(table)
-    print(
-        f"{table.inputs} lines with each option of the table, {table.allowed} of them allowed, {table.runs} runs in "
-        f"sealed shells, {len(table.problems)} problems, {time.perf_counter() - began:.0f} s",
-        flush=True,
-    )
-    began = time.perf_counter()
-    lines = Count() if missing() else run_lines(options.seed, options.start, options.lines, options.workers)
-    print(
-        f"{lines.inputs} lines with a denied command, {lines.allowed} of them allowed, {lines.runs} runs in sealed "
-        f"shells, {len(lines.problems)} problems, {time.perf_counter() - began:.0f} s",
-        flush=True,
-    )
     began = time.perf_counter()
     count, following = run_plain(options.seed, options.start, options.inputs, options.seconds, options.workers)
     print(
         f"{count.inputs} commands read, {count.allowed} of them allowed, {count.runs} runs in shells, "
         f"{len(count.problems)} problems, {time.perf_counter() - began:.0f} s; the next part is {following}"
     )
-    return 1 if count.problems or lines.problems or table.problems or missing() else 0
+    return 1 if count.problems else 0
 
 
 if __name__ == "__main__":

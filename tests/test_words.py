@@ -29,6 +29,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("policy/rules.py", "Words"): "the words of a shell command",
     ("policy/harmless_commands.py", "words"): "the words of a shell command",
     ("policy/harmless_commands.py", "Words"): "the words of a shell command",
+    ("policy/git_commands.py", "words"): "the words of a shell command",
 }
 """An identifier in a module, and why it is the right one there."""
 

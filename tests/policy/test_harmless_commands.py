@@ -2,9 +2,8 @@
 
 import pytest
 
-from claude_code_mcp.policy.harmless_commands import GIT, PROGRAMS, Program, git_variables
+from claude_code_mcp.policy.git_commands import git_variables
 from claude_code_mcp.policy.rules import Decision, ToolCall, Verdict, judge, parse_rule
-from claude_code_mcp.policy.shell import option_list
 
 ALLOW, DENY, ASK = Decision.ALLOW, Decision.DENY, Decision.ASK
 
@@ -28,14 +27,15 @@ def decide(command: object, allow: list[str], deny: list[str], tool: str = "Bash
         ("npm test; make", ASK),
         ("npm test *", ASK),
         ("npm test; rm x", DENY),
-        ("sed -n 1p f", ALLOW),
-        ("sed 1e f", ASK),
+        ("sed -n 1p f", ASK),
+        ("git status", ALLOW),
+        ("git status -v", ASK),
     ],
 )
 def test_a_command_that_a_rule_spells_out_is_allowed_at_the_beginning_of_a_line(
     command: str, decision: Decision
 ) -> None:
-    allow = ["Bash(npm test *)", "Bash(npm run lint)", "Bash(tail *)", "Bash(ls)", "Bash(sed *)"]
+    allow = ["Bash(npm test *)", "Bash(npm run lint)", "Bash(tail *)", "Bash(ls)", "Bash(sed *)", "Bash(git status)"]
     assert decide(command, allow, ["Bash(rm *)"]).decision is decision
 
 
@@ -55,9 +55,8 @@ def test_without_a_denied_command_the_words_alone_decide() -> None:
         ("cat src/*", ASK),
         ("ls s*", ALLOW),
         ("ls | xargs cat", ASK),
-        ("ls | xargs wc -l", ALLOW),
         ("timeout 5 cat secret.txt", DENY),
-        ("timeout 5 cat README.md", ALLOW),
+        ("timeout 5 cat README.md", ASK),
     ],
 )
 def test_what_could_become_a_denied_command_by_names_of_files_is_asked(command: str, decision: Decision) -> None:
@@ -78,13 +77,10 @@ def test_a_program_elsewhere_may_be_anything(name: str) -> None:
     ("command", "doubt"),
     [
         ("make", "it is not known that 'make' runs no other program and writes no file"),
-        ("ls; sed -i p f", "the words of 'sed' are not all known to be harmless"),
+        ("ls; sed -i p f", "it is not known that 'sed' runs no other program and writes no file"),
         ("ls $(pwd)", "the command line cannot be read with certainty"),
-        (
-            "cd x; git log",
-            "git runs what a repository is configured with, and the line goes to another directory before",
-        ),
-        ("timeout 1 timeout 1 ls", "the words of 'timeout' are not all known to be harmless"),
+        ("grep --pager=sh x f", "the options of 'grep' are not all known to be harmless"),
+        ("timeout 1 ls", "it is not known that 'timeout' runs no other program and writes no file"),
         ("a" * 100, f"it is not known that '{'a' * 60}…' runs no other program and writes no file"),
         ("ls", ""),
     ],
@@ -108,22 +104,74 @@ def test_a_command_that_is_no_text_is_not_understood() -> None:
 
 def test_many_wrappers_and_words_upset_nothing() -> None:
     for command in (
-        "timeout 1 " * 6000,
-        "ls " + "-a " * 20_000,
-        "xargs " * 10_000,
-        "cd x;" * 10_000,
-        "sed -n " + "-e p " * 9000,
+        "/bin/timeout 9 " * 1000 + "sh evil.sh",
+        "timeout 1 " * 1600,
+        "ls " + "-a " * 5000,
+        "xargs " * 2500,
+        "cd x;" * 3000,
+        "grep " + "-e p " * 3000,
     ):
         assert decide(command, ["Bash"], ["Bash(rm *)"]).decision in (ALLOW, ASK)
 
 
-def test_no_option_is_in_two_kinds_of_a_list() -> None:
-    """An option has a value or it has none: otherwise the words behind it would be read in another way."""
-    lists = {name: entry.options for name, entry in PROGRAMS.items() if isinstance(entry, Program)}
-    for text in (*lists.values(), *(entry.options for entry in GIT.values())):
-        known = option_list(text)
-        kinds = (known.short, known.valued, known.attached, known.long, known.long_valued)
-        assert sum(map(len, kinds)) == len(frozenset().union(*kinds)), text
+@pytest.mark.parametrize(
+    ("words", "decision"),
+    [
+        ("-n foo src/a.py", ALLOW),
+        ("-rnE 'a|b' src", ALLOW),
+        ("-A3 -B 2 -m5 foo f", ALLOW),
+        ("-ne foo f", ALLOW),
+        ("--color=never --include='*.py' foo src", ALLOW),
+        ("foo *.py", ASK),
+        ("foo src/*.py", ALLOW),
+        ("-Q foo f", ASK),
+        ("-nQ foo f", ASK),
+        ("--filter='*:sh' foo f", ASK),
+        ("--save-config=x foo f", ASK),
+        ("-f list f", ASK),
+        ("foo -- --pager=sh", ASK),
+    ],
+)
+def test_of_grep_only_listed_options_are_known(words: str, decision: Decision) -> None:
+    assert decide(f"grep {words}", ["Bash"], ["Bash(rm *)"]).decision is decision
+
+
+@pytest.mark.parametrize(
+    ("command", "decision"),
+    [
+        ("git diff", ALLOW),
+        ("git diff --stat HEAD~1 -- src", ALLOW),
+        ("git log --oneline -5", ALLOW),
+        ("git diff --output=x", ASK),
+        ("git diff --output x", ASK),
+        ("git diff --outp=x", ASK),
+        ("git diff HEAD -- --output=x", ASK),
+        ("git log -p --output=.bashrc", ASK),
+        ("git diff --ext-diff", ASK),
+        ("git diff --textconv", ASK),
+        ("git log --show-signature", ASK),
+        ("/usr/bin/git show --output=x", ASK),
+        ("git -c core.pager=sh show", ASK),
+        ("git --exec-path=. show", ASK),
+        ("git --git-dir=x show", ASK),
+        ("git -C sub show", ASK),
+        ("git --no-pager show", ALLOW),
+        ("git grep -O x", ASK),
+        ("git grep -Osh x", ASK),
+        ("git grep --open-files-in-pager=sh x", ASK),
+        ("git archive -o x HEAD", ASK),
+        ("git -C /srv/repo status --short", ALLOW),
+        ("git -C /srv/repo status --output=x", ASK),
+    ],
+)
+def test_a_wildcard_does_not_cover_options_with_which_git_writes_or_runs_more(command: str, decision: Decision) -> None:
+    allow = ["Bash(git diff *)", "Bash(git log:*)", "Bash(/usr/bin/git *)", "Bash(git *)", "Bash(git -C /srv/repo *)"]
+    assert decide(command, allow, []).decision is decision
+
+
+def test_a_rule_may_spell_out_such_an_option() -> None:
+    assert decide("git diff --output=x", ["Bash(git diff --output=x)"], []).decision is ALLOW
+    assert decide("git diff --output=y", ["Bash(git diff --output=x)"], []).decision is ASK
 
 
 def test_git_gets_its_settings_beside_those_of_the_environment() -> None:

@@ -23,7 +23,7 @@ from tests.support.system_packages import require
 from .support import ENDLESS, PATIENCE, end_of, events, options, question, run, say
 
 BASH_RULES = Profile(
-    allow=tuple(map(parse_rule, ["Bash(touch *)", "Bash(echo *)"])),
+    allow=tuple(map(parse_rule, ["Bash(touch made)", "Bash(touch ran)", "Bash(echo *)"])),
     deny=tuple(map(parse_rule, ["Bash(rm *)", "Write"])),
 )
 
@@ -129,12 +129,12 @@ async def test_git_takes_no_directory_for_a_repository_that_only_looks_like_one(
     """A session could write such a directory file by file, with a program among its settings."""
     _make_lookalike(sandbox.project)
     prompt = script("work", tool("Bash", command="cd lookalike"), tool("Bash", command="git status"), "done")
-    allow = (parse_rule("Bash"),)
+    allow = (parse_rule("Bash"), parse_rule("Bash(git status)"))
     limited = await start(start_service, Profile(allow=allow, deny=(parse_rule("Bash(rm *)"),)))
     _, outcome = await run(limited, prompt, options(sandbox))
     assert (outcome.result, outcome.permission_denials) == ("done", ())
     assert not (sandbox.project / "ran").exists()
-    await run(await start(start_service, Profile(allow=allow)), prompt, options(sandbox))
+    await run(await start(start_service, Profile(allow=allow[:1])), prompt, options(sandbox))
     assert (sandbox.project / "ran").exists()
 
 

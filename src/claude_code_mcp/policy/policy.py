@@ -121,7 +121,7 @@ class Profile(_Frozen):
     tools: tuple[str, ...] | None = None
     """The tools there are, by name, `mcp__server__*` for those of a server. Unset: all; empty: none."""
     allow: tuple[str | Rule, ...] = ()
-    """Calls that need no asking, such as `Bash(git diff *)`."""
+    """Calls that need no asking, such as `Bash(npm test)`."""
     deny: tuple[str | Rule, ...] = ()
     """Calls that are refused whatever anybody answers, such as `Bash(rm *)`. Stronger than `allow`."""
     env: tuple[str, ...] | None = None

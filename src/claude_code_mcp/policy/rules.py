@@ -1,4 +1,4 @@
-"""Rules that answer permission questions: `Bash(git diff *)`, `Edit(src/**)`, `WebFetch(domain:example.org)`,
+"""Rules that answer permission questions: `Bash(npm test)`, `Edit(src/**)`, `WebFetch(domain:example.org)`,
 `mcp__server__*`. A denial wins over everything; a call that no rule covers is asked about.
 
 The two kinds of rules read a call differently. An allowance must be certain: it reads commands strictly and matches
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 from urllib.parse import urlsplit
 
 from ..model.paths import HERE, PathRules
 from ..model.tool_names import prefix_of
+from .git_commands import option_to_ask_about
 from .harmless_commands import TOO_LONG, UNREADABLE, doubt_about
 from .shell import LONGEST_COMMAND, FileGlob, Words, read_loosely, read_strictly
 
@@ -164,7 +165,7 @@ def parse_rule(text: str) -> Rule:
     """A rule from its text; ValueError says what is wrong with it."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a rule; one looks like Bash(git diff *), Edit(src/**) or mcp__server__*")
+        raise ValueError(f"{text!r} is not a rule; one looks like Bash(npm test), Edit(src/**) or mcp__server__*")
     tool, specifier = match.groups()
     if specifier is None:
         check_tool_name(tool)
@@ -366,8 +367,19 @@ def _granting_command(command: str, rules: Sequence[Rule]) -> str | None:
     # The files that a pattern stands for are not known here, and their names may look like options.
     if not parts or any(isinstance(word, FileGlob) for part in parts for word in part):
         return None
-    granting = [next((rule for rule in rules if fits_words(part, rule.specifier or "")), None) for part in parts]
+    granting = [next((rule for rule in rules if _allows_words(rule, part)), None) for part in parts]
     return None if None in granting else ", ".join(dict.fromkeys(map(str, granting)))
+
+
+def _allows_words(rule: Rule, words: Words) -> bool:
+    """Whether a rule allows a command. A wildcard does not stand for an option with which git writes or runs more."""
+    if not fits_words(words, rule.specifier or ""):
+        return False
+    if words[0].rpartition("/")[2] != "git":
+        return True
+    pairs = zip(words, _expected(rule.specifier or ""), strict=False)
+    spelled_out = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return option_to_ask_about(words, max(1, spelled_out)) is None
 
 
 def _allows(rule: Rule, call: ToolCall) -> bool:

@@ -25,9 +25,9 @@ from ..model.outcome import Usage
 from ..model.question import Answer, QuestionKind, kind_of
 from ..model.tool_names import plain_name
 from ..policy.admission import Admission, programs_named, within
-from ..policy.harmless_commands import git_variables
+from ..policy.git_commands import git_variables
 from ..policy.policy import MODE_LADDER, GroupBudget, Policy
-from ..policy.rules import ASKED_BY_DIRECTORY, Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
+from ..policy.rules import ASKED_BY_DIRECTORY, Decision, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home
 from ..state.spending import Budget, BudgetWarning, NotedAmount, Spending
 
@@ -382,8 +382,8 @@ class PolicyEnforcer:
         """
         profile = self._policy.profile(principal)
         mentions = _NO_MENTIONS if profile.limits_reading else {}
-        directory = _SAME_DIRECTORY if profile.judges_commands else {}
-        return {**mentions, **directory, **(git_variables(environment) if profile.shell is Shell.LIMITED else {})}
+        judged = {**_SAME_DIRECTORY, **git_variables(environment)} if profile.judges_commands else {}
+        return {**mentions, **judged}
 
     # -- tools ------------------------------------------------------------------------------------------------
 

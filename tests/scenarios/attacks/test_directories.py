@@ -66,7 +66,7 @@ async def test_git_looks_at_the_repository_of_the_session(
     monitor = f"rm {project / 'victim'}; false"
     for words in (["init", "-q"], ["config", "core.fsmonitor", monitor]):
         await asyncio.to_thread(subprocess.run, ["git", *words], cwd=inner, env=bare, check=True)
-    service = await start_service(policy=rules('allow = ["Bash"]\ndeny = ["Bash(rm *)"]\n'))
+    service = await start_service(policy=rules('allow = ["Bash(git status)"]\ndeny = ["Bash(rm *)"]\n'))
     moving = [tool("Bash", command="cd sub && pwd"), tool("Bash", command="git status")]
     turn = await service.create(script("go", *moving, "done"), SessionOptions(cwd=str(project)), caller=Caller("local"))
     assert (await end_of(turn)).result == "done"
