@@ -19,7 +19,7 @@ import os
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .config import Settings, load_settings, secrets_of, without_settings
 from .errors import PermissionDenied, SessionNotFound
@@ -56,6 +56,7 @@ from .sessions.session_access import CallerPolicy, SessionAccess
 from .sessions.session_listing import SessionListing
 from .sessions.slots import Slots
 from .sessions.stored_sessions import SessionWork, StoredSessions
+from .sessions.verdicts import answer_of_rules
 from .state.session_records import MessageKeys
 from .state.shares import Access, Shares
 from .state.spending import Spending
@@ -129,8 +130,6 @@ class Service:
         self.state = database_in(self.settings.state_dir)
         guarded = (str(config_directory(self._environment)), str(self.settings.state_dir))
         self._enforcer = PolicyEnforcer(policy, default, Spending(self.state, groups_of=policy.counted_groups), guarded)
-        self.answer_by_rule = self._enforcer.answer
-        """What the rules say of a call; None if a person must be asked."""
         self.check_record_of_machine = self._enforcer.check_record_of_machine
         """PermissionDenied if a record that another machine has written names a program."""
         self._homes = Homes(self.settings, self._environment, policy, principals, self.audit, others=others)
@@ -183,6 +182,7 @@ class Service:
             hosted=lambda: contextlib.nullcontext(self._host),
             redact=self._redactor.data,
             notice=bookkeeper.on_event,
+            audit=self.audit,
             moved=bookkeeper.on_moved,
             known=lambda session_id: self._sessions.known(session_id) is not None,
         )
@@ -551,6 +551,10 @@ class Service:
         """Whether only a person may allow what a session asks that this principal uses."""
         session = self._sessions.known(session_id)
         return self._enforcer.needs_person(principal if session is None else session.owner, principal)
+
+    def answer_by_rule(self, principal: str, cwd: str, tool: str, arguments: Mapping[str, Any]) -> Answer | None:
+        """What the rules say of a call that no session makes; None if a person must be asked."""
+        return answer_of_rules(tool, self._enforcer.judge(principal, cwd, tool, arguments))
 
     def policy_for(self, caller: Caller) -> CallerPolicy:
         """What the policy lets a caller do."""

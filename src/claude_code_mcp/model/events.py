@@ -273,6 +273,8 @@ class AuditKind(StrEnum):
     """By the policy, by a limit, or because the session belongs to another caller."""
     FAILED = "failed"
     """A call ended in an error, whatever the reason. For counting; a refusal has an event of its own besides."""
+    CALL_DENIED = "call_denied"
+    """The policy has denied a tool call of a session: by a rule, or because the call could not be judged."""
     BYPASS_SWITCHED = "bypass_switched"
     SESSION_MANAGED = "session_managed"
     """A session on disk was renamed, tagged, pinned, archived, forked, exported or deleted."""

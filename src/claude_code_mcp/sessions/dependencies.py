@@ -30,7 +30,7 @@ from weakref import WeakValueDictionary
 
 from ..claude.protocol import Frame, Other, Raw
 from ..config import Settings, client_settings, without_settings
-from ..model.events import Event
+from ..model.events import AuditEvent, Event
 from ..model.options import LOCAL, Caller, ClientEnvironment
 from ..private_files import entries_at, is_absence
 from ..processes.environment import for_nested_servers, significant
@@ -232,6 +232,8 @@ class SessionDeps:
     """Removes secrets from a text or a JSON value."""
     notice: Callable[[str, str, Event], None]
     """Called with a session's id, its owner and the event, for every event of every session."""
+    audit: Callable[[AuditEvent], None]
+    """Writes an act to the audit trail and counts it."""
     moved: Callable[[str, str], None]
     """Called with the old and the new id when a session goes on under another one."""
     known: Callable[[str], bool]

@@ -6,6 +6,7 @@ cannot be true ends the process.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -28,7 +29,7 @@ from ..model.events import Output
 from ..model.options import SessionOptions
 from ..model.question import FileChange
 from ..model.tool_names import plain_name
-from ..policy.rules import Decision
+from ..policy.rules import Decision, Verdict
 from ..store.event_log import EventLog
 from .background import DiskThreads, StartTask
 from .dependencies import SessionDeps, SessionReplica, is_mirror, mirrored_entries
@@ -39,6 +40,9 @@ from .live_process import LiveProcess
 from .policy_enforcer import tool_behind
 from .session_questions import SessionQuestions
 from .turn import SessionParts, TurnRunner
+from .verdicts import Occasion
+
+log = logging.getLogger(__name__)
 
 _LONGEST_COMPARISON = 5.0
 """Seconds after which a question is asked without a look at the file that it is about."""
@@ -170,7 +174,7 @@ class FrameRouter:
         assert live is not None
         assert process is not None
         if frame.subtype == "hook_callback":
-            process.answer(frame.id, self._questions.vet(frame.request))
+            process.answer(frame.id, self._questions.verdicts.reply_to_hook(frame.request))
         elif frame.subtype == "mcp_message" and live.bridge is not None:
             self._mcp_message_received(frame, claims)
         elif frame.subtype != "can_use_tool":
@@ -194,7 +198,9 @@ class FrameRouter:
         try:
             try:
                 change = await asyncio.wait_for(reading, _LONGEST_COMPARISON)
-            except TimeoutError:
+            except Exception as error:  # the question is asked without it
+                if not isinstance(error, TimeoutError):
+                    log.exception("the change to a file in session %s cannot be shown", session.id)
                 change = None
             # Nothing is awaited from here on. Meanwhile the request may have been withdrawn, or its process be gone.
             if frame.id in self._comparing and self._process.live is live and self._process.process is not None:
@@ -246,20 +252,20 @@ class FrameRouter:
     async def _permit_reading(self, server: str, method: str, params: Raw) -> None:
         """Raises PermissionDenied where the policy denies what the message would read."""
         behind = tool_behind(server, method, params)
-        session = self._session
-        if (
-            behind is not None
-            and self._session.deps.enforcer.judge(session.owner, session.cwd, *behind).decision is Decision.DENY
-        ):
-            await self._ask(*behind)  # which the policy answers, for everybody to see
+        if behind is None:
+            return
+        verdict = self._questions.verdicts.verdict(Occasion.HUB, *behind)
+        if verdict.decision is Decision.DENY:
+            await self._ask(*behind, verdict)  # which the policy answers, for everybody to see
 
     async def _permit_call(self, tool: str, params: Raw, claim: CallClaim) -> None:
         """Returns when a call may run; PermissionDenied if it may not. One that nobody was asked about, and that
         neither the policy nor the session allows beforehand, is asked about now."""
-        session, arguments = self._session, _mapping(params.get("arguments"))
-        decision = self._session.deps.enforcer.judge(session.owner, session.cwd, tool, arguments).decision
-        if decision is Decision.DENY or (decision is Decision.ASK and not self._was_allowed(tool, claim)):
-            await self._ask(tool, arguments)
+        arguments = _mapping(params.get("arguments"))
+        verdict = self._questions.verdicts.verdict(Occasion.HUB, tool, arguments)
+        asked = verdict.decision is Decision.ASK and not self._was_allowed(tool, claim)
+        if asked or verdict.decision is Decision.DENY:
+            await self._ask(tool, arguments, verdict)
 
     def _was_allowed(self, tool: str, claim: CallClaim) -> bool:
         """Whether a call that the rules would have asked needs no asking.
@@ -278,12 +284,12 @@ class FrameRouter:
             session.owner, session.cwd, session.options, session.grants, tool
         )
 
-    async def _ask(self, tool: str, arguments: Mapping[str, Any]) -> None:
-        """Asks whether a call may run, the policy first; PermissionDenied if it may not."""
+    async def _ask(self, tool: str, arguments: Mapping[str, Any], verdict: Verdict) -> None:
+        """Asks whether a call may run, unless the policy's verdict says so; PermissionDenied if it may not."""
         if self._turns.current is not None and self._turns.current.ending_as is not None:
             raise PermissionDenied("The turn is being ended.")
         self._begin_asking()
-        answered = self._questions.ask_about_call(tool, arguments)
+        answered = self._questions.ask_about_call(tool, arguments, verdict)
         self._turns.wait_for_answers()
         await answered
 

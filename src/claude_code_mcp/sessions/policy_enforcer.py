@@ -10,6 +10,7 @@ hour at most.
 """
 
 import copy
+import logging
 import math
 import os
 import time
@@ -22,7 +23,6 @@ from ..claude.command_line import granted_rules, with_grants
 from ..errors import ClaudeCodeError, LimitReached, PermissionDenied, RateLimited
 from ..model.options import BYPASS, SessionOptions
 from ..model.outcome import Usage
-from ..model.question import Answer, QuestionKind, kind_of
 from ..model.tool_names import plain_name
 from ..policy.admission import Admission, programs_named, within
 from ..policy.git_commands import git_variables
@@ -30,6 +30,8 @@ from ..policy.policy import MODE_LADDER, GroupBudget, Policy
 from ..policy.rules import ASKED_BY_DIRECTORY, Decision, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home
 from ..state.spending import Budget, BudgetWarning, NotedAmount, Spending
+
+log = logging.getLogger(__name__)
 
 _MINUTE = 60.0
 _LONGEST_DEBT = 60
@@ -92,6 +94,8 @@ class MinuteLimit:
 POLICY_CHANNEL = "policy"
 """The channel through which rules answer."""
 _HOOK_ID = "policy"
+UNJUDGED = Verdict(Decision.DENY, "error")
+"""The verdict on a call that made the judging fail."""
 _NO_MENTIONS = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1"}
 """For versions after 2.1.290; earlier ones do not know it, and only what `check_prompt` finds is refused there."""
 
@@ -376,9 +380,9 @@ class PolicyEnforcer:
         """Variables for the principal's processes, which otherwise have this environment.
 
         Where reading is limited, Claude Code must not read files that are mentioned with `@` by itself, wherever the
-        mention comes from: it then tells the model to use its tools. Where commands are denied, git must run nothing
-        when it is asked about the state of a repository. Where there are rules on commands, each line is judged by
-        itself, and so must begin in the session's directory, wherever the one before has gone.
+        mention comes from: it then tells the model to use its tools. Where there are rules on commands, each line is
+        judged alone, and so must begin in the session's directory, wherever the one before has gone; and git must
+        run nothing when it is asked about the state of a repository.
         """
         profile = self._policy.profile(principal)
         mentions = _NO_MENTIONS if profile.limits_reading else {}
@@ -390,43 +394,27 @@ class PolicyEnforcer:
     def judge(
         self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], subagent_directory: str | None = None
     ) -> Verdict:
-        """What the rules decide about a call. `subagent_directory` is where its subagent works, if not in `cwd`."""
-        profile = self._policy.profile(principal)
-        roots = None if profile.roots is None else [self._root(root) for root in profile.roots]
-        call = ToolCall(
-            tool,
-            tool_input,
-            cwd,
-            self._resolve,
-            guarded=self._guarded,
-            roots=roots,
-            subagent_directory=subagent_directory,
-        )
-        return judge(call, profile.allow_rules, profile.deny_rules, profile.tools, profile.shell)
+        """What the rules decide about a call. `subagent_directory` is where its subagent works, if not in `cwd`. An
+        exception while it is judged is a denial."""
+        try:
+            profile = self._policy.profile(principal)
+            roots = None if profile.roots is None else [self._root(root) for root in profile.roots]
+            call = ToolCall(
+                tool,
+                tool_input,
+                cwd,
+                self._resolve,
+                guarded=self._guarded,
+                roots=roots,
+                subagent_directory=subagent_directory,
+            )
+            return judge(call, profile.allow_rules, profile.deny_rules, profile.tools, profile.shell)
+        except Exception:
+            log.exception("a call of %s by a session of %s could not be judged", tool[:200], principal)
+            return UNJUDGED
 
     def _root(self, root: str) -> str:
         return self._default_directory if root == "." else root
-
-    def answer(
-        self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], subagent_directory: str | None = None
-    ) -> Answer | None:
-        """The answer that the rules give to a question; None if a person must be asked. `subagent_directory` as in
-        `judge`."""
-        verdict = self.judge(principal, cwd, tool, tool_input, subagent_directory)
-        if verdict.decision is Decision.ASK:
-            return None
-        if verdict.decision is Decision.DENY:
-            return Answer(allow=False, message=_refusal(verdict))
-        # A rule can deny a question to the user, but has no answer to it.
-        return Answer(allow=True) if kind_of(tool) is not QuestionKind.USER_QUESTION else None
-
-    def check_call(
-        self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], subagent_directory: str | None = None
-    ) -> None:
-        """PermissionDenied for a call that no answer can allow. `subagent_directory` as in `judge`."""
-        verdict = self.judge(principal, cwd, tool, tool_input, subagent_directory)
-        if verdict.decision is Decision.DENY:
-            raise PermissionDenied(_refusal(verdict), field="updated_input")
 
     def needs_person(self, *principals: str) -> bool:
         """Whether the profile of one of them lets only a person allow what sessions ask."""
@@ -443,34 +431,13 @@ class PolicyEnforcer:
         matcher = None if denies else "|".join(ASKED_BY_DIRECTORY)
         return {"PreToolUse": [{"matcher": matcher, "hookCallbackIds": [_HOOK_ID]}]}
 
-    def directory_of_subagent(self, cwd: str, request: Mapping[str, Any]) -> str | None:
+    def directory_of_subagent(self, cwd: str, call: Mapping[str, Any]) -> str | None:
         """Where the subagent works whose call a hook shows; None for the session's own calls, and for one that works
         where the session does. The session itself moves by a tool alone, which is asked about."""
-        call = request.get("input")
-        if not isinstance(call, Mapping) or not call.get("agent_id"):
+        if not call.get("agent_id"):
             return None
         directory = str(call.get("cwd"))
         return None if self._resolve(directory) == self._resolve(cwd) else directory
-
-    def vet(
-        self, principal: str, cwd: str, request: Mapping[str, Any], subagent_directory: str | None = None
-    ) -> dict[str, Any]:
-        """The reply to the hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions.
-        `subagent_directory` as in `judge`.
-
-        Those know what the caller and answers "for this session" have allowed. A doubt is asked about all the same, and
-        Claude Code then offers no allowance for the session.
-        """
-        hook_input = request.get("input")
-        call = hook_input if isinstance(hook_input, Mapping) else {}
-        tool_input = call.get("tool_input")
-        tool_input = tool_input if isinstance(tool_input, Mapping) else {}
-        verdict = self.judge(principal, cwd, str(call.get("tool_name")), tool_input, subagent_directory)
-        if verdict.decision is Decision.DENY:
-            return _hook_reply("deny", _refusal(verdict))
-        if verdict.decision is Decision.ASK and verdict.doubt:
-            return _hook_reply("ask", f"The policy of this server has rules on commands, and {verdict.doubt}.")
-        return {}
 
     # -- the hub ----------------------------------------------------------------------------------------------
 
@@ -531,19 +498,3 @@ def tool_behind(server: str, method: str, params: Mapping[str, Any]) -> tuple[st
         case "prompts/get":
             return plain_name(server, str(params.get("name"))), {}
     return None
-
-
-_REASONS = {
-    "tools": "it is not among the tools that may be used",
-    "no shell": "the file may name programs to run, and sessions may run none",
-}
-
-
-def _refusal(verdict: Verdict) -> str:
-    reason = _REASONS.get(verdict.rule, f"denied by the rule {verdict.rule}")
-    return f"The policy of this server refuses this call: {reason}."
-
-
-def _hook_reply(decision: str, reason: str) -> dict[str, Any]:
-    output = {"hookEventName": "PreToolUse", "permissionDecision": decision, "permissionDecisionReason": reason}
-    return {"hookSpecificOutput": output}

@@ -2,11 +2,11 @@
 answer handed back to whoever asked.
 
 A question is in the log before anything can answer it, and its end is in the log before the process gets the reply.
-Answers of the policy's rules take the same path as those of people.
+Answers of the policy's rules take the same path as people's answers, and `verdicts.py` judges both.
 """
 
 import asyncio
-from collections import OrderedDict
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from ..errors import InvalidArgument, PermissionDenied
 from ..model.events import QuestionOpened, QuestionSettled
 from ..model.question import Answer, Closure, FileChange, Question, QuestionKind, Resolution, kind_of
 from ..model.tool_names import PREFIX
-from ..policy.rules import SHELL_TOOLS
+from ..policy.rules import Decision, Verdict
 from ..questions import presentation
 from ..questions.broker import Broker, chosen_mode, labels_by_text
 from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, heading_of, questions_of
@@ -23,8 +23,9 @@ from ..store.event_log import EventLog
 from .dependencies import SessionDeps
 from .event_writer import ReadableLines
 from .policy_enforcer import POLICY_CHANNEL
+from .verdicts import Occasion, SessionVerdicts, answer_of_rules, refusal
 
-_USES_KEPT = 2000
+log = logging.getLogger(__name__)
 
 
 class QuestionSource(Protocol):
@@ -65,43 +66,34 @@ class SessionQuestions:
         """Called after a question was settled and the CLI has its reply."""
         self._question_ids: dict[str, str] = {}
         """By the id of the CLI's request."""
-        self._subagent_directories: OrderedDict[str, str] = OrderedDict()
-        """Tool uses of subagents that work in another directory than the session, with that directory. Only added to:
-        no later frame takes it back."""
-        self._agreed_directories: set[str] = set()
-        """Of those, the ones in which somebody has let a command run."""
+        self.verdicts = SessionVerdicts(session)
 
     @property
     def pending(self) -> list[Question]:
         """The open questions of the session, oldest first."""
         return self._broker.pending(self._session.id)
 
-    def vet(self, request: Raw) -> Raw:
-        """The policy's reply to a hook, which is shown a call before it is asked about. The request that may follow
-        does not say where the call runs, so that is remembered under the tool use."""
-        session, tool_use_id = self._session, request.get("tool_use_id")
-        directory = self._session.deps.enforcer.directory_of_subagent(session.cwd, request)
-        if directory in self._agreed_directories:
-            directory = None
-        if directory is not None and isinstance(tool_use_id, str):
-            self._subagent_directories[tool_use_id] = directory
-            if len(self._subagent_directories) > _USES_KEPT:
-                self._subagent_directories.popitem(last=False)
-        return self._session.deps.enforcer.vet(session.owner, session.cwd, request, directory)
-
     def open(self, frame: ControlRequest, change: FileChange | None = None) -> None:
         """Offers a `can_use_tool` request to every channel, unless a rule answers it. `change` is what the call would
-        do to a file."""
+        do to a file. A request that cannot be judged or asked about is denied."""
+        try:
+            self._open(frame, change)
+        except Exception:
+            log.exception("a request of session %s could not be asked about", self._session.id)
+            if frame.id in self._question_ids:
+                self.withdraw(frame.id)
+            else:
+                self._reply(frame.id, {"behavior": "deny", "message": refusal(self.verdicts.give_up(frame.request))})
+
+    def _open(self, frame: ControlRequest, change: FileChange | None) -> None:
         request, session = frame.request, self._session
         tool_use_id = request.get("tool_use_id")
         tool = str(request.get("tool_name"))
         offered = request.get("permission_suggestions")
-        enforcer = session.deps.enforcer
-        admission = enforcer.admission(session.owner)
+        admission = session.deps.enforcer.admission(session.owner)
         is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
         tool_input = self._tool_input(request, tool_use_id)
         modes, mode_after = admission.modes_after_plan() if is_plan else ((), None)
-        subagent_directory = self._subagent_directories.get(str(tool_use_id))
         question = self._broker.open(
             session.id,
             tool,
@@ -115,29 +107,26 @@ class SessionQuestions:
             change=change,
             modes=modes,
             mode_after=mode_after,
-            check=lambda question, answer, _: self._check(question, answer, subagent_directory),
+            check=lambda question, answer, _: self.verdicts.check_answer(question, answer),
         )
         self._question_ids[frame.id] = question.id
         session.log.append(QuestionOpened(question))
-        answer = enforcer.answer(session.owner, session.cwd, tool, question.tool_input, subagent_directory)
+        answer = answer_of_rules(tool, self.verdicts.verdict(Occasion.QUESTION, tool, tool_input, tool_use_id))
         if answer is not None:
             self._broker.answer(session.id, question.id, answer, POLICY_CHANNEL)
-
-    def _check(self, question: Question, answer: Answer, subagent_directory: str | None) -> None:
-        """What the policy of the session says to an answer that changes the call, from whichever channel it comes. A
-        mode can only be one that was offered. PermissionDenied leaves the question open."""
-        session, changed = self._session, answer.updated_input
-        if changed is not None:
-            enforcer = session.deps.enforcer
-            enforcer.check_call(session.owner, session.cwd, question.tool_name, changed, subagent_directory)
 
     def elicit(self, server: str, form: Raw) -> "asyncio.Future[Raw]":
         """Puts a form of an MCP server to every channel; the future has the form as it was filled in. An answer that
         the form does not take is refused, and the question stays open."""
         filled: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         session = self._session
+        asked = questions_of(server, form)
+        if self.verdicts.verdict(Occasion.FORM, TOOL, asked).decision is Decision.DENY:
+            filled.set_result({"action": "decline"})
+            return filled
 
         def check(question: Question, answer: Answer, body: Raw) -> None:
+            self.verdicts.check_answer(question, answer)
             check_answers(server, form, _answers_in(question, answer, body))
 
         def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
@@ -148,15 +137,13 @@ class SessionQuestions:
             self.on_settled()
 
         heading = heading_of(server, form)
-        question = self._broker.open(
-            session.id, TOOL, questions_of(server, form), settle, cwd=session.cwd, form=heading, check=check
-        )
+        question = self._broker.open(session.id, TOOL, asked, settle, cwd=session.cwd, form=heading, check=check)
         session.log.append(QuestionOpened(question))
         return filled
 
-    def ask_about_call(self, tool: str, arguments: Mapping[str, Any]) -> "asyncio.Future[None]":
+    def ask_about_call(self, tool: str, arguments: Mapping[str, Any], verdict: Verdict) -> "asyncio.Future[None]":
         """Asks whether a call to a server of the hub may run that Claude Code has not asked about; the future ends with
-        PermissionDenied if it may not. A rule of the policy may answer at once. The input cannot be changed: the call
+        PermissionDenied if it may not. The policy's `verdict` may answer at once. The input cannot be changed: the call
         is on its way."""
         allowed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         session = self._session
@@ -164,6 +151,7 @@ class SessionQuestions:
         def check(question: Question, answer: Answer, body: Raw) -> None:
             if answer.updated_input is not None and answer.updated_input != question.tool_input:
                 raise InvalidArgument("updated_input: this call cannot be changed any more.", field="updated_input")
+            self.verdicts.check_answer(question, answer)
 
         def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
             session.log.append(QuestionSettled(question, resolution))
@@ -174,7 +162,7 @@ class SessionQuestions:
 
         question = self._broker.open(session.id, tool, arguments, settle, cwd=session.cwd, check=check)
         session.log.append(QuestionOpened(question))
-        answer = session.deps.enforcer.answer(session.owner, session.cwd, tool, arguments)
+        answer = answer_of_rules(tool, verdict)
         if answer is not None:
             self._broker.answer(session.id, question.id, answer, POLICY_CHANNEL)
         return allowed
@@ -207,10 +195,8 @@ class SessionQuestions:
         if answer is not None and answer.updated_input is not None and answer.updated_input != question.tool_input:
             changed = presentation.describe(question.tool_name, answer.updated_input, session.cwd)
             session.readable_lines.input_changed(question.tool_use_id, changed)
-        subagent_directory = self._subagent_directories.get(question.tool_use_id or "")
-        # Of other tools the directory is not asked about, and says nothing to whoever allows them.
-        if subagent_directory and answer is not None and answer.allow and question.tool_name in SHELL_TOOLS:
-            self._agreed_directories.add(subagent_directory)
+        if answer is not None and answer.allow:
+            self.verdicts.command_agreed(question)
         denied = body is not None and body.get("behavior") == "deny"
         if denied:  # a permission, a plan or an answer: the CLI calls each an error, and none of them has failed
             session.readable_lines.mark_denied(question.tool_use_id)

@@ -1,0 +1,190 @@
+"""The verdict on every tool call of a session: allow, deny or ask, with the reason.
+
+Every path ends in `SessionVerdicts.verdict`: the PreToolUse hook, a permission question that a rule may answer, an
+answer from any channel with the input and the permission mode that it carries, a form of an MCP server, and a call to a
+server of the hub. It judges by the policy as it is now and writes every denial to the audit trail.
+
+It fails closed: an exception while a call is judged is a denial with a reason, and the caller gets it at once.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Protocol
+
+from ..errors import ClaudeCodeError, PermissionDenied
+from ..model.events import AuditEvent, AuditKind
+from ..model.question import Answer, Question, QuestionKind, Scope, kind_of
+from ..policy.rules import SHELL_TOOLS, Decision, Verdict
+from ..questions.broker import chosen_mode
+from ..questions.presentation import describe
+from .dependencies import SessionDeps
+from .policy_enforcer import UNJUDGED
+
+log = logging.getLogger(__name__)
+
+_USES_KEPT = 2000
+_REASONS = {
+    "tools": "it is not among the tools that may be used",
+    "no shell": "the file may name programs to run, and sessions may run none",
+    "error": "the call could not be judged",
+}
+
+
+class Occasion(StrEnum):
+    """What a verdict is asked for; the audit trail has it."""
+
+    HOOK = "hook"
+    """Claude Code is about to run the call, whether or not it would ask."""
+    QUESTION = "question"
+    """Claude Code asks whether the call may run."""
+    ANSWER = "answer"
+    """Somebody has allowed the call, perhaps with another input."""
+    FORM = "form"
+    """An MCP server asks a person to fill in a form."""
+    HUB = "hub"
+    """The call has arrived for a server of the hub."""
+
+
+class JudgedSession(Protocol):
+    """The session whose calls these are."""
+
+    id: str
+    cwd: str
+    owner: str
+    deps: SessionDeps
+    """Read at each use: a message of another client brings the policy of that client's directory and HOME with it."""
+
+
+def refusal(verdict: Verdict) -> str:
+    """The sentence that the model and the caller read about a denial."""
+    reason = _REASONS.get(verdict.rule, f"denied by the rule {verdict.rule}")
+    return f"The policy of this server refuses this call: {reason}."
+
+
+def answer_of_rules(tool: str, verdict: Verdict) -> Answer | None:
+    """The answer that a verdict gives to a question; None if a person must be asked."""
+    if verdict.decision is Decision.DENY:
+        return Answer(allow=False, message=refusal(verdict))
+    # A rule can deny a question to the user, but has no answer to it.
+    allowed = verdict.decision is Decision.ALLOW and kind_of(tool) is not QuestionKind.USER_QUESTION
+    return Answer(allow=True) if allowed else None
+
+
+class SessionVerdicts:
+    """Judges the calls of one session."""
+
+    def __init__(self, session: JudgedSession) -> None:
+        self._session = session
+        self._subagent_directories: OrderedDict[str, str] = OrderedDict()
+        """Tool uses of subagents that work in another directory than the session, with that directory. Only added to:
+        no later frame takes it back."""
+        self._agreed_directories: set[str] = set()
+        """Directories of subagents in which a command was allowed once."""
+
+    def verdict(
+        self, occasion: Occasion, tool: str, tool_input: Mapping[str, Any], tool_use_id: str | None = None
+    ) -> Verdict:
+        """Judges a call and writes a denial to the audit trail. Never raises."""
+        session = self._session
+        directory = self._subagent_directories.get(tool_use_id or "")
+        found = session.deps.enforcer.judge(session.owner, session.cwd, tool, tool_input, directory)
+        if found.decision is Decision.DENY:
+            self._report(occasion, tool, tool_input, found)
+        return found
+
+    def reply_to_hook(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply to the PreToolUse hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions.
+        Never raises: Claude Code would run a call whose hook fails.
+
+        Those permissions know what the caller and answers "for this session" have allowed. A doubt is asked about all
+        the same, and Claude Code then offers no allowance for the session.
+        """
+        call = request.get("input")
+        call = call if isinstance(call, Mapping) else {}
+        tool, tool_input = str(call.get("tool_name")), call.get("tool_input")
+        tool_input = tool_input if isinstance(tool_input, Mapping) else {}
+        tool_use_id = request.get("tool_use_id")
+        tool_use_id = tool_use_id if isinstance(tool_use_id, str) else ""
+        try:
+            self._note_directory(tool_use_id, call)
+        except Exception:
+            log.exception("the directory of a call in session %s could not be judged", self._session.id)
+            self._report(Occasion.HOOK, tool, tool_input, UNJUDGED)
+            return _hook_reply("deny", refusal(UNJUDGED))
+        found = self.verdict(Occasion.HOOK, tool, tool_input, tool_use_id)
+        if found.decision is Decision.DENY:
+            return _hook_reply("deny", refusal(found))
+        if found.decision is Decision.ASK and found.doubt:
+            return _hook_reply("ask", f"The policy of this server has rules on commands, and {found.doubt}.")
+        return {}
+
+    def give_up(self, request: Mapping[str, Any]) -> Verdict:
+        """The verdict on a `can_use_tool` request that could not be handled, written to the audit trail."""
+        tool_input = request.get("input")
+        self._report(
+            Occasion.QUESTION,
+            str(request.get("tool_name")),
+            tool_input if isinstance(tool_input, Mapping) else {},
+            UNJUDGED,
+        )
+        return UNJUDGED
+
+    def check_answer(self, question: Question, answer: Answer) -> None:
+        """PermissionDenied for an allowance that the policy does not let stand, from whichever channel it comes: for
+        the call as it would run now, for the mode that follows it, and for the rules it adds to the session."""
+        changed = answer.updated_input
+        found = self.verdict(
+            Occasion.ANSWER,
+            question.tool_name,
+            question.tool_input if changed is None else changed,
+            question.tool_use_id,
+        )
+        if found.decision is Decision.DENY:
+            raise PermissionDenied(refusal(found), field="decision" if changed is None else "updated_input")
+        session = self._session
+        try:
+            admission = session.deps.enforcer.admission(session.owner)
+            mode = chosen_mode(question, answer)
+            if mode is not None:
+                admission.check_mode("permission_mode", mode)
+            offered = [*question.suggestions]
+            if answer.scope is Scope.SESSION and admission.suggestions(offered, session.cwd) != offered:
+                raise PermissionDenied("scope: this can no longer be allowed for the whole session.", field="scope")
+        except ClaudeCodeError:
+            raise
+        except Exception:
+            log.exception("an answer to %s of session %s could not be judged", question.id, session.id)
+            self._report(Occasion.ANSWER, question.tool_name, question.tool_input, UNJUDGED)
+            raise PermissionDenied(refusal(UNJUDGED), field="decision") from None
+
+    def command_agreed(self, question: Question) -> None:
+        """The call was allowed: commands in the directory of its subagent are not asked about again."""
+        directory = self._subagent_directories.get(question.tool_use_id or "")
+        # Questions about other tools do not show the directory.
+        if directory and question.tool_name in SHELL_TOOLS:
+            self._agreed_directories.add(directory)
+
+    def _note_directory(self, tool_use_id: str, call: Mapping[str, Any]) -> None:
+        """Remembers where a call runs: the request that may follow the hook does not say."""
+        directory = self._session.deps.enforcer.directory_of_subagent(self._session.cwd, call)
+        if directory is not None and directory not in self._agreed_directories:
+            self._subagent_directories[tool_use_id] = directory
+            if len(self._subagent_directories) > _USES_KEPT:
+                self._subagent_directories.popitem(last=False)
+
+    def _report(self, occasion: Occasion, tool: str, tool_input: Mapping[str, Any], denial: Verdict) -> None:
+        session = self._session
+        try:
+            description = describe(tool, session.deps.redact(tool_input), session.cwd)
+        except Exception:  # the denial is written down whatever the input is
+            log.exception("a call of %s in session %s could not be described", tool[:200], session.id)
+            description = None
+        details = {"tool": tool, "description": description, "rule": denial.rule, "occasion": str(occasion)}
+        session.deps.audit(AuditEvent(AuditKind.CALL_DENIED, session.owner, session.id, details))
+
+
+def _hook_reply(decision: str, reason: str) -> dict[str, Any]:
+    output = {"hookEventName": "PreToolUse", "permissionDecision": decision, "permissionDecisionReason": reason}
+    return {"hookSpecificOutput": output}
