@@ -64,7 +64,10 @@ def query_of(address: str) -> dict[str, str]:
         "http://127.0.0.1:9/callback/../evil",
         "http://127.0.0.1:9/callback?next=https://evil.example.org",
         "http://127.0.0.1:9@evil.example.org/callback",
-        "http://localhost:9/callback",
+        "http://localhost:9/other",
+        "http://[::1]:9/callback?more",
+        "http://127.0.0.2:9/callback",
+        "http://localhost.evil.example.org:9/callback",
         "http://127.0.0.1.evil.example.org:9/callback",
         "https://127.0.0.1:9/callback",
         "javascript:alert(1)",
@@ -82,22 +85,42 @@ async def test_nobody_is_sent_to_an_address_that_the_client_has_not_named(
         assert "location" not in answer.headers
 
 
-async def test_the_port_on_loopback_is_the_programs_own(served: Embedded, ann: Device) -> None:
-    client = await PlainClient.registered(served, "http://127.0.0.1/callback")
-    sent = await ann.allow(client.address(redirect_uri="http://127.0.0.1:51234/callback"))
-    assert sent.startswith("http://127.0.0.1:51234/callback?code=")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+@pytest.mark.parametrize("used", LOOPBACK)
+@pytest.mark.parametrize("named", LOOPBACK)
+async def test_on_loopback_any_port_and_every_name_of_the_machine_count(
+    served: Embedded, ann: Device, named: str, used: str
+) -> None:
+    client = await PlainClient.registered(served, f"http://{named}/callback")
+    redirect = f"http://{used}:51234/callback"
+    sent = await ann.allow(client.address(redirect_uri=redirect))
+    assert sent.startswith(f"{redirect}?code=")
     code = query_of(sent)["code"]
     assert (await client.redeem(code)).status_code == 400, "the very address is compared again"
-    assert (await client.redeem(code, redirect_uri="http://127.0.0.1:51234/callback")).status_code == 200
+    assert (await client.redeem(code, redirect_uri=redirect)).status_code == 200
 
 
-async def test_no_port_makes_a_client_of_this_server(served: Embedded, ann: Device) -> None:
-    client = await PlainClient.registered(served, "http://localhost/sign-in")
-    assert (await ann.http.get(client.address(redirect_uri="http://localhost:51234/sign-in"))).status_code == 302
-    for own in (f"{served.origin}/sign-in", f"{served.origin.upper()}/sign-in"):
-        for changed in ({}, {"resource": "https://other.example.org/mcp"}):
-            answer = await ann.http.get(client.address(redirect_uri=own, **changed))
-            assert (answer.status_code, "location" in answer.headers) == (400, False)
+async def test_a_client_without_a_loopback_address_gets_none(served: Embedded, ann: Device) -> None:
+    client = await PlainClient.registered(served, "https://client.example.org/callback")
+    for name in LOOPBACK:
+        answer = await ann.http.get(client.address(redirect_uri=f"http://{name}/callback"))
+        assert (answer.status_code, "location" in answer.headers) == (400, False)
+
+
+@pytest.mark.parametrize("name", [*LOOPBACK, "LOCALHOST"])
+async def test_no_client_is_at_this_server_however_its_address_is_spelled(
+    served: Embedded, ann: Device, name: str
+) -> None:
+    client = await PlainClient.registered(served, f"http://{name}/sign-in")
+    assert (await ann.http.get(client.address(redirect_uri=f"http://{name}:51234/sign-in"))).status_code == 302
+    own = f"http://{name}:{served.port}/sign-in"
+    for changed in ({}, {"resource": "https://other.example.org/mcp"}):
+        answer = await ann.http.get(client.address(redirect_uri=own, **changed))
+        assert (answer.status_code, "location" in answer.headers) == (400, False)
+    refused = await ann.http.post("/register", json={"redirect_uris": [own]})
+    assert (refused.status_code, refused.json()["error"]) == (400, "invalid_redirect_uri")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ from ...state.known_people import Identity, InvitedPeople, Person, change_mark, 
 from ...state.oauth_grants import Consent, OAuthGrants
 from ...state.state_directory import database_in
 from ...store.watched_files import WatchedFile
-from .clients import ClientDocuments, redirect_origin
+from .clients import ClientDocuments, is_at, redirect_origin
 from .pages import consent_page, invite_page, message, passkey_page, refused_page, sign_in_page, welcome_page
 from .passkeys import Passkeys, SealedRequests
 from .provider import CONSENT, OwnAccessTokens, Provider, grant_of
@@ -437,7 +437,7 @@ class AuthorizationServer:
     def _is_own(self, address: str) -> bool:
         """Whether an address is one of this server, however it is spelled."""
         try:
-            return redirect_origin(str(AnyUrl(address))) == self._origin
+            return is_at(str(AnyUrl(address)), self._origin)
         except ValueError:
             return False
 

@@ -4,8 +4,9 @@ A client says about itself whatever it likes, by registering (RFC 7591) or in a 
 its id (Client ID Metadata Documents). Its name is shown to people as text and decides nothing. What counts is where a
 browser is sent with a code: to an address that the client has named before, letter by letter, with https, on the
 person's own machine, or to a program of theirs by a scheme that is a domain of its makers, or one of a few known ones.
-On loopback the port may be another one, since programs take whichever is free (RFC 8252, 7.3). Clients have no secrets:
-whoever registers could have any.
+On the person's own machine any port counts, since programs take whichever is free (RFC 8252, 7.3), and `localhost`,
+`127.0.0.1` and `[::1]` are the same machine: a client that has named one of them may use the others. Clients have no
+secrets: whoever registers could have any.
 
 A document is read from a public address only, which is looked up once and connected to as it is; no redirection is
 followed, and an answer is bounded in size and time.
@@ -32,7 +33,7 @@ from ..push.receivers import SendFailed, check_url, looked_up
 _MOST_ADDRESSES = 10
 _LONGEST_ADDRESS = 1000
 _LONGEST_NAME = 80
-_LOOPBACK = frozenset({"127.0.0.1", "[::1]", "localhost"})
+_LOOPBACK_NAMES = frozenset({"127.0.0.1", "::1", "localhost"})
 _OF_EDITORS = frozenset({"claude", "cursor", "vscode", "vscode-insiders", "windsurf", "zed"})
 """Schemes of MCP clients that people have, though they are no names of a domain."""
 _OF_DOMAIN = re.compile(r"(?:[a-z]{2,24}|xn--[a-z0-9-]{1,40})(?:\.[a-z0-9](?:[a-z0-9-]{0,40}[a-z0-9])?){1,8}")
@@ -61,22 +62,23 @@ class KnownClient(OAuthClientInformationFull):
             wanted = str(redirect_uri)
             # Spelled as the SDK spells the address of a request: one without a path has a slash there.
             spelled = [str(AnyUrl(str(address))) for address in named]
-            if any(wanted == address or _same_but_port(wanted, address) for address in spelled):
+            if wanted in spelled or any(_same_on_loopback(wanted, address) for address in spelled):
                 return redirect_uri
         elif len(named) == 1:
             return named[0]
         raise InvalidRedirectUriError("The redirect address is none of those that the client has named.")
 
 
-def _same_but_port(wanted: str, named: str) -> bool:
+def _same_on_loopback(wanted: str, named: str) -> bool:
+    """Whether both addresses are on the person's own machine, and differ in nothing but its name and the port."""
     first, second = urlsplit(wanted), urlsplit(named)
-    if first.scheme != "http" or f"{first.hostname}" not in {"127.0.0.1", "::1", "localhost"}:
-        return False
-    # Only the port: a name and password before the host would make another host of it to the eye.
-    if first.username is not None or first.password is not None:
-        return False
-    parts = [(part.scheme, part.hostname, part.path, part.query, part.fragment) for part in (first, second)]
-    return parts[0] == parts[1]
+    for parts in (first, second):
+        if parts.scheme != "http" or parts.hostname not in _LOOPBACK_NAMES:
+            return False
+        # A name and password before the host would make another host of it to the eye.
+        if parts.username is not None or parts.password is not None:
+            return False
+    return (first.path, first.query, first.fragment) == (second.path, second.query, second.fragment)
 
 
 def redirect_origin(address: str) -> str:
@@ -88,15 +90,26 @@ def redirect_origin(address: str) -> str:
     if parts.fragment or parts.username is not None or parts.password is not None:
         raise ValueError("it has a fragment, or a name and password")
     if scheme in ("http", "https"):
-        if _NETLOC.fullmatch(parts.netloc) is None:
-            raise ValueError("it has no host")
-        host = parts.netloc.rpartition(":")[0] if parts.port is not None else parts.netloc
-        if scheme == "http" and host.lower() not in _LOOPBACK:
+        if _NETLOC.fullmatch(parts.netloc) is None or parts.port == 0:
+            raise ValueError("it has no host, or no port that can be used")
+        if scheme == "http" and parts.hostname not in _LOOPBACK_NAMES:
             raise ValueError("it is not encrypted, and not on the person's own machine")
         return f"{scheme}://{parts.netloc}"
     if scheme not in _OF_EDITORS and _OF_DOMAIN.fullmatch(scheme) is None:
         raise ValueError("it must be https, http on the person's own machine, or have a scheme such as com.example.app")
     return f"{scheme}:"
+
+
+def is_at(address: str, origin: str) -> bool:
+    """Whether an address is at an origin, however either is spelled. ValueError as `redirect_origin`."""
+    redirect_origin(address)
+    return _canonical(address) == _canonical(origin)
+
+
+def _canonical(address: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(address)
+    host = "localhost" if parts.hostname in _LOOPBACK_NAMES else parts.hostname
+    return parts.scheme, host, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def has_good_addresses(client: KnownClient) -> bool:
@@ -117,7 +130,7 @@ def client_from(metadata: Mapping[str, Any], client_id: str, own_origin: str) ->
         if not isinstance(address, str):
             raise ValueError("redirect_uris must be texts")
         # This server's own pages are no client: one of them could be made to act on what belongs to another.
-        if redirect_origin(address) == own_origin:
+        if is_at(address, own_origin):
             raise ValueError("a redirect address must not be one of this server")
     name = metadata.get("client_name")
     return KnownClient.model_validate(
