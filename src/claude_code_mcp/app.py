@@ -24,7 +24,7 @@ from .installation import extra_command
 from .model.events import AuditEvent, AuditKind
 from .model.options import LOCAL
 from .observers.audit import Audit, RotatingJsonl
-from .observers.session_log import PrivateLogFile, RedactingFormatter, SessionLog
+from .observers.session_log import PrivateLogFile, RedactingFormatter, SessionLog, without_contents
 from .policy.policy import Policy, built_in, parse_policy
 from .redaction import Redactor
 from .server.server import McpServer
@@ -68,6 +68,7 @@ def log_to_file(settings: Settings, file: Path) -> None:
 def _log_to(handler: logging.Handler, settings: Settings) -> None:
     level = _LEVELS.get(settings.log_level, settings.log_level.upper())
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", _redactor))
+    handler.addFilter(without_contents)
     logging.basicConfig(level=level, handlers=[handler])
     for name in ("filelock", "asyncio", "mcp", "uvicorn", "sse_starlette"):
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))

@@ -1,7 +1,9 @@
 """Remote servers over every transport: the same hub, whatever is in between."""
 
 import asyncio
+import io
 import json
+import logging
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -27,6 +29,8 @@ from claude_code_mcp.errors import UpstreamUnavailable
 from claude_code_mcp.hub import transport_factory
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.hub.transport_factory import IDE_HEADER
+from claude_code_mcp.observers.session_log import RedactingFormatter, without_contents
+from claude_code_mcp.redaction import Redactor
 from tests.support.local_http import serving
 from tests.support.ports import free_port
 
@@ -99,6 +103,33 @@ async def test_a_server_whose_first_answer_is_long_in_coming_is_slow_and_not_mut
         assert hub._memory.traits(hub._find("x").key).handshake_only is False
         hub.disable("x")
         await asyncio.sleep(0.05)
+
+
+_OF_WEBSOCKETS = ("websockets.client", "claude_code_mcp.hub.websocket")
+
+
+async def test_the_log_has_no_contents_at_any_level(
+    kind: Remote, start_hub: StartHub, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Although libraries write whatever they send and receive at the level debug."""
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
+    handler.setFormatter(RedactingFormatter("%(name)s: %(message)s", Redactor()))
+    handler.addFilter(without_contents)
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger().addHandler(handler)
+    try:
+        async with kind.running(RemoteServer()) as url:
+            hub = await start_hub({"x": {"type": kind.kind, "url": url}})
+            assert "walrus" in text_of(await hub.call("x", "echo", {"a": "walrus"}))
+            await disconnect(hub, "x")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert "walrus" not in output.getvalue()
+    assert "jsonrpc" not in output.getvalue()
+    # The loggers of the server, which is in this process too, are not looked at.
+    written = [record.getMessage() for record in caplog.records if record.name in _OF_WEBSOCKETS]
+    assert not [text for text in written if "jsonrpc" in text]
 
 
 async def test_tools_are_listed_and_called(connected: Connected) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from claude_code_mcp.model.events import AuditEvent, AuditKind, Event, ProcessChanged, TurnEnded
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
-from claude_code_mcp.observers.session_log import RedactingFormatter, SessionLog
+from claude_code_mcp.observers.session_log import RedactingFormatter, SessionLog, without_contents
 from claude_code_mcp.redaction import Redactor
 
 
@@ -16,7 +16,7 @@ def test_messages_arguments_and_tracebacks_are_clean() -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(RedactingFormatter("%(message)s", Redactor(["opaque-secret-value"])))
-    log = logging.Logger("test of the log")
+    log = logging.Logger("claude_code_mcp.test")
     log.addHandler(handler)
     log.warning("sent %s with %r", "opaque-secret-value", {"Authorization": "Bearer abcdefgh12345678"})
     try:
@@ -27,6 +27,40 @@ def test_messages_arguments_and_tracebacks_are_clean() -> None:
     assert "Traceback" in said
     assert "opaque-secret-value" not in said
     assert "abcdefgh12345678" not in said
+
+
+def test_of_what_libraries_log_nothing_has_contents() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(RedactingFormatter("%(name)s %(message)s", Redactor()))
+    handler.addFilter(without_contents)
+    records, quoted = list[logging.LogRecord](), "input_value='walrus'"
+    for name in (
+        "websockets.client",
+        "mcp.client.session",
+        "claude_code_mcp",
+        "claude_code_mcp.hub",
+        "claude_code_mcp2",
+    ):
+        log = logging.Logger(name, logging.DEBUG)
+        log.addHandler(handler)
+        log.addFilter(lambda record: records.append(record) or True)  # type: ignore[func-returns-value]
+        log.debug("a frame")
+        log.warning("a warning")
+        try:
+            raise ValueError(quoted)
+        except ValueError:
+            log.exception("failed")
+    said = stream.getvalue()
+    assert [line for line in said.splitlines() if "frame" in line] == [
+        "claude_code_mcp a frame",
+        "claude_code_mcp.hub a frame",
+    ]
+    assert said.count("a warning") == 5
+    assert said.count("walrus") == 2, "of our own loggers alone"
+    assert said.count("ValueError\n") == 3
+    assert said.count("test_session_log.py") == 5, "where it was raised is said of all"
+    assert all(record.exc_info for record in records if record.levelno == logging.ERROR), "for other handlers"
 
 
 def outcome(code: OutcomeCode, **more: Any) -> TurnEnded:

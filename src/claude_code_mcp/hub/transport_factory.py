@@ -44,7 +44,7 @@ from .config_entry import (
 )
 from .dependencies import HubDeps
 from .streams import ObservedInbox, Transport, TransportFailure
-from .transports import http, in_process, sse, stdio, websocket
+from .transports import http, in_process, sse, stdio
 
 IDE_HEADER = "X-Claude-Code-Ide-Authorization"
 
@@ -102,7 +102,7 @@ def _token_of_lock_file(url: str, claude_directory: Path) -> str | None:
 # -- transport factory ------------------------------------------------------------------------------------------------
 
 
-def open_transport(  # noqa: PLR0911 - one for each type
+def open_transport(
     name: str, config: ServerConfig, deps: HubDeps, failure: TransportFailure, give_up: Callable[[], None]
 ) -> Transport:
     """The transport of a server, not yet entered.
@@ -119,10 +119,14 @@ def open_transport(  # noqa: PLR0911 - one for each type
             return sse(config, config.headers, http_auth(name, config, deps), failure, give_up)
         case SseIdeConfig():
             return sse(config, ide_headers(config, deps.claude_directory), None, failure, give_up)
-        case WebSocketConfig():
-            return websocket(config.url, config.headers, config.tls, failure)
-        case WebSocketIdeConfig():
-            return websocket(config.url, ide_headers(config, deps.claude_directory), config.tls, failure)
+        case WebSocketConfig() | WebSocketIdeConfig():
+            from .websocket import websocket  # noqa: PLC0415 - few have such a server
+
+            if isinstance(config, WebSocketIdeConfig):
+                headers = ide_headers(config, deps.claude_directory)
+            else:
+                headers = config.headers
+            return websocket(config.url, headers, config.tls, failure)
         case SdkConfig():
             serve = deps.in_process.get(config.name or name)
             if serve is None:

@@ -1,9 +1,9 @@
-"""Ways to reach a server: a program, streamable HTTP, SSE, WebSockets, this process; and why one failed.
+"""Ways to reach a server: a program, streamable HTTP, SSE, this process; and why one failed. WebSockets have a file of
+their own, `websocket.py`.
 
 Streamable HTTP and SSE are the SDK's transports on an HTTP client of ours: it turns every way in which a request can
 fail into a JSON-RPC error with a code of its own, which the SDK hands to the caller, and notes in `TransportFailure`
-why it failed. So a refused or lost request ends with an error, and never with a call that waits for ever. The SDK has
-no transport for WebSockets; ours has one JSON-RPC message in each text message.
+why it failed. So a refused or lost request ends with an error, and never with a call that waits for ever.
 
 Messages to a program are written from the caller's own task and handed over from the reader's callback, so that no task
 stands between the pipe and the session.
@@ -32,10 +32,6 @@ from mcp.client.auth import OAuthFlowError
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from websockets.asyncio.client import connect
-from websockets.asyncio.connection import Connection
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.typing import Subprotocol
 
 from ..processes.child import ChildProcess, Exit
 from ..processes.environment import child_environment
@@ -45,7 +41,6 @@ from .auth.credentials import NeedsAuth
 from .config_entry import HttpConfig, SseConfig, SseIdeConfig, StdioConfig, TlsConfig
 from .streams import (
     BufferedInbox,
-    CallbackInbox,
     CallbackOutbox,
     Inbox,
     Outbox,
@@ -341,61 +336,6 @@ def _default_context() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-_LARGEST_MESSAGE = 64 << 20
-_CLOSE_TIMEOUT = 2.0
-
-
-@asynccontextmanager
-async def websocket(
-    url: str, headers: Mapping[str, str], tls: TlsConfig, failure: TransportFailure
-) -> AsyncIterator[Streams]:
-    url = url.replace("http", "ws", 1) if url.startswith("http") else url
-    connecting = connect(
-        url,
-        additional_headers=dict(headers),
-        subprotocols=[Subprotocol("mcp")],
-        ssl=tls_context(tls) if url.startswith("wss:") else None,
-        max_size=_LARGEST_MESSAGE,
-        open_timeout=None,
-        close_timeout=_CLOSE_TIMEOUT,
-    )
-    try:
-        async with connecting as socket:
-            messages = MessageSocket(socket, failure)
-            yield CallbackInbox(messages.receive), CallbackOutbox(messages.send)
-    except InvalidStatus as error:
-        status = error.response.status_code
-        headers = {name.lower(): value for name, value in error.response.headers.raw_items()}
-        failure.reason = status_reason(status, headers, bytes(error.response.body or b""))
-        if status in {401, 403}:
-            failure.needs_auth = failure.reason
-        raise
-
-
-class MessageSocket:
-    """JSON-RPC messages on an open WebSocket; text that is no message is skipped."""
-
-    def __init__(self, socket: Connection, failure: TransportFailure) -> None:
-        self._socket = socket
-        self._failure = failure
-
-    async def receive(self) -> SessionMessage:
-        try:
-            while True:
-                message = parse_message(await self._socket.recv())
-                if message is not None:
-                    return message
-        except ConnectionClosed as error:
-            self._failure.reason = f"the WebSocket closed: {error}"
-            raise anyio.EndOfStream from None
-
-    async def send(self, message: SessionMessage) -> None:
-        try:
-            await self._socket.send(render_message(message))
-        except ConnectionClosed:
-            raise anyio.BrokenResourceError from None
-
-
 # -- stdio ------------------------------------------------------------------------------------------------------------
 
 
@@ -520,6 +460,9 @@ def linked_pair() -> tuple[Streams, Streams]:
     to_left, left = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_right, right = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     return (left, to_right), (right, to_left)
+
+
+_CLOSE_TIMEOUT = 2.0
 
 
 @asynccontextmanager

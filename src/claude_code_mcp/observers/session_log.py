@@ -1,9 +1,11 @@
 """The log on stderr for people: redacted at the very end, with a line for each start and end of a session."""
 
+import copy
 import io
 import logging
 import logging.handlers
 import os
+import traceback
 from pathlib import Path
 
 from ..model.events import AuditEvent, AuditKind, Event, ProcessChanged, TurnEnded
@@ -25,14 +27,31 @@ _NOT_LOGGED = frozenset({OutcomeCode.COMPLETED, OutcomeCode.CANCELLED, OutcomeCo
 """Turns that did not fail, and those for which the end of the session or of its process is logged."""
 
 
+def without_contents(record: logging.LogRecord) -> bool:
+    """A filter for the handlers of the log: refuses what libraries log below the level info. At that level several of
+    them write everything that they send and receive: frames of WebSockets, messages of MCP, headers of HTTP."""
+    return record.levelno >= logging.INFO or _is_ours(record)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] == __name__.partition(".")[0]
+
+
 class RedactingFormatter(logging.Formatter):
-    """Redacts the formatted text, tracebacks included. The records stay unchanged for other handlers."""
+    """Redacts the formatted text, tracebacks included. Of an exception that a library logs there are the type and the
+    lines of code: its text may quote a message. The records stay unchanged for other handlers."""
 
     def __init__(self, layout: str, redactor: Redactor) -> None:
         super().__init__(layout)
         self._redactor = redactor
 
     def format(self, record: logging.LogRecord) -> str:
+        if record.exc_info and not _is_ours(record):
+            kind, _, trace = record.exc_info
+            record = copy.copy(record)
+            record.exc_info = None
+            frames = "".join(traceback.format_tb(trace))
+            record.exc_text = f"{frames}{kind.__name__}" if kind is not None else None
         # The finished text: a secret may be in an argument, in an exception, or put together from two parts.
         return self._redactor.text(super().format(record))
 
