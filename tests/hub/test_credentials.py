@@ -1,7 +1,10 @@
 """What is kept between runs: tokens in a keyring or a file, and who needs a sign-in."""
 
 import asyncio
+import importlib.util
+import logging
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,24 @@ async def test_without_a_keyring_there_is_a_file_for_its_owner_only(tmp_path: Pa
     [file] = (tmp_path / "vault").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    await vault.delete("key")
+    assert await vault.load("key") is None
+
+
+async def test_without_the_extra_there_is_a_file_and_the_log_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("keyring", "keyring.errors"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    vault = KeyringVault(FileVault(tmp_path))
+    assert await vault.load("key") is None
+    with caplog.at_level(logging.INFO):
+        await vault.save("key", "secret")
+    assert "a secret is kept in a file" in caplog.text
+    assert "[keyring]" in caplog.text
+    assert "secret" not in caplog.text.replace("a secret", "")
+    assert await vault.load("key") == "secret"
     await vault.delete("key")
     assert await vault.load("key") is None
 

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import errno
 import hashlib
+import importlib.util
 import logging
 import os
 import time
@@ -43,6 +44,7 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl, BaseModel, ValidationError
 
 from ...errors import StateUnavailable
+from ...installation import extra_command
 from ...private_files import DIRECTORY, FILE, private_directory, replace_file
 from ...state.documents import Documents
 from ..config_entry import OAuthConfig
@@ -194,6 +196,8 @@ class KeyringVault:
         except OSError as error:
             log.info("a secret is kept in a file: %s", error.strerror)
             is_kept = False
+        if not is_kept and importlib.util.find_spec("keyring") is None:
+            log.info("a secret is kept in a file; the system's keyring needs `%s`", extra_command("keyring"))
         if is_kept:
             await self._fallback.delete(key)
         else:
@@ -205,9 +209,13 @@ class KeyringVault:
 
 
 def _keyring(service: str, action: str, *arguments: str) -> str | bool | None:
-    """Calls the keyring and returns its answer; False where there is none. OSError where there is one that fails."""
-    import keyring  # noqa: PLC0415 - looks for its backends when imported, which takes a while
-    import keyring.errors  # noqa: PLC0415
+    """Calls the keyring and returns its answer; False where there is none, or where the extra `keyring` is not
+    installed. OSError where there is one that fails."""
+    try:
+        import keyring  # noqa: PLC0415 - looks for its backends when imported, which takes a while
+        import keyring.errors  # noqa: PLC0415
+    except ModuleNotFoundError:
+        return False
 
     try:
         result: str | None = getattr(keyring, action)(service, *arguments)
