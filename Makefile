@@ -25,8 +25,8 @@ help:  ## this list
 demo: setup  ## see it work on the scripted model; needs no account
 	$(BIN)/claude-code-mcp demo
 
-test: setup check packages  ## format, lint, types and the tests; what fails is not run again
-	$(BIN)/python -m pytest -n 4 --dist worksteal
+test: setup check packages  ## format, lint, types and the tests; TEST_RUN_MINUTES=… limits the tests, else 70
+	$(BIN)/python -m tests.support.run -n 4
 
 # Before the tests, of which one would install them while others run. Where it fails, tests say so and are skipped.
 packages: setup  ## install what the tests need from the system and from npm, where that is possible
@@ -36,15 +36,15 @@ packages: setup  ## install what the tests need from the system and from npm, wh
 # Nearly all of these start programs: not even to be collected takes the time of a few hundred other tests.
 BEYOND := scenarios deploy web/browser
 
-test-quick: setup  ## in a minute: the tests that start no programs; LAYER=hub: those of tests/hub, one case of each
-	$(BIN)/python -m pytest -q --dist worksteal $(if $(LAYER),tests/$(LAYER) --quick=layer -n 2,--quick=pure -n 4 $(addprefix --ignore=tests/,$(BEYOND)))
+test-quick: setup  ## in a minute: the tests that start no programs; LAYER=hub: tests/hub, where tests that start programs run one case
+	$(BIN)/python -m tests.support.run -q $(if $(LAYER),tests/$(LAYER) --quick=layer -n 2,--quick=pure -n 4 $(addprefix --ignore=tests/,$(BEYOND)))
 
 # What is the same with and without Node and a browser.
 CORE := model policy questions claude store processes sessions hub server
 
 test-python:  ## the core of the tests on another Python, in build/venv-VERSION: PYTHON=python3.13
 	$(MAKE) --no-print-directory setup VENV=build/venv-$(VERSION)
-	build/venv-$(VERSION)/bin/python -m pytest -q -n 2 --dist worksteal $(or $(TESTS),$(addprefix tests/,$(CORE)))
+	build/venv-$(VERSION)/bin/python -m tests.support.run -q -n 2 $(or $(TESTS),$(addprefix tests/,$(CORE)))
 
 test-newest: VENV := build/venv-newest
 test-newest:  ## the core of the tests and the demo, with the newest versions that the ranges in pyproject.toml allow
@@ -86,7 +86,7 @@ soak: setup  ## what takes too long for the tests, about two hours: all tests in
 	$(BIN)/python -m benchmarks.soak --cli-versions $(CLI_VERSIONS) $(if $(SEED),--seed $(SEED)) $(PARTS)
 
 parity: setup  ## the hub against Claude Code's own client, with servers from npm and PyPI; PARITY=write renews the table
-	PARITY=$(or $(PARITY),full) $(BIN)/python -m pytest tests/scenarios/hub_parity -m '' -q
+	PARITY=$(or $(PARITY),full) $(BIN)/python -m tests.support.run tests/scenarios/hub_parity -m '' -q
 
 pictures: setup  ## renew the pictures of the terminal interface and of the console; needs Node
 	$(BIN)/python -m tests.tui.pictures docs/pictures

@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "build" / "soak"
 _LAST_LINES = 40
 _STOP_SECONDS = 60.0
-_PYTEST = ("pytest", "-q", "--dist", "worksteal")
+_PYTEST = ("tests.support.run", "-q")
+_RUN_MINUTES = "240"  # the limit of each run of tests: it only guards against a hang
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def _run_part(part: Part) -> Result:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**os.environ, **part.variables},
+            env={"TEST_RUN_MINUTES": _RUN_MINUTES, **os.environ, **part.variables},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

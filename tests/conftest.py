@@ -18,7 +18,19 @@ from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Observer, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
-from .support import leftovers, quick, shuffled, skipped, tls_context, tool_schemas, warm_commands
+from .support import (
+    left_threads,
+    leftovers,
+    limits,
+    lost_workers,
+    progress,
+    quick,
+    shuffled,
+    skipped,
+    tls_context,
+    tool_schemas,
+    warm_commands,
+)
 
 RUN = leftovers.RUN
 
@@ -42,12 +54,17 @@ tool_schemas.check_results()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    limits.add_options(parser)
+    progress.add_option(parser)
     quick.add_option(parser)
     shuffled.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    limits.register(config)
+    config.pluginmanager.register(left_threads.LeftThreads())
     config.pluginmanager.register(leftovers.Leftovers())
+    config.pluginmanager.register(lost_workers.LostWorkers(config))
     config.pluginmanager.register(skipped)
     config.pluginmanager.register(quick)
     config.pluginmanager.register(shuffled)

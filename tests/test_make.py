@@ -1,4 +1,4 @@
-"""`make help` is the list of what can be made."""
+"""What `make` runs, and that `make help` lists all of it."""
 
 import re
 import shutil
@@ -7,14 +7,25 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def make(*arguments: str) -> str:
+    command = ["make", "--no-print-directory", *arguments]  # the tests may themselves be run by make
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
 def test_help_lists_every_target_with_what_it_does() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (targets,) = re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
-    command = ["make", "--no-print-directory", "help"]  # the tests may themselves be run by make
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    listed = [re.fullmatch(r"make ([\w-]+) +\S.*", line) for line in shown.splitlines()]
+    listed = [re.fullmatch(r"make ([\w-]+) +\S.*", line) for line in make("help").splitlines()]
     assert [line and line[1] for line in listed] == targets.split()
+
+
+@pytest.mark.parametrize("target", ["test", "test-quick", "test-python", "parity"])
+def test_every_run_of_tests_has_a_limit(target: str) -> None:
+    commands = make("--dry-run", target)
+    assert "python -m tests.support.run " in commands
+    assert "-m pytest" not in commands

@@ -18,7 +18,7 @@ from tests.support.ports import free_port
 from .conftest import PATIENCE, Changes, StartHub, make_hub, text_of
 from .test_session_endpoint import Session, answer_with, text_in
 
-pytestmark = pytest.mark.timeout(600)  # packages are installed first
+pytestmark = pytest.mark.time_limit(600)  # packages are installed first
 
 
 def node(packages: Path, name: str, *arguments: str, **entry: Any) -> dict[str, Any]:

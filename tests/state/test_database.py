@@ -120,7 +120,7 @@ def test_a_server_waits_for_another_that_makes_the_database_at_the_same_moment(
     assert fact(database, "name") == "value"
 
 
-@pytest.mark.parametrize("rounds", [5, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("rounds", [5, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.time_limit(1800)])])
 def test_what_was_acknowledged_survives_the_kill_of_its_writer(tmp_path: Path, rounds: int) -> None:
     acknowledged = attempted = 0
     for number in range(rounds):

@@ -67,7 +67,7 @@ def found_in(worker: Worker) -> Expected:
     return found
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("rounds", [2, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.time_limit(3600)])])
 def test_what_was_done_before_a_kill_is_there_and_nothing_is_half_done(tmp_path: Path, rounds: int) -> None:
     seed = int(os.environ.get("SEED", "20261116"))
     print(f"SEED={seed}")

@@ -6,6 +6,7 @@ whole machine for the variable when its workers are gone. What either has found 
 it was started, is ended, and makes the exit code of the run that of a failure. Processes are never found by name.
 """
 
+import math
 import os
 import time
 import uuid
@@ -34,10 +35,14 @@ class Leftovers:
     def __init__(self, grace: float = GRACE) -> None:
         self._grace = grace
         self._found: list[dict[str, Any]] = []
-        self._ran: list[tuple[str, float, float]] = []
+        self._ran: dict[str, tuple[float, float]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._ran.append((report.nodeid, report.start, report.stop))
+        # A test whose worker is lost has no teardown, and ran until the end for all that is known.
+        if report.when == "setup":
+            self._ran[report.nodeid] = (report.start, math.inf)
+        elif report.when == "teardown" and report.nodeid in self._ran:
+            self._ran[report.nodeid] = (self._ran[report.nodeid][0], report.stop)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -63,7 +68,12 @@ class Leftovers:
 
     def _running_at(self, moment: float) -> list[str]:
         """The tests that ran then, one of each worker at most, but for those that ended within a tick of it."""
-        return list(dict.fromkeys(test for test, start, stop in self._ran if start - _TICK <= moment <= stop))
+        return [test for test, (start, stop) in self._ran.items() if start - _TICK <= moment <= stop]
+
+
+def end_marked() -> None:
+    """Kills everything that this run has started, at once: for a run that cannot end in order."""
+    _end(_marked(), grace=0)
 
 
 def _below_this_process() -> list[psutil.Process]:

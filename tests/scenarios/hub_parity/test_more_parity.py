@@ -23,7 +23,7 @@ from .odd_server import INSTRUCTIONS, PIXEL
 from .parity import check, told
 
 pytestmark = [
-    pytest.mark.timeout(400),
+    pytest.mark.time_limit(400),
     pytest.mark.skipif(not os.environ.get("PARITY"), reason="takes long: make parity"),
 ]
 

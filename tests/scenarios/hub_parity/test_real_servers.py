@@ -16,7 +16,7 @@ from .conftest import Both, Seen, full
 from .parity import check
 
 pytestmark = [
-    pytest.mark.timeout(400),
+    pytest.mark.time_limit(400),
     pytest.mark.skipif(not os.environ.get("PARITY"), reason="takes long: make parity"),
 ]
 _ADD = "@m.tool()\ndef add(a: int, b: int) -> int:\n    return a + b\nm.run()"

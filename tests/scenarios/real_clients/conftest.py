@@ -16,7 +16,7 @@ from .packages import Packages, install
 from .sdk_client import Kind, SdkClient, sdk_client
 from .serving import Served, serve_http
 
-INSTALLING = pytest.mark.timeout(300)
+INSTALLING = pytest.mark.time_limit(300)
 QUICK = {("legacy", "stdio"), ("modern", "http"), ("auto", "stdio")}
 """The eras and transports that `make test` has clients of other people for; `make soak` has every pair."""
 ONE_VERSION = {

@@ -113,7 +113,7 @@ def test_every_scenario_of_tasks_passes(suite: Suite, address: Served, tmp_path:
 
 
 @pytest.mark.soak  # a hub for each scenario
-@pytest.mark.timeout(1200)
+@pytest.mark.time_limit(1200)
 @pytest.mark.parametrize("era", ERAS)
 def test_the_hub_passes_every_scenario_of_a_client(
     suite: Suite, with_repository: dict[str, str], tmp_path: Path, era: str

@@ -44,7 +44,7 @@ def command_as_other(home: Path, *arguments: str) -> list[str] | None:
     return None
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.time_limit(600)
 @pytest.mark.soak  # each walk is a test of its own for the user of the run
 @pytest.mark.parametrize("walk", ["processes", "sessions"])
 def test_the_walks_come_to_the_same_for_another_user(tmp_path: Path, walk: str) -> None:

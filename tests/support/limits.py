@@ -1,0 +1,195 @@
+"""Time limits that hold in every phase of a test and of its session: a pytest plugin, registered by tests/conftest.py.
+
+Setup, body and teardown of a test each have the limit of the ini option `time_limit`, or of the mark `time_limit`. At
+the limit an exception is raised in the main thread, which fails the phase; the report has the stacks of all threads and
+tasks. This also ends the shutdown of an event loop, a wait for a process and a wait for a thread.
+
+If code swallows the exception, or the main thread executes no Python code, the process writes its stacks and exits;
+xdist then reports the test as failed. Collection and the end of the session have only this second limit.
+tests/support/run.py kills a process that cannot exit.
+"""
+
+import faulthandler
+import os
+import signal
+import threading
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from types import FrameType
+
+import pytest
+from _pytest.outcomes import Failed  # pytest.fail.Exception, which mypy does not accept as a base class
+
+from . import leftovers, progress
+from .stacks import every_stack
+
+SESSION_SECONDS = 600.0
+"""The limit for collection and for the end of the session."""
+_POLL_SECONDS = 0.2
+_HAS_ALARM = hasattr(signal, "SIGALRM")  # without it, only the second limit holds
+
+
+def add_options(parser: pytest.Parser) -> None:
+    parser.addini("time_limit", "seconds that setup, body and teardown of a test may take", default="300")
+
+
+def register(config: pytest.Config) -> None:
+    """Registers the limits in a process that runs tests, unless a debugger was asked for."""
+    is_controller = config.getoption("dist", "no") != "no" and config.getoption("tx", None)
+    if not is_controller and not config.getoption("usepdb") and not config.getoption("trace"):
+        config.pluginmanager.register(Limits(config), "limits")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What happens after how many seconds to something that does not end."""
+
+    fail: float
+    """An exception is raised in the main thread."""
+    repeat: float
+    """The interval at which the exception is raised again."""
+    exit: float
+    """A thread of the process writes the stacks of all threads and tasks, and exits."""
+    abort: float
+    """faulthandler writes the stacks of all threads and exits. Only this works while a C call holds the GIL."""
+    kill: float
+    """tests/support/run.py kills the process, for example if it is stopped (SIGSTOP)."""
+
+
+def limit_of(seconds: float) -> Limit:
+    return Limit(seconds, 60, seconds + 180, seconds + 240, seconds + 300)
+
+
+class TimeLimitExceeded(Failed, SystemExit):
+    """Fails the phase that it is raised in.
+
+    As a failure of pytest it lets the remaining fixtures be closed. As a SystemExit it ends the event loop: asyncio
+    would keep any other exception in the task that happened to run.
+    """
+
+    __module__ = "builtins"  # as in pytest's own outcomes: the short summary has no room for a module name
+
+
+class Limits:
+    """The limits of a process that runs tests: an xdist worker, or pytest itself without xdist."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._limit = float(config.getini("time_limit"))
+        self._watchdog = Watchdog(config)
+        self._phase: tuple[pytest.Item, str] | None = None
+        if _HAS_ALARM:
+            signal.signal(signal.SIGALRM, self._fail_phase)
+
+    def pytest_collection(self) -> None:
+        self._watchdog.expect("collecting tests", limit_of(SESSION_SECONDS))
+
+    def pytest_collection_finish(self) -> None:
+        self._watchdog.expect_nothing()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
+        yield from self._limited(item, "setup")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
+        yield from self._limited(item, "call")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
+        yield from self._limited(item, "teardown")
+
+    def pytest_enter_pdb(self) -> None:
+        self._stop()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around everything: it is finished when this is
+    def pytest_sessionfinish(self) -> Generator[None]:
+        self._watchdog.expect("the end of the session", limit_of(SESSION_SECONDS))
+        try:
+            yield
+        finally:
+            self._watchdog.close()
+
+    def _limited(self, item: pytest.Item, name: str) -> Generator[None]:
+        mark = item.get_closest_marker("time_limit")
+        self._phase = (item, name)
+        self.restart(limit_of(float(mark.args[0]) if mark else self._limit))
+        try:
+            yield
+        finally:
+            self._phase = None  # first: an alarm from here on is too late
+            self._stop()
+
+    def restart(self, limit: Limit) -> None:
+        """Gives the phase that is running this limit from now on."""
+        if self._phase is None:
+            return
+        item, name = self._phase
+        self._watchdog.expect(f"{item.nodeid} ({name})", limit)
+        if _HAS_ALARM:
+            signal.setitimer(signal.ITIMER_REAL, limit.fail, limit.repeat)
+
+    def _stop(self) -> None:
+        if _HAS_ALARM:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        self._watchdog.expect_nothing()
+
+    def _fail_phase(self, _number: int, _frame: FrameType | None) -> None:
+        if self._phase is not None:
+            item, name = self._phase
+            item.add_report_section(name, "stacks", every_stack())
+            raise TimeLimitExceeded(f"{name} takes too long")
+
+
+class Watchdog:
+    """Ends this process when its current phase takes too long, and writes the phase and its deadline to a file."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        worker = progress.worker_of(config)
+        self._file = progress.ProgressFile(progress.directory_of(config), worker)
+        self._is_alone = worker == progress.ALONE
+        if self._is_alone:
+            self._output = os.dup(2)  # output is not captured yet
+        else:  # the controller adds the file to its report
+            path = progress.stacks_path(progress.directory_of(config), worker)
+            self._output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._expected: tuple[str, float] | None = None
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="test watchdog", daemon=True).start()
+
+    def expect(self, doing: str, limit: Limit) -> None:
+        """Something begins that must end within the limit."""
+        now = time.monotonic()
+        self._expected = (doing, now + limit.exit)
+        faulthandler.dump_traceback_later(limit.abort, exit=True, file=self._output)
+        self._file.write(doing, now + limit.kill)
+
+    def expect_nothing(self) -> None:
+        """What was expected has happened."""
+        self._expected = None
+        faulthandler.cancel_dump_traceback_later()
+        self._file.write("idle", None)
+
+    def close(self) -> None:
+        self.expect_nothing()
+        self._closed.set()
+        self._file.remove()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._pause()):
+            expected = self._expected
+            if expected is not None and time.monotonic() >= expected[1]:
+                self._exit(expected[0])
+
+    def _pause(self) -> float:
+        expected = self._expected
+        return _POLL_SECONDS if expected is None else min(max(expected[1] - time.monotonic(), 0.0), _POLL_SECONDS)
+
+    def _exit(self, doing: str) -> None:
+        try:
+            text = f"\nThis process ends itself: {doing} took too long.\n{every_stack()}\n"
+            os.write(self._output, text.encode(errors="replace"))
+            if self._is_alone:  # in other runs the controller does this
+                leftovers.end_marked()
+        finally:
+            os._exit(1)
