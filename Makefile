@@ -36,8 +36,11 @@ packages: setup  ## install what the tests need from the system and from npm, wh
 # Nearly all of these start programs: not even to be collected takes the time of a few hundred other tests.
 BEYOND := scenarios deploy web/browser
 
+# A change in any layer can change the first answers of the server, and then the manifest must be rebuilt.
+MANIFEST := tests/greeting/test_manifest.py::test_the_shipped_manifest_is_what_the_server_says
+
 test-quick: setup  ## in a minute: the tests that start no programs; LAYER=hub: tests/hub, where tests that start programs run one case
-	$(BIN)/python -m tests.support.run -q $(if $(LAYER),tests/$(LAYER) --quick=layer -n 2,--quick=pure -n 4 $(addprefix --ignore=tests/,$(BEYOND)))
+	$(BIN)/python -m tests.support.run -q $(if $(LAYER),tests/$(LAYER) $(MANIFEST) --quick=layer -n 2,--quick=pure -n 4 $(addprefix --ignore=tests/,$(BEYOND)))
 
 # What is the same with and without Node and a browser.
 CORE := model policy questions claude store processes sessions hub server

@@ -24,6 +24,11 @@ def test_help_lists_every_target_with_what_it_does() -> None:
     assert [line and line[1] for line in listed] == targets.split()
 
 
+def test_a_quick_run_of_any_layer_also_checks_the_manifest() -> None:
+    test = "test_the_shipped_manifest_is_what_the_server_says"
+    assert f"tests/server tests/greeting/test_manifest.py::{test} " in make("--dry-run", "test-quick", "LAYER=server")
+
+
 @pytest.mark.parametrize("target", ["test", "test-quick", "test-python", "parity"])
 def test_every_run_of_tests_has_a_limit(target: str) -> None:
     commands = make("--dry-run", target)
