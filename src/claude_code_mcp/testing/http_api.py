@@ -76,9 +76,9 @@ async def write_json(
     await writer.drain()
 
 
-def stream_head() -> bytes:
+def stream_head(headers: Mapping[str, str]) -> bytes:
     """The head of a response whose body is a chunked stream of events."""
-    return _response_head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
+    return _response_head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked", **headers})
 
 
 def chunk(data: bytes) -> bytes:

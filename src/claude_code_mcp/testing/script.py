@@ -49,6 +49,8 @@ class Modifiers(TypedDict, total=False):
     """Token counts that replace the made-up ones."""
     model: str
     """The model name in the answer, instead of the one asked for."""
+    headers: Mapping[str, str]
+    """More headers of the response, such as `anthropic-ratelimit-unified-status`."""
 
 
 def script(prompt: str, *steps: Step) -> str:
@@ -156,7 +158,10 @@ _BLOCK_KEYS = frozenset({"text", "thinking", "signature", "tool", "input", "id",
 _PACE_KEYS = frozenset({"chunks", "interval", "repeat"})
 _FAULT_KEYS = frozenset({"error", "cut", "stall", "hang", "times", "error_type", "message", "retry_after"})
 _STEP_KEYS = (
-    _BLOCK_KEYS | _PACE_KEYS | _FAULT_KEYS | {"blocks", "plan", "delay", "until", "stop_reason", "usage", "model"}
+    _BLOCK_KEYS
+    | _PACE_KEYS
+    | _FAULT_KEYS
+    | {"blocks", "plan", "delay", "until", "stop_reason", "usage", "model", "headers"}
 )
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -184,6 +189,7 @@ class Fault:
     error_type: str = "api_error"
     message: str = "scripted error"
     retry_after: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +215,7 @@ class ModelAnswer:
     stop_reason: str | None = None
     usage: Json = field(default_factory=dict)
     model: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def text_answer(text: str) -> ModelAnswer:
@@ -251,6 +258,7 @@ def answer_of(step: Json, index: int, key: str) -> ModelAnswer:
         stop_reason=_typed(step, "stop_reason", str),
         usage=_typed(step, "usage", dict) or {},
         model=_typed(step, "model", str),
+        headers=_headers(step),
     )
 
 
@@ -308,7 +316,16 @@ def _error(step: Json, times: int | None) -> Fault:
         error_type=_typed(step, "error_type", str) or _ERROR_TYPES.get(status, "api_error"),
         message=_typed(step, "message", str) or f"scripted error {status}",
         retry_after=_number(step, "retry_after", 0) if "retry_after" in step else None,
+        headers=_headers(step),
     )
+
+
+def _headers(step: Json) -> Mapping[str, str]:
+    """More headers of the response; ScriptError for what would break it."""
+    headers = {str(name): str(value) for name, value in (_typed(step, "headers", dict) or {}).items()}
+    if any(character in text for pair in headers.items() for text in pair for character in "\r\n"):
+        raise ScriptError("headers must not have line breaks")
+    return headers
 
 
 def _typed(source: Json, key: str, kind: type[T]) -> T | None:

@@ -403,8 +403,9 @@ async def _respond_to_other_path(method: str, path: str, writer: asyncio.StreamW
 
 
 async def _write_error(writer: asyncio.StreamWriter, fault: Fault) -> None:
-    headers = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
-    await write_json(writer, fault.status, error_body(fault.error_type, fault.message), headers)
+    wait = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
+    body = error_body(fault.error_type, fault.message)
+    await write_json(writer, fault.status, body, {**wait, **fault.headers})
 
 
 async def _write_answer(
@@ -419,7 +420,7 @@ async def _write_answer(
         await _write_stream(reader, writer, answer, model, fault)
     elif fault is None:
         await _wait_for_file(answer.until, reader)
-        await write_json(writer, 200, message_of(answer, model))
+        await write_json(writer, 200, message_of(answer, model), answer.headers)
 
 
 async def _wait_for_file(path: str | None, reader: asyncio.StreamReader) -> None:
@@ -434,7 +435,7 @@ async def _write_stream(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: ModelAnswer, model: str, fault: Fault | None
 ) -> None:
     """A piece is due when the pauses before it are over, however late the last one was: the rate holds."""
-    head, loop = stream_head(), asyncio.get_running_loop()
+    head, loop = stream_head(answer.headers), asyncio.get_running_loop()
     due = loop.time()
     for piece in pieces_of(answer, model, fault):
         writer.write(head + chunk(piece.data))
