@@ -45,6 +45,8 @@ class ExitCode(IntEnum):
     """The policy, a limit, another writer or the person says no; or a question was denied because nobody was there."""
     UNAVAILABLE = 5
     """No server runs, or an MCP server or Claude Code cannot be used now."""
+    LIMITED = 6
+    """A usage limit of the plan or of the API key ended the turn."""
     INTERRUPTED = 130
     """Ctrl-C; another signal is 128 and its number."""
 

@@ -16,17 +16,19 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .config import Settings, load_settings, secrets_of, without_settings
-from .errors import PermissionDenied, SessionNotFound
-from .model.events import AuditEvent, AuditKind, QuestionOpened, QuestionSettled
+from .errors import Cancelled, PermissionDenied, SessionNotFound
+from .model.events import AuditEvent, AuditKind, QuestionOpened, QuestionSettled, WaitChanged
 from .model.options import LOCAL, LOCAL_CALLER, Caller, SessionOptions, is_session_id
 from .model.paths import config_directory
 from .model.question import Answer, Question
+from .model.usage_limits import OnLimit
 from .policy.policy import Policy
 from .processes.child import prepare
 from .processes.leftovers import sweep_quietly
@@ -36,6 +38,7 @@ from .redaction import MARK, Redactor
 from .sessions.background import BackgroundTasks, Bookkeeper, Observer, ObserverList, StartTask
 from .sessions.dependencies import ClientEnvironments, HostOf, SessionDeps, SessionReplica, Stores, make_launcher
 from .sessions.homes import Home, Homes, default_directory
+from .sessions.limit_waits import LimitWaits
 from .sessions.mcp_bridge import McpServerHost
 from .sessions.message_acceptance import (
     InterruptResult,
@@ -214,6 +217,13 @@ class Service:
         """What sessions have changed: worktrees and checkpoints."""
         self.relocation = SessionRelocation(self._sessions, self._environments)
         """Sessions that go to another machine of a fleet, or come from one."""
+        limit_waits = LimitWaits(
+            self._continue_stopped,
+            lambda: self._environments.all_stores,
+            lambda session_id: self._sessions.known(session_id) is not None,
+            start_task,
+        )
+        self.observe(limit_waits, (WaitChanged,), frozenset())
         start_task(asyncio.to_thread(check_quietly, self.state))
         start_task(prepare())
         start_task(_sweep_later(start_task), endless=True)
@@ -222,6 +232,7 @@ class Service:
         watch(partial(self.neighbours.follow_shares, self._shares.changes_file, self.access.refresh))
         watch(self._sessions.clean_up_regularly)
         watch(self._slots.watch_memory)
+        watch(limit_waits.run)
         start_task(bookkeeper.announce_left_over(), endless=True)
         return self
 
@@ -308,6 +319,7 @@ class Service:
         at_message: str | None = None,
         images: Sequence[str] = (),
         key: str | None = None,
+        on_limit: OnLimit | None = None,
     ) -> PendingTurn:
         """A message to a session, wherever it is: running, finished, parked, crashed, or only on disk.
 
@@ -318,9 +330,12 @@ class Service:
         with this message runs in the environment of its `caller`, unless the session is kept below a configuration
         directory that is not that client's. Of messages of one caller to one session with the same `key` one is taken,
         and all calls return that one. A message of somebody whom the session is shared with begins with their name.
+        `on_limit` is what the session does at a usage limit from now on.
         """
         self._acceptance.require_text("message", text, images)
-        accept = partial(self._send, session_id, text, caller, options, when_busy, timeout, at_message, images)
+        accept = partial(
+            self._send, session_id, text, caller, options, when_busy, timeout, at_message, images, on_limit=on_limit
+        )
         if key is None:
             return await accept(KeyedMessage())
         find = partial(self.find, caller=caller)
@@ -337,12 +352,15 @@ class Service:
         at_message: str | None,
         images: Sequence[str],
         keyed: KeyedMessage,
+        *,
+        on_limit: OnLimit | None = None,
+        continues: str = "",
     ) -> PendingTurn:
         who = caller.principal
         with self._observers.auditing_refusals(who, "send", session_id):
             caller = self.access.acting(self.current_id(session_id), caller, Access.ANSWER)
             if caller.principal != who:
-                if at_message is not None or (options is not None and options.model_fields_set):
+                if at_message is not None or on_limit is not None or (options and options.model_fields_set):
                     raise PermissionDenied(f"Only {caller.principal}, whose session it is, can change how it goes on.")
                 text = f"[{who}] {text}"
             timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
@@ -361,6 +379,9 @@ class Service:
                 # Before the message is sent, which makes it live.
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
+                if on_limit is not None:
+                    on_limit = session.deps.enforcer.admission(session.owner).on_limit(on_limit)
+                    session.options = session.options.model_copy(update={"on_limit": on_limit})
                 records = session.recorder.records
                 # Before the message is sent: this is put back if Claude Code refuses the options.
                 before = await asyncio.to_thread(records.read, session.id) if new else None
@@ -375,6 +396,7 @@ class Service:
                     at_message=at_message,
                     sender=adopted,
                     message_id=keyed.message_id,
+                    continues=continues,
                 )
         await self._acceptance.conclude(kind, session, text, who)
         return PendingTurn(session, message)
@@ -418,7 +440,59 @@ class Service:
         session = await self._used(session_id, caller, Access.ANSWER)
         await self.neighbours.refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.INTERRUPTED, caller.principal, session_id))
-        return InterruptResult(session, await session.interrupt())
+        dropped = await session.interrupt()
+        if session.continues_at is not None:
+            session.give_up_wait()
+            await session.recorder.save(session)
+        return InterruptResult(session, dropped)
+
+    async def steer_limit(
+        self, session_id: str, step: Literal["wait", "end", "now"], *, caller: Caller = LOCAL_CALLER
+    ) -> Session:
+        """Sets the behavior at a usage limit: `wait` for the reset and continue automatically, or `end` there. `now`
+        continues at once with what a limit has stopped. Recorded when this returns. InvalidArgument if there is nothing
+        to continue."""
+        session = await self._used(session_id, caller, Access.ANSWER)
+        await self.neighbours.refuse_elsewhere(session)
+        if step == "now":
+            session.continue_now()
+        else:
+            self.access.refuse_borrowed(session.id, caller.principal)
+            with self._observers.auditing_refusals(caller.principal, "on_limit", session_id):
+                session.deps.enforcer.admission(session.owner).on_limit(step)
+            session.set_on_limit(step)
+        self.audit(AuditEvent(AuditKind.SESSION_MANAGED, caller.principal, session.id, {"action": f"limit_{step}"}))
+        await session.recorder.save(session)
+        return session
+
+    async def _continue_stopped(self, session_id: str, owner: str) -> float | None:
+        """Sends the message again that a usage limit has stopped, once even if servers are killed, and waits until its
+        turn has ended. Returns the time at which it is due, if that is not now."""
+        caller = Caller(owner)
+        session = await self._owned(session_id, owner, self._environments.of(caller))
+        wait = session.limit_wait
+        if wait is None or not wait.on:
+            return None
+        if wait.continues_at > time.time():
+            return wait.continues_at
+
+        async def accept(keyed: KeyedMessage) -> PendingTurn:
+            refuse, text, never = WhenBusy.REFUSE, wait.text, None
+            turn = await self._send(session.id, text, caller, None, refuse, never, None, (), keyed, continues=wait.id)
+            if not turn.repeated:
+                await turn.outcome()
+                left = turn.session.limit_wait
+                if left is not None and left.id == wait.id:  # the server stops, and Claude Code has not read it
+                    raise Cancelled("The server is stopping.", session_id=session.id)
+            return turn
+
+        find = partial(self.find, caller=caller)
+        turn = await self._keyed.once(f"limit:{wait.id}", owner, session.id, (wait.text,), accept, find)
+        if turn.repeated and turn.session.limit_wait is not None and turn.session.limit_wait.id == wait.id:
+            # A server that has died had sent it: its turn is over, or was cut short like any other.
+            turn.session.wait_is_over()
+            await turn.session.recorder.save(turn.session)
+        return None
 
     async def withdraw(self, session_id: str, message_id: str, *, caller: Caller = LOCAL_CALLER) -> UserMessage | None:
         """Takes a message back that waits behind the running turn; None if it was taken up or does not wait."""

@@ -27,6 +27,7 @@ def read(raw: dict[str, Any], *, wants_structure: bool = False, interrupted: boo
         ({"subtype": "error_max_structured_output_retries"}, OutcomeCode.STRUCTURED_OUTPUT_MISSING),
         (API_ERROR, OutcomeCode.API_ERROR),
         ({**SUCCESS, "is_error": True, "api_error_status": 401}, OutcomeCode.API_ERROR),
+        ({**SUCCESS, "is_error": True, "api_error_status": 429}, OutcomeCode.LIMIT_REACHED),
         (ABORTED, OutcomeCode.INTERRUPTED),
         ({**ABORTED, "terminal_reason": "aborted_tools"}, OutcomeCode.INTERRUPTED),
         (FAILED, OutcomeCode.EXECUTION_ERROR),
@@ -79,6 +80,7 @@ def test_every_outcome_leaves_the_session_in_a_state_of_its_own_kind(code: Outco
         OutcomeCode.CANCELLED: State.CANCELLED,
         OutcomeCode.MACHINE_LOST: State.INTERRUPTED,
         OutcomeCode.DROPPED: State.INTERRUPTED,
+        OutcomeCode.LIMIT_REACHED: State.LIMITED,
     }
     assert Outcome(code).state is special.get(code, State.ERROR)
 

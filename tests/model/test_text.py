@@ -224,5 +224,6 @@ def test_no_result_has_a_time_that_is_a_number(tool: Tool[Any]) -> None:
 
 
 def test_the_guard_sees_times() -> None:
-    assert times(TOOLS["claude_get_status"].listing().output_schema) == {".pendingInputs[].expiresAt": "string"}
+    expected = (".pendingInputs[].expiresAt", ".limit.resetsAt", ".limit.continuesAt")
+    assert times(TOOLS["claude_get_status"].listing().output_schema) == dict.fromkeys(expected, "string")
     assert set(times(SessionInfo.model_json_schema()).values()) == {"string"}

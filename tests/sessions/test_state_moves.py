@@ -20,12 +20,13 @@ from claude_code_mcp.store.event_log import EventLog
 from tests.support.tables import every_row
 
 LEGAL = {
-    "starting": "running idle interrupted cancelled error",
-    "running": "starting waiting idle interrupted cancelled error",
-    "waiting": "starting running idle interrupted cancelled error",
+    "starting": "running idle interrupted cancelled error limit_reached",
+    "running": "starting waiting idle interrupted cancelled error limit_reached",
+    "waiting": "starting running idle interrupted cancelled error limit_reached",
     "idle": "starting running cancelled",
     "interrupted": "starting running cancelled",
     "error": "starting running cancelled",
+    "limit_reached": "starting running cancelled",
     "cancelled": "",
 }
 PAIRS = list(itertools.product(State, State))

@@ -12,6 +12,7 @@ import pytest
 from claude_code_mcp.errors import RecordUnreadable
 from claude_code_mcp.model.options import LOCAL, Preset, SessionOptions, Thinking, ToolPreset, Worktree
 from claude_code_mcp.model.outcome import ModelUsage, Outcome, OutcomeCode, State, Usage
+from claude_code_mcp.model.usage_limits import LimitWait
 from claude_code_mcp.state.database import Database, StateFault
 from claude_code_mcp.state.session_records import MovedIds, SessionRecord, SessionRecords
 
@@ -46,6 +47,7 @@ EVERYTHING = SessionOptions(
     include_partial_messages=False,
     persist=True,
     stay_on_machine=True,
+    on_limit="wait",
     debug=True,
     debug_file="/tmp/x",
     executable="/bin/claude",
@@ -92,8 +94,11 @@ def test_every_option_comes_back_as_it_was(records: SessionRecords) -> None:
         num_turns=3,
     )
     grants = ({"type": "addRules", "rules": [{"toolName": "Bash"}]},)
+    wait = LimitWait("w", "again", since=1.0, continues_at=5.0, resets_at=4.0, kind="five_hour", attempt=2)
     kept = record(options=EVERYTHING, outcome=outcome, grants=grants, usage=outcome.usage, origin=("x", None))
+    kept = kept.model_copy(update={"limit_wait": wait})
     records.write(kept)
+    assert records.waiting() == [(kept.session_id, kept.owner, 5.0)]
     assert records.read(kept.session_id) == kept
 
 

@@ -22,9 +22,10 @@ import pytest
 from cryptography.exceptions import InvalidTag
 
 from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
-from claude_code_mcp.model.events import Event, QuestionOpened, Stalled, TurnEnded
+from claude_code_mcp.model.events import Event, QuestionOpened, Stalled, TurnEnded, WaitChanged
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.model.question import Question, QuestionKind
+from claude_code_mcp.model.usage_limits import LimitWait
 from claude_code_mcp.redaction import Redactor
 from claude_code_mcp.service import Service
 from claude_code_mcp.state.database import FILE_NAME, Database
@@ -282,10 +283,22 @@ def test_a_notice_has_session_reason_and_link_and_no_secret() -> None:
 def test_a_turn_that_the_person_ended_is_no_news() -> None:
     ends = {code: notice(TurnEnded(1, Outcome(code, result="r", detail="d"))) for code in OutcomeCode}
     silent = {code for code, made in ends.items() if made is None}
-    assert silent == {OutcomeCode.INTERRUPTED, OutcomeCode.CANCELLED, OutcomeCode.DROPPED}
+    by_person = {OutcomeCode.INTERRUPTED, OutcomeCode.CANCELLED, OutcomeCode.DROPPED}
+    assert silent == by_person | {OutcomeCode.LIMIT_REACHED}, "a limit is announced with the wait that follows it"
     failed = ends[OutcomeCode.CRASHED]
     assert failed is not None
     assert failed.body == "Failed (crashed): d"
+
+
+def test_a_usage_limit_is_news_with_the_time_at_which_the_session_continues() -> None:
+    wait = LimitWait("w", "again", since=0.0, continues_at=1_794_983_114, resets_at=1_794_983_113, kind="five_hour")
+    made = notice(WaitChanged(wait, stopped=True))
+    assert made is not None
+    assert made.kind == "ended"
+    assert made.body.startswith("Stopped: The 5-hour limit is reached. It resets at 2026-11-18T06:25Z.")
+    assert made.body.endswith("The session continues automatically at 2026-11-18T06:25Z.")
+    assert notice(WaitChanged(wait)) is None, "somebody has changed it, and knows"
+    assert notice(WaitChanged(None)) is None
 
 
 def test_a_stall_is_news() -> None:

@@ -46,6 +46,12 @@ class Conversation:
         return self.raw.get("parent_tool_use_id") is not None
 
     @property
+    def model(self) -> str:
+        """The model that answered; empty in a frame of the user."""
+        message = self.raw.get("message")
+        return str(message.get("model", "")) if isinstance(message, dict) else ""
+
+    @property
     def content(self) -> list[Raw]:
         """The content blocks; text content counts as one text block, anything malformed as none."""
         message = self.raw.get("message")

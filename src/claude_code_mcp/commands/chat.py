@@ -16,6 +16,7 @@ import shlex
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -26,7 +27,8 @@ from ..config import load_settings
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
 from ..model.options import BYPASS, LOCAL, PERMISSION_MODES
 from ..model.question import QuestionKind
-from ..model.text import visible
+from ..model.text import local_time, visible
+from ..model.usage_limits import limit_name
 from ..state.known_people import SignIns
 from ..state.state_directory import database_in
 from .conventions import (
@@ -63,6 +65,8 @@ def add_to(commands: Any) -> None:
     run.add_argument("--allow", action="append", type=tool_rule, metavar="RULE", help=allow)
     run.add_argument("--deny", action="append", type=tool_rule, metavar="RULE", help="denied without asking")
     run.add_argument("--max-turns", type=positive, metavar="N", help="end after so many answers of the model")
+    waits = "at a usage limit: end there (the default), or wait for the reset and continue automatically"
+    run.add_argument("--on-limit", choices=("end", "wait"), help=waits)
     run.add_argument("--worktree", action="store_true", help="in a git worktree and branch of its own")
     run.add_argument("--detach", action="store_true", help="print the session's id and leave; the turn goes on")
     add_own(run)
@@ -128,6 +132,7 @@ def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
         "allowedTools": arguments.allow,
         "disallowedTools": arguments.deny,
         "maxTurns": arguments.max_turns,
+        "onLimit": arguments.on_limit,
         "worktree": arguments.worktree or None,
     }
     prompt = _text(arguments.prompt)
@@ -216,6 +221,8 @@ class _Conversation:
         self._last_line = ""
         """The last line of output that was printed."""
         self._retrying: str | None = None
+        self._continues_at: str | None = None
+        """When the session continues after a usage limit, as it was printed."""
         self._stopped_by = 0
         """The signal that has ended the turn."""
         self._happened: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
@@ -246,7 +253,8 @@ class _Conversation:
             if isinstance(happening, dict):
                 self._show(happening)
                 # The end of a turn may be reported before all of its output: then another report follows.
-                if not is_busy(happening) and not happening.get("hasMore"):
+                at_rest = not is_busy(happening) and not happening.get("hasMore")
+                if at_rest and not self._continues(happening):
                     return self._ended(happening)
             elif happening is None:
                 self._input_ended()
@@ -424,17 +432,39 @@ class _Conversation:
             print(file=sys.stderr)
             self._leave_to_others(asked)
 
+    def _continues(self, report: Report) -> bool:
+        """Whether the session waits for a usage limit and continues automatically; prints that once."""
+        at = (report.get("limit") or {}).get("continuesAt")
+        if at and at != self._continues_at:
+            limit = (
+                f"{limit_line(report)} It continues at {local_time(at, time.time())}; Ctrl-C leaves, and it waits on."
+            )
+            print(f"[{limit}]", file=sys.stderr, flush=True)
+        self._continues_at = at
+        return bool(at)
+
     def _ended(self, report: Report) -> int:
         if self._json:
             print_json({**report, "result": self._sessions.result(report) or None})
         if self._stopped_by or report["status"] == "interrupted":
             return _SIGNALLED + (self._stopped_by or signal.SIGINT)
+        if report["status"] == "limit_reached":
+            how = "`--on-limit wait` continues automatically then."
+            return failed(f"{limit_line(report)} {how}", ExitCode.LIMITED)
         problem = error_text(report) or (report["status"] if report["status"] != "completed" else None)
         if problem and sys.stdout.isatty() and sys.stderr.isatty():
             problem = without_repetition(problem, self._last_line)
         if problem:
             return failed(visible(problem), exit_code_of((report.get("error") or {}).get("code") or ""))
         return int(ExitCode.REFUSED if self._denied else ExitCode.DONE)
+
+
+def limit_line(report: Report) -> str:
+    """Which usage limit ended the turn of a report, and when it resets."""
+    limit = report.get("limit") or {}
+    name = limit_name(limit.get("type"))
+    when = f"; it resets at {local_time(limit['resetsAt'], time.time())}" if limit.get("resetsAt") else ""
+    return f"The {name} limit is reached{when}."
 
 
 def without_repetition(problem: str, last_line: str) -> str:

@@ -21,7 +21,7 @@ from ..errors import InvalidArgument
 from ..model.options import BYPASS
 from ..model.outcome import BUSY_STATUSES
 from ..model.question import Choice, QuestionKind
-from ..model.text import age, clip, clip_line, sharing_line, visible
+from ..model.text import age, clip, clip_line, local_time, sharing_line, visible
 from .conventions import (
     ExitCode,
     Unavailable,
@@ -138,7 +138,7 @@ def _row(session: Mapping[str, Any]) -> tuple[str, ...]:
     cost = session.get("costUsd")
     return (
         session["sessionId"][:8],
-        session.get("activeStatus") or session.get("lastStatus") or "-",
+        _state(session),
         age(session.get("created") or session["timestamp"], time.time()),
         f"${cost:.4f}" if cost is not None else "-",
         _short_path(session.get("projectDirectory") or "-"),
@@ -146,6 +146,16 @@ def _row(session: Mapping[str, Any]) -> tuple[str, ...]:
         (f"[{visible(session['owner'])}] " if session.get("owner") else "")
         + visible(clip_line(session["displayText"], _LONGEST)),
     )
+
+
+def _state(session: Mapping[str, Any]) -> str:
+    """What a listed session does, and until when if a usage limit has stopped it."""
+    state = session.get("activeStatus") or session.get("lastStatus") or "-"
+    if session.get("continuesAt"):
+        return f"continues at {local_time(session['continuesAt'], time.time())}"
+    if state == "limit_reached" and session.get("resetsAt"):
+        return f"{state}, resets at {local_time(session['resetsAt'], time.time())}"
+    return str(state)
 
 
 def _short_path(path: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from .outcome import Outcome, State, Usage
 from .question import Question, Resolution
 from .text import cut, json_parts
+from .usage_limits import LimitWait, PlanUsage
 
 _LONGEST_TEXT = 2000
 """Characters of a text that a log keeps of an event that is too large."""
@@ -222,6 +223,22 @@ class Retrying(Event):
     delay_ms: float
     status: int | None
     detail: str = ""
+
+
+@dataclass(slots=True)
+class UsageReported(Event):
+    """Claude Code has reported the limits of the plan and how much of them is used."""
+
+    plan: PlanUsage
+
+
+@dataclass(slots=True)
+class WaitChanged(Event):
+    """A usage limit has stopped the session, or (None) no longer; or when it continues automatically has changed."""
+
+    wait: LimitWait | None
+    stopped: bool = False
+    """Whether a turn has just ended at the limit."""
 
 
 @dataclass(slots=True)

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .usage_limits import OnLimit
+
 
 class Worktree(BaseModel):
     """A checkout of its own with a branch of its own, made for a session. All paths are absolute and real."""
@@ -102,6 +104,8 @@ class SessionOptions(_Strict):
     file_checkpointing: bool = False
     include_partial_messages: bool = True
     persist: bool = True
+    on_limit: OnLimit | None = None
+    """What follows a usage limit: the turn ends there (None too), or the session continues after the reset."""
     stay_on_machine: bool = False
     """In a fleet, whether it is its machine's own: not copied, not taken over, and not bound by the machine's lease."""
     debug: bool = False

@@ -251,10 +251,12 @@ class State(StrEnum):
     INTERRUPTED = "interrupted"
     CANCELLED = "cancelled"
     ERROR = "error"
+    LIMITED = "limit_reached"
+    """A usage limit has ended the last turn."""
 
 
 BUSY = frozenset({State.STARTING, State.RUNNING, State.WAITING})
-AT_REST = frozenset({State.IDLE, State.INTERRUPTED, State.ERROR})
+AT_REST = frozenset({State.IDLE, State.INTERRUPTED, State.ERROR, State.LIMITED})
 FINAL = frozenset({State.CANCELLED})
 
 _TURN_ENDS = AT_REST | FINAL
@@ -266,6 +268,7 @@ MOVES: dict[State, frozenset[State]] = {
     State.IDLE: frozenset({State.STARTING, State.RUNNING, State.CANCELLED}),
     State.INTERRUPTED: frozenset({State.STARTING, State.RUNNING, State.CANCELLED}),
     State.ERROR: frozenset({State.STARTING, State.RUNNING, State.CANCELLED}),
+    State.LIMITED: frozenset({State.STARTING, State.RUNNING, State.CANCELLED}),
     State.CANCELLED: frozenset(),
 }
 
@@ -277,6 +280,7 @@ SESSION_TOOL_STATUS = {
     State.INTERRUPTED: "interrupted",
     State.CANCELLED: "cancelled",
     State.ERROR: "error",
+    State.LIMITED: "limit_reached",
 }
 BUSY_STATUSES = frozenset(SESSION_TOOL_STATUS[state] for state in BUSY)
 """Those of a session whose turn runs or waits for an answer."""
@@ -289,6 +293,7 @@ CODE_TOOL_STATUS = {
     State.INTERRUPTED: "idle",
     State.CANCELLED: "cancelled",
     State.ERROR: "error",
+    State.LIMITED: "error",
 }
 
 
@@ -309,6 +314,8 @@ class OutcomeCode(StrEnum):
     MAX_TURNS = "max_turns"
     MAX_BUDGET = "max_budget"
     API_ERROR = "api_error"
+    LIMIT_REACHED = "limit_reached"
+    """A usage limit of the plan, or the rate limit of an API key (429)."""
     STRUCTURED_OUTPUT_MISSING = "structured_output_missing"
     EXECUTION_ERROR = "execution_error"
     CRASHED = "crashed"
@@ -330,6 +337,7 @@ _STATE_AFTER = {
     OutcomeCode.CANCELLED: State.CANCELLED,
     OutcomeCode.MACHINE_LOST: State.INTERRUPTED,
     OutcomeCode.DROPPED: State.INTERRUPTED,
+    OutcomeCode.LIMIT_REACHED: State.LIMITED,
 }
 _LOG_IN = (
     "(For the server: `claude-code-mcp claude auth login` on its machine, or ANTHROPIC_API_KEY in its environment, "
@@ -363,6 +371,10 @@ class Outcome:
     permission_denials: tuple[Mapping[str, Any], ...] = ()
     exit_code: int | None = None
     error_code: str | None = None
+    limit_type: str | None = None
+    """The usage limit that ended it, such as `five_hour`."""
+    resets_at: float | None = None
+    """When that limit resets, if it is known."""
 
     @property
     def ok(self) -> bool:
@@ -405,15 +417,21 @@ def call_statuses(line: Mapping[str, Any]) -> dict[str, CallStatus]:
 
 
 def read_outcome(
-    result: Mapping[str, Any], *, wants_structure: bool, interrupted: bool, usage: Usage | None = None
+    result: Mapping[str, Any],
+    *,
+    wants_structure: bool,
+    interrupted: bool,
+    usage: Usage | None = None,
+    rate_limited: bool = False,
 ) -> Outcome:
     """The outcome in a result frame of the CLI.
 
     `interrupted` says that we asked for the interruption; `wants_structure` that a schema was set, so that a success
-    without structured output counts as a failure; `usage` is what the turn used, by default what the frame says.
+    without structured output counts as a failure; `usage` is what the turn used, by default what the frame says;
+    `rate_limited` that the last answer of the turn said so, since early CLIs give the result no status.
     Never raises: a result must always end its turn, so a field that is not of the expected type counts as absent.
     """
-    code = _read_code(result, wants_structure, interrupted)
+    code = _read_code(result, wants_structure, interrupted, rate_limited)
     used = read_usage(result.get("model_usage_since_last_result")) if usage is None else usage
     return Outcome(
         code=code,
@@ -433,7 +451,7 @@ def read_outcome(
     )
 
 
-def _read_code(result: Mapping[str, Any], wants_structure: bool, interrupted: bool) -> OutcomeCode:
+def _read_code(result: Mapping[str, Any], wants_structure: bool, interrupted: bool, rate_limited: bool) -> OutcomeCode:
     subtype, failed = str(result.get("subtype")), bool(result.get("is_error"))
     if subtype in _SUBTYPE_CODES:
         return _SUBTYPE_CODES[subtype]
@@ -441,8 +459,9 @@ def _read_code(result: Mapping[str, Any], wants_structure: bool, interrupted: bo
     aborted = interrupted and (failed or subtype == "error_during_execution")
     if str(result.get("terminal_reason")).startswith("aborted") or aborted:
         return OutcomeCode.INTERRUPTED
-    if result.get("terminal_reason") == "api_error" or result.get("api_error_status"):
-        return OutcomeCode.API_ERROR
+    limited = failed and (rate_limited or result.get("api_error_status") == 429)
+    if limited or result.get("terminal_reason") == "api_error" or result.get("api_error_status"):
+        return OutcomeCode.LIMIT_REACHED if limited else OutcomeCode.API_ERROR
     if failed or subtype != "success":
         return OutcomeCode.EXECUTION_ERROR
     if wants_structure and result.get("structured_output") is None:

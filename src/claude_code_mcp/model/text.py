@@ -285,6 +285,16 @@ def age(timestamp: str, now: float) -> str:
     return f"{max(0.0, seconds):.0f}s"
 
 
+def local_time(timestamp: str | None, now: float) -> str:
+    """An ISO time on the clock of this machine: `17:00`, on another day `Tue 24 Nov 17:00`."""
+    try:
+        moment = datetime.fromisoformat(timestamp or "").astimezone()
+    except (ValueError, OverflowError):
+        return "an unknown time"
+    same_day = moment.date() == datetime.fromtimestamp(now).astimezone().date()
+    return moment.strftime("%H:%M" if same_day else "%a %d %b %H:%M")
+
+
 def csv_of(rows: Sequence[Mapping[str, object]]) -> str:
     """Rows as CSV (RFC 4180), with a head of all their names. A text that a spreadsheet would take for a formula has an
     apostrophe before it: names of projects and people are chosen by others."""

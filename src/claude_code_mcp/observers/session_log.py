@@ -8,7 +8,7 @@ import os
 import traceback
 from pathlib import Path
 
-from ..model.events import AuditEvent, AuditKind, Event, ProcessChanged, TurnEnded
+from ..model.events import AuditEvent, AuditKind, Event, ProcessChanged, TurnEnded, WaitChanged
 from ..model.outcome import OutcomeCode
 from ..model.text import clip_line
 from ..private_files import open_private
@@ -71,7 +71,7 @@ class SessionLog:
     """An observer that logs a line for each start, end, crash and refusal and each turn that was interrupted or failed,
     without prompts and answers."""
 
-    EVENTS = (ProcessChanged, TurnEnded)
+    EVENTS = (ProcessChanged, TurnEnded, WaitChanged)
     ACTS = frozenset(
         {*_BEGINNINGS, AuditKind.CANCELLED, AuditKind.REFUSED, AuditKind.AUTH_FAILED, AuditKind.BUDGET_WARNED}
     )
@@ -120,6 +120,8 @@ class SessionLog:
                 )
             case ProcessChanged(change="parked"):
                 log.info("session %s ended: its process is closed, and resumed with the next message", session_id)
+            case WaitChanged(wait=wait, stopped=True) if wait is not None:
+                log.info("session %s: %s", session_id, wait.sentence)
             case TurnEnded(outcome=outcome) if outcome.code is OutcomeCode.INTERRUPTED:
                 log.info("session %s: turn %d interrupted", session_id, event.number)
             case TurnEnded(outcome=outcome) if outcome.code not in _NOT_LOGGED:

@@ -18,6 +18,7 @@ from ..errors import ENABLE_BYPASS, ClaudeCodeError, InvalidArgument, Permission
 from ..model.options import BYPASS, SessionOptions, ToolPreset
 from ..model.paths import HERE, PathRules
 from ..model.question import LONGEST_RULE
+from ..model.usage_limits import OnLimit
 from .policy import AFTER_PLAN, MODE_LADDER, NEVER_SET, Profile
 from .rules import LONGEST_PATH, Decision, Resolve, ToolCall, judge, names_tool, same_family
 
@@ -348,7 +349,14 @@ class Admission:
             "max_turns": within("max_turns", options.max_turns, limits.turns),
             "max_budget_usd": within("max_budget_usd", options.max_budget_usd, limits.session_usd),
             "turn_timeout": within("turn_timeout", options.turn_timeout, limits.turn_seconds),
+            "on_limit": self.on_limit(options.on_limit),
         }
+
+    def on_limit(self, wanted: OnLimit | None) -> OnLimit | None:
+        """What a session does at a usage limit; PermissionDenied if it may not wait."""
+        if wanted == "wait" and self.profile.on_limit == "end":
+            raise _denied("on_limit", "sessions may not wait for a usage limit here")
+        return wanted or self.profile.on_limit
 
     # -- while it runs ------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from ..errors import InvalidArgument
 from ..model.network import CredentialRule, HostRule, parse_credential, parse_host_rule
 from ..model.options import BYPASS
+from ..model.usage_limits import OnLimit
 from .rules import SHELL_TOOLS, Rule, Shell, check_tool_name, concerns, names_tool, parse_rule
 
 MODE_LADDER = ("plan", "dontAsk", "default", "acceptEdits", "auto", BYPASS)
@@ -133,6 +134,9 @@ class Profile(_Frozen):
     """Kinds of MCP servers that callers may add."""
     costs: Literal["own", "everybody"] = "own"
     """Whose costs and budgets callers are shown: their `own`, or those of `everybody` whom the server serves."""
+    on_limit: OnLimit | None = None
+    """What sessions do at a usage limit where callers do not say: `end` there, or `wait` and continue automatically
+    after the reset. With `end` no caller may ask for `wait`. Unset: they end unless callers ask for `wait`."""
     steer_hub: bool = True
     """Whether callers may steer the MCP servers that all share: reconnect, enable, disable, sign in."""
     setting_sources: tuple[str, ...] | None = None

@@ -48,6 +48,8 @@ from ..model.events import (
     StateChanged,
     TurnEnded,
     TurnStarted,
+    UsageReported,
+    WaitChanged,
 )
 from ..model.options import Caller, is_session_id
 from ..model.text import clip_line, cut, iso, visible
@@ -62,7 +64,7 @@ from .tools import base
 from .tools.base import ResultParts, dump, read_part
 from .tools.library import cost_report
 from .tools.sessions import session_list
-from .tools.status import pending_inputs, report, retrying_line, silent_seconds, status_of
+from .tools.status import limit_info, pending_inputs, report, retrying_line, silent_seconds, status_of
 
 View = Literal["status", "transcript", "turns", "events", "questions", "list", "costs"]
 LIST = "claude-sessions:///"
@@ -452,7 +454,7 @@ def _fragment(run: PartialRun, log: EventReader, redactor: Redaction) -> Shown:
     return {"type": "fragment", "kind": run.kind, **shown}, end
 
 
-def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911 - one line for each kind
+def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911, PLR0912 - one line for each kind
     """What is shown of an event; None for fragments and for what other events say in readable lines."""
     match event:
         case Output():
@@ -484,6 +486,10 @@ def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911 - one lin
             return {"type": "retrying", "attempt": event.attempt, "status": event.status}
         case BudgetWarned():
             return {"type": "budget", "warning": event.line}
+        case WaitChanged():
+            return {"type": "limit", **(event.wait.as_json() if event.wait is not None else {"over": True})}
+        case UsageReported():
+            return {"type": "plan_usage", **event.plan.as_json()}
         case Stalled():
             return {"type": "stalled", "seconds": event.seconds}
         case ProcessChanged():
@@ -495,7 +501,7 @@ def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911 - one lin
 
 def _summary(session: SessionView) -> dict[str, Any]:
     """What a status line shows of a session."""
-    usage = session.usage.total
+    usage, limit = session.usage.total, limit_info(session, None if session.busy else session.outcome)
     fields = {
         "status": status_of(session),
         "workingDirectory": session.cwd,
@@ -508,6 +514,9 @@ def _summary(session: SessionView) -> dict[str, Any]:
         "retrying": retrying_line(session),
         "stalledSeconds": silent_seconds(session) if session.stalled else None,
         "queued": session.queued,
+        "onLimit": session.options.on_limit,
+        "limit": None if limit is None else dump(limit),
+        "planUsage": session.activity.plan.as_json() if session.activity.plan is not None else None,
         "questions": [question.id for question in session.questions],
     }
     return {name: value for name, value in fields.items() if value is not None}

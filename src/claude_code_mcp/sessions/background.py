@@ -31,6 +31,7 @@ from ..errors import ClaudeCodeError, LimitReached, PermissionDenied, ProcessFai
 from ..model.events import AuditEvent, AuditKind, BudgetWarned, Event, Spent, StateChanged, TurnEnded, TurnStarted
 from ..model.options import LOCAL
 from ..model.outcome import BUSY, Outcome, State, Usage
+from ..model.usage_limits import LimitWait
 from ..questions.broker import Broker
 from ..state.session_records import LONGEST_RESULT, SessionRecord, SessionRecords
 from ..state.spending import BudgetWarning, NotedAmount
@@ -315,6 +316,11 @@ class RecordWriter:
 def recordable_prompt(prompt: str | None) -> str | None:
     """The beginning of a session's first prompt, as a record keeps it."""
     return _encodable(prompt[:_LONGEST_PROMPT]) if prompt else None
+
+
+def recordable_wait(wait: LimitWait | None) -> LimitWait | None:
+    """A wait as a record keeps it."""
+    return replace(wait, text=_encodable(wait.text)) if wait is not None else None
 
 
 def recordable_outcome(outcome: Outcome | None) -> tuple[Outcome | None, bool]:

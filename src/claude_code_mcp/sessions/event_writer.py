@@ -10,13 +10,14 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..claude.protocol import Conversation, Frame, Garbage, Lifecycle, Other, Raw, Result, StreamEvent, System
-from ..model.events import Message, Noise, Output, Partial, Retrying, StateChanged
+from ..model.events import Message, Noise, Output, Partial, Retrying, StateChanged, UsageReported
 from ..model.outcome import BUSY, MOVES, CallStatus, IllegalMove, State, call_statuses
 from ..model.text import one_line
+from ..model.usage_limits import PlanUsage, read_plan_usage
 from ..questions import presentation
 from ..store.event_log import EventLog
 
@@ -43,6 +44,10 @@ class EventWriter:
         self.readable_lines = ReadableLines(cwd, redact)
         self.retrying: Retrying | None = None
         """The last refusal of the API, until the model answers."""
+        self.plan: PlanUsage | None = None
+        """The limits of the plan, as last reported."""
+        self.rate_limited = False
+        """Whether the last answer was made up by Claude Code because a limit is reached."""
         self.commands: tuple[str, ...] = ()
         """The slash commands that the process has told of."""
         self.context_tokens = 0
@@ -79,6 +84,8 @@ class EventWriter:
                 self.write_stream_event(frame)
             case Conversation():
                 self.retrying = None
+                if frame.role == "assistant" and not frame.from_subagent:
+                    self.rate_limited = frame.raw.get("error") == "rate_limit"
                 self._count_context(frame.raw)
                 self._log.append(Message(frame.raw, size=frame.size))
                 for kind, line in self.readable_lines.conversation(frame):
@@ -89,8 +96,21 @@ class EventWriter:
                 if isinstance(frame, Result):
                     self._learn_window(frame.raw)
                 self._log.append(Message(frame.raw, size=frame.size))
+                if isinstance(frame, Other) and frame.raw.get("type") == "rate_limit_event":
+                    self._report_plan(frame.raw)
             case Garbage():
                 self._log.append(Noise(frame.text, size=min(frame.size, _NOISE_BYTES)))
+
+    def _report_plan(self, raw: Raw) -> None:
+        plan = read_plan_usage(raw.get("rate_limit_info"))
+        if plan is None:
+            return
+        if not plan.windows and self.plan is not None:
+            # Some reports have only the status; the windows stay as they were.
+            plan = replace(plan, windows=self.plan.windows)
+        if plan != self.plan:
+            self.plan = plan
+            self._log.append(UsageReported(plan))
 
     def _count_context(self, raw: Raw) -> None:
         message = raw.get("message")

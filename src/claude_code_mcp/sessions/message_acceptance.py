@@ -187,6 +187,7 @@ class MessageAcceptance:
         at_message: str | None = None,
         sender: SessionDeps | None = None,
         message_id: str = "",
+        continues: str = "",
     ) -> UserMessage:
         """Gives the session the message, with what it names read before; returns when it is accepted, and the options
         with it (`_confirm`). The rest is as in `Session.send`."""
@@ -201,6 +202,7 @@ class MessageAcceptance:
             sender=sender,
             images=shown,
             message_id=message_id,
+            continues=continues,
         )
         await self._confirm(session, new=new, before=before)
         return message

@@ -50,6 +50,8 @@ class UserMessage:
     timeout: float | None = None
     images: tuple[Image, ...] = ()
     """Those that go with the text, until it has an outcome."""
+    continues: str = ""
+    """The wait for a usage limit that it ends, if it was sent for that."""
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     outcome: "asyncio.Future[Outcome]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     accepted: float = field(default_factory=time.monotonic)

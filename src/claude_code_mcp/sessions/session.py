@@ -15,14 +15,23 @@ from functools import partial
 from typing import Any
 
 from ..claude.protocol import Raw
-from ..errors import Cancelled, ClaudeCodeError, LimitReached, ProcessFailed, SessionBusy, SessionNotFound
-from ..model.events import Spent, Stalled
+from ..errors import (
+    Cancelled,
+    ClaudeCodeError,
+    InvalidArgument,
+    LimitReached,
+    ProcessFailed,
+    SessionBusy,
+    SessionNotFound,
+)
+from ..model.events import Spent, Stalled, WaitChanged
 from ..model.options import Image, SessionOptions
 from ..model.outcome import BUSY, Outcome, OutcomeCode, State, Usage
 from ..model.question import Question
+from ..model.usage_limits import LimitWait, OnLimit
 from ..state.session_records import SessionRecord
 from ..store.event_log import EventLog, EventReader
-from .background import recordable_outcome, recordable_prompt
+from .background import recordable_outcome, recordable_prompt, recordable_wait
 from .dependencies import SessionDeps
 from .event_writer import EventWriter, StallTimer, StateTracker
 from .frame_router import FrameRouter
@@ -59,6 +68,8 @@ class SessionView:
         self.outcome: Outcome | None = None
         self.notices: tuple[str, ...] = ()
         """What callers are to know of the options that the session was asked for."""
+        self.limit_wait: LimitWait | None = None
+        """What a usage limit has stopped, until the model has answered again."""
         self.start_error: ClaudeCodeError | None = None
         """Why the last process could not be started, until another one is tried."""
         self.deps = deps
@@ -91,6 +102,12 @@ class SessionView:
     @property
     def busy(self) -> bool:
         return self.state in BUSY
+
+    @property
+    def continues_at(self) -> float | None:
+        """When it continues automatically after a usage limit; None if it does not."""
+        wait = self.limit_wait
+        return wait.continues_at if wait is not None and wait.on and not self.busy else None
 
     @property
     def live(self) -> bool:
@@ -274,12 +291,14 @@ class Session(SessionView):
         sender: SessionDeps | None = None,
         images: tuple[Image, ...] = (),
         message_id: str = "",
+        continues: str = "",
     ) -> UserMessage:
         """Accepts a message: into the running turn, or as a new turn, in a resumed process if need be.
 
         `at_message` first takes the conversation back to that message; what came after it is left behind. A turn that
         begins with this message runs in the environment of its `sender`, as far as `_adopt_environment` says. Without
-        a `message_id` it gets a new one.
+        a `message_id` it gets a new one. One that `continues` a wait for a usage limit is refused (Cancelled) if the
+        session does not wait for that any more.
         """
         # One message at a time: each may start a process, and two processes would write to one transcript.
         async with self.process.starting:
@@ -305,6 +324,8 @@ class Session(SessionView):
             # Whether the session is busy is decided together with the acceptance, nothing is awaited in between: of
             # two messages that want a turn of their own at the same time, one is refused.
             self._check_accepting(when_busy)
+            if continues and (self.limit_wait is None or self.limit_wait.id != continues):
+                raise Cancelled(f"Session {self.id} no longer waits for a usage limit.", session_id=self.id)
             # Counted when somebody goes on with the session, and not by each who only looks at it.
             if self._unrecorded.models:
                 unrecorded, self._unrecorded = self._unrecorded, Usage()
@@ -314,7 +335,7 @@ class Session(SessionView):
                 # Before the message is accepted: a refusal of the lease or the slot must leave nothing in the queue.
                 self.process.start(at_message)
             message = UserMessage(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout, images)
-            message.id = message_id or message.id
+            message.id, message.continues = message_id or message.id, continues
             self.used_at = time.time()
             if self.beginning or not self.first_prompt:
                 self.first_prompt = text
@@ -427,6 +448,38 @@ class Session(SessionView):
         if self._released:
             raise Cancelled("The server is stopping.", session_id=self.id)
 
+    # -- usage limits ------------------------------------------------------------------------------------------
+
+    def set_on_limit(self, on_limit: OnLimit) -> None:
+        """Ends at a usage limit from now on, or continues automatically after the reset; also after the last limit."""
+        self.options = self.options.model_copy(update={"on_limit": on_limit})
+        if self.limit_wait is not None:
+            self._change_wait(self.limit_wait.switched(on_limit == "wait"))
+        else:
+            self.recorder.changed(self)
+
+    def continue_now(self) -> None:
+        """Sends at once what a usage limit has stopped. InvalidArgument if there is nothing; SessionBusy in a turn."""
+        self.refuse_if_busy()
+        if self.limit_wait is None:
+            raise InvalidArgument(f"No usage limit has stopped session {self.id}.", session_id=self.id)
+        self._change_wait(self.limit_wait.hurried(time.time()))
+
+    def wait_is_over(self) -> None:
+        """The message that waited was sent by another server."""
+        self.limit_wait = None
+        self.log.append(WaitChanged(None))
+
+    def give_up_wait(self) -> None:
+        """What a usage limit has stopped does not continue automatically."""
+        if self.limit_wait is not None and self.limit_wait.on and not self.busy:
+            self._change_wait(self.limit_wait.switched(False))
+
+    def _change_wait(self, wait: LimitWait) -> None:
+        self.limit_wait = wait
+        self.log.append(WaitChanged(wait))
+        self.recorder.changed(self)
+
     # -- permissions that outlive a process -------------------------------------------------------------------
 
     def grant(self, updates: list[Mapping[str, Any]]) -> None:
@@ -529,7 +582,10 @@ class Session(SessionView):
         session."""
         # First: whoever hears of the end may send another message at once.
         self._released = True
+        turn, wait = self._turns.current, self.limit_wait
         self._turns.give_up(outcome, may_report=True)
+        if turn is not None and turn.continues and not turn.begun:
+            self.limit_wait = wait  # its message was not read: the next server sends it
 
     # -- the record -------------------------------------------------------------------------------------------
 
@@ -560,6 +616,7 @@ class Session(SessionView):
             outcome=outcome,
             result_cut=cut,
             grants=self.grants,
+            limit_wait=recordable_wait(self.limit_wait),
         )
 
     def restore(self, found: OnDisk) -> None:
@@ -590,6 +647,7 @@ class Session(SessionView):
         self.costs.spent_usd = record.spent_usd
         self.costs.model_turns = record.model_turns
         self.grants = record.grants
+        self.limit_wait = record.limit_wait
 
     async def _catch_up(self) -> None:
         """Takes over what another server has recorded of it meanwhile; RecordUnreadable if that cannot be known."""

@@ -134,12 +134,20 @@ class SessionCosts:
         0."""
         self._api_ms = api_ms
 
-    def read_result(self, frame: Result, *, wants_structure: bool, interrupted: bool) -> Outcome:
+    def read_result(
+        self, frame: Result, *, wants_structure: bool, interrupted: bool, rate_limited: bool = False
+    ) -> Outcome:
         """The outcome in a result. The CLI reports the time with the API as a total; the outcome has this turn's."""
         usage = (
             self._beyond_prepaid(frame.usage) if self._ledger is None else self._ledger.charge(frame.usage, final=True)
         )
-        outcome = read_outcome(frame.raw, wants_structure=wants_structure, interrupted=interrupted, usage=usage)
+        outcome = read_outcome(
+            frame.raw,
+            wants_structure=wants_structure,
+            interrupted=interrupted,
+            usage=usage,
+            rate_limited=rate_limited,
+        )
         # A result that claims fewer tokens than the answers before it used, as one of a turn beside a subagent may,
         # leaves them to the next one, or to the end of the process: one that is forged makes nothing free.
         announced = sum((_tokens(usage) for _, usage, _ in self._answers.values()), self._uncovered)

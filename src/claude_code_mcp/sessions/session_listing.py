@@ -163,6 +163,12 @@ class SessionListing:
             lambda: {session_id: _last_state(session_id, summary, stores) for session_id, summary in wanted.items()}
         )
 
+    async def continuing(self, *, caller: Caller = LOCAL_CALLER) -> dict[str, float]:
+        """Which sessions of the caller's continue automatically after a usage limit, and when."""
+        principal, records = caller.principal, self._environments.of(caller).stores.recorder.records
+        waiting = await asyncio.to_thread(records.waiting)
+        return {found.session_id: found.continues_at for found in waiting if principal in (LOCAL, found.owner)}
+
     async def _summaries(self, principal: str, stores: Stores) -> dict[str, Summary]:
         summaries = await asyncio.to_thread(stores.recorder.records.summaries)
         return {session_id: summary for session_id, summary in summaries.items() if principal in (LOCAL, summary.owner)}

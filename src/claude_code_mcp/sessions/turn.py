@@ -7,7 +7,9 @@ since its turn may be over by then.
 
 import asyncio
 import contextlib
+import random
 import time
+import uuid
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,10 +26,12 @@ from ..model.events import (
     Spent,
     TurnEnded,
     TurnStarted,
+    WaitChanged,
 )
 from ..model.options import SessionOptions
-from ..model.outcome import Outcome, OutcomeCode, State, Usage
+from ..model.outcome import SYNTHETIC, Outcome, OutcomeCode, State, Usage
 from ..model.question import Question
+from ..model.usage_limits import LimitWait, StoppedTurn, limit_sentence, wait_after
 from ..processes.child import Exit
 from ..store.event_log import EventLog
 from .dependencies import SessionDeps
@@ -52,6 +56,7 @@ _VIOLATION = (
     "Claude Code's output cannot be true: {}. A command of the session may have written it. The process was ended; the "
     "next message begins another one."
 )
+_UNREAD = frozenset({OutcomeCode.START_FAILED, OutcomeCode.CRASHED})
 _LONGEST_CHECK = 10.0
 """Seconds after which an answer that cannot be looked for on disk counts as not saved."""
 
@@ -71,6 +76,10 @@ class Turn:
     waiting_since: float | None = None
     begun: bool = False
     """Whether the process has begun it (its `init` frame was received)."""
+    continues: str = ""
+    """The wait for a usage limit that it ends, if it was begun for that."""
+    worked: bool = False
+    """Whether the model has answered in it."""
     cleared: bool = False
     """Whether the conversation was replaced by another one in it."""
     last_answer: tuple[str, int] | None = None
@@ -95,6 +104,7 @@ class TurnSession(Protocol):
     used_at: float
     outcome: Outcome | None
     start_error: ClaudeCodeError | None
+    limit_wait: LimitWait | None
 
 
 class PendingQuestions(Protocol):
@@ -168,8 +178,10 @@ class TurnRunner:
         """Begins a turn, for a message or (None) because the process has begun one by itself."""
         self.count += 1
         message_id, prompt = (message.id, message.text) if message is not None else ("", "")
-        self.current = turn = Turn(self.count, message_id, question_only)
+        continues = message.continues if message is not None else ""
+        self.current = turn = Turn(self.count, message_id, question_only, continues=continues)
         self._events.retrying = None
+        self._events.rate_limited = False
         # A turn that background work begins has nobody who gave it a time; what the session may have binds it too.
         timeout = message.timeout if message is not None else self._session.options.turn_timeout
         if timeout is not None:
@@ -248,6 +260,7 @@ class TurnRunner:
         message_id = frame.raw.get("uuid")
         if self.current is not None and frame.role == "assistant" and not frame.from_subagent:
             self.current.last_answer = (message_id, frame.size) if isinstance(message_id, str) else None
+            self.current.worked = self.current.worked or frame.model != SYNTHETIC
             self._costs.turn_answered(frame)
 
     async def _end_checked(self, turn: Turn, outcome: Outcome, process: ClaudeProcess, *, unsaved: bool) -> None:
@@ -297,7 +310,13 @@ class TurnRunner:
             outcome = replace(outcome, duration_ms=round((time.monotonic() - turn.started) * 1000))
         self._session.outcome = outcome
         self._session.used_at = time.time()
+        # Before the events: the record that they have written has the outcome and the wait, or neither.
+        before, self._session.limit_wait = self._session.limit_wait, self._wait_after(turn, outcome)
         self._session.log.append(TurnEnded(turn.number, outcome))
+        if before is not None or self._session.limit_wait is not None:
+            self._session.log.append(
+                WaitChanged(self._session.limit_wait, stopped=self._session.limit_wait is not None)
+            )
         if turn.ending_as is not None or not self._events.background_tasks:
             # Otherwise the questions may be those of background tasks, which go on without a turn.
             self._questions.withdraw_all("the turn ended")
@@ -314,6 +333,26 @@ class TurnRunner:
             if self._process.live is not None and self._process.live.budget_outdated:
                 self._process.park()
         turn.ended.set()
+
+    def _wait_after(self, turn: Turn, outcome: Outcome) -> LimitWait | None:
+        """The message that a usage limit has stopped with this turn, and those that it stopped before."""
+        session, new_id, chance = self._session, str(uuid.uuid4()), random.random()  # noqa: S311 - only spreads them
+        unread = outcome.code in _UNREAD and not turn.begun
+        if session.limit_wait is not None and turn.continues and unread:
+            return session.limit_wait.unread(time.time(), chance, new_id)
+        if outcome.code is not OutcomeCode.LIMIT_REACHED:
+            return None  # the model has answered since, or the turn was ended for another reason
+        message = self._messages.find(turn.message_id)
+        return wait_after(
+            StoppedTurn(message.text if message is not None else "", turn.worked, continued=bool(turn.continues)),
+            session.limit_wait,
+            outcome.limit_type,
+            outcome.resets_at,
+            time.time(),
+            chance,
+            wanted=session.options.on_limit == "wait" and session.options.persist,
+            new_id=new_id,
+        )
 
     def _waiting_behind(self, turn: Turn, outcome: Outcome) -> Set[str]:
         """The messages that the outcome of the turn is not for.
@@ -368,7 +407,17 @@ class TurnRunner:
 
     def _read_result(self, frame: Result, *, interrupted: bool) -> Outcome:
         wants_structure = self._session.options.output_schema is not None
-        return self._costs.read_result(frame, wants_structure=wants_structure, interrupted=interrupted)
+        outcome = self._costs.read_result(
+            frame,
+            wants_structure=wants_structure,
+            interrupted=interrupted,
+            rate_limited=self._events.rate_limited,
+        )
+        plan = self._events.plan
+        if outcome.code is not OutcomeCode.LIMIT_REACHED or plan is None or not plan.rejected:
+            return outcome
+        detail = limit_sentence(plan.kind, plan.resets_at)
+        return replace(outcome, limit_type=plan.kind, resets_at=plan.resets_at, detail=detail)
 
     async def check_saving(self) -> None:
         """LimitReached if the last turn could not be saved, and the next one could not be either."""

@@ -181,6 +181,12 @@ STEPS: tuple[str, ...] = (
     CREATE INDEX oauth_tokens_by_grant ON oauth_tokens (grant_id);
     CREATE INDEX oauth_tokens_by_age ON oauth_tokens (expires_at);
     """,
+    """
+    -- When a session continues automatically after a usage limit. The index has all that is read of those sessions.
+    ALTER TABLE sessions ADD COLUMN continues_at REAL;
+    CREATE INDEX sessions_that_continue ON sessions (config_dir, continues_at, session_id, principal)
+        WHERE continues_at IS NOT NULL;
+    """,
 )
 
 VERSION = len(STEPS)

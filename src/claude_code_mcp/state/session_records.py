@@ -37,6 +37,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 from ..errors import RecordUnreadable
 from ..model.options import LOCAL, SessionOptions, is_session_id
 from ..model.outcome import Outcome, State, Usage
+from ..model.usage_limits import LimitWait
 from .database import Database, StateFault
 from .session_holders import ServerLife
 
@@ -94,6 +95,8 @@ class SessionRecord(BaseModel):
     """Whether the result in `outcome` was too long and is only its beginning."""
     grants: tuple[Mapping[str, Any], ...] = ()
     """Permission updates that a person granted for the whole session, in the form that the CLI takes them."""
+    limit_wait: LimitWait | None = None
+    """What a usage limit has stopped, and when it continues automatically."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,14 @@ class Summary:
     revision: int = 0
     config_dir: str = ""
     """Where the transcript of the session lies."""
+
+
+class WaitingSession(NamedTuple):
+    """A session that continues automatically after a usage limit."""
+
+    session_id: str
+    owner: str
+    continues_at: float
 
 
 class SessionRecords:
@@ -187,6 +198,13 @@ class SessionRecords:
             return self._database.row(query, session_id, session_id) is not None
         except StateFault:
             return True
+
+    def waiting(self) -> list[WaitingSession]:
+        """The sessions below this configuration directory that continue automatically. OSError if that is unknown."""
+        query = (
+            "SELECT session_id, principal, continues_at FROM sessions WHERE continues_at IS NOT NULL AND config_dir = ?"
+        )
+        return [WaitingSession(*row) for row in self._database.rows(query, self.config_dir)]
 
     def summaries(self) -> dict[str, Summary]:
         """Every record in short, by session id; not to be changed, and the same object until a record changes. Reads
@@ -290,11 +308,13 @@ class RecordRow:
     usage: str
     checksum: bytes
     body: str
+    continues_at: float | None = None
+    """When the session continues automatically after a usage limit."""
 
 
 def _encode_record(record: SessionRecord, config_dir: str, written_at: float) -> RecordRow:
     """ValueError or TypeError for a record that holds something which is not JSON."""
-    ended = record.outcome.state if record.outcome is not None else State.IDLE
+    ended, wait = record.outcome.state if record.outcome is not None else State.IDLE, record.limit_wait
     content = record.model_dump()
     usage = {model: list(used.values()) for model, used in content["usage"]["models"].items()}
     body = json.dumps(content, separators=(",", ":"))
@@ -310,6 +330,7 @@ def _encode_record(record: SessionRecord, config_dir: str, written_at: float) ->
         usage=json.dumps(usage, separators=(",", ":")),
         checksum=_checksum(record.session_id, body),
         body=body,
+        continues_at=wait.continues_at if wait is not None and wait.on and not record.cancelled else None,
     )
 
 
@@ -336,14 +357,15 @@ def _put_record(db: "sqlite3.Connection", row: RecordRow) -> None:
     ).fetchone()
     values = (
         row.session_id, row.revision, change, row.principal, row.config_dir, row.written_at, int(row.running),
-        int(row.cancelled), row.state, row.usage, row.checksum, row.body,
+        int(row.cancelled), row.state, row.usage, row.checksum, row.body, row.continues_at,
     )  # fmt: skip
     written = db.execute(
-        "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (session_id) DO UPDATE SET revision = excluded.revision, change = excluded.change,"
         " principal = excluded.principal, config_dir = excluded.config_dir, written_at = excluded.written_at,"
         " running = excluded.running, cancelled = excluded.cancelled, state = excluded.state, usage = excluded.usage,"
-        " checksum = excluded.checksum, body = excluded.body WHERE excluded.revision >= sessions.revision",
+        " checksum = excluded.checksum, body = excluded.body, continues_at = excluded.continues_at"
+        " WHERE excluded.revision >= sessions.revision",
         values,
     )
     if written.rowcount != 1:

@@ -30,12 +30,15 @@ from ..model.events import (
     StateChanged,
     TurnEnded,
     TurnStarted,
+    UsageReported,
+    WaitChanged,
 )
 from ..model.outcome import SESSION_TOOL_STATUS, State
 from ..model.question import Closure, Question, QuestionKind
 from ..model.text import clip_line, iso
 from ..questions.presentation import Redaction, describe, without_secrets
-from ..server.tools.status import retrying_line
+from ..server.tools.base import dump
+from ..server.tools.status import limit_info, retrying_line
 from ..service import Service
 from ..sessions.session import SessionView
 from ..store.conversation import ConversationTurn, Item, frame_items, started_agent
@@ -186,6 +189,10 @@ class FrameEncoder:
             case Retrying():
                 fields = {"attempt": event.attempt, "of": event.of, "delayMs": event.delay_ms, "status": event.status}
                 yield "retrying", {**fields, "detail": self._redactor.text(event.detail)}
+            case WaitChanged():
+                yield "limit", {"limit": event.wait.as_json() if event.wait is not None else None}
+            case UsageReported():
+                yield "plan", {"planUsage": event.plan.as_json()}
             case Stalled():
                 yield "stalled", {"seconds": event.seconds}
             case ProcessChanged():
@@ -255,13 +262,14 @@ def _ended(event: TurnEnded) -> dict[str, Any]:
 
 
 _LONGEST_TITLE = 200
-_NEEDS_ORDER = {"question": 0, "unanswered": 1, "stalled": 2, "error": 3}
+_NEEDS_ORDER = {"question": 0, "unanswered": 1, "stalled": 2, "error": 3, "limit": 3}
 _LOOKED_AT = 20
 """Settled questions among which one that nobody answered is looked for."""
 
 
 def live_row(session: SessionView, redactor: Redaction) -> dict[str, Any]:
     """The row of a session in memory, made without a look at the disk; so it has no title."""
+    limit = limit_info(session, None if session.busy else session.outcome)
     row: dict[str, Any] = {
         "sessionId": session.id,
         "prompt": clip_line(session.first_prompt or "", _LONGEST_TITLE),
@@ -284,6 +292,9 @@ def live_row(session: SessionView, redactor: Redaction) -> dict[str, Any]:
         "queued": session.queued,
         "retrying": retrying_line(session),
         "stalledSeconds": _stalled_seconds(session),
+        "onLimit": session.options.on_limit or "end",
+        "limit": None if limit is None else dump(limit),
+        "planUsage": session.activity.plan.as_json() if session.activity.plan is not None else None,
     }
     return dict(redactor.data(row))
 
@@ -296,6 +307,8 @@ def needs(session: SessionView) -> str | None:
         return "unanswered"
     if session.stalled:
         return "stalled"
+    if session.state is State.LIMITED and session.continues_at is None:
+        return "limit"
     return "error" if session.state is State.ERROR else None
 
 

@@ -2,21 +2,23 @@
 
 import json
 import subprocess
+import time
 
 import pytest
 
 from claude_code_mcp.claude.executable import MINIMUM_VERSION, TESTED_VERSION, read_version
 from claude_code_mcp.errors import LimitReached
-from claude_code_mcp.model.events import Message
+from claude_code_mcp.model.events import Message, UsageReported
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode, State
 from claude_code_mcp.model.question import Answer, QuestionKind
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
-from claude_code_mcp.testing.script import Step, ask_user, plan, script, text, tool
+from claude_code_mcp.testing.script import Step, ask_user, fail, plan, script, text, tool
 from claude_code_mcp.testing.script import question as asking
 from tests.conftest import StartService
 from tests.sessions.support import ENDLESS, end_of, events, options, parked, question, run, say, until
+from tests.sessions.usage_limit_support import SUBSCRIPTION, limited
 from tests.support.npm import Unavailable
 
 from .versions import BUNDLED, TOTALS_ONLY, chosen_versions, executable_of
@@ -154,6 +156,26 @@ async def test_a_budget_counts_what_was_spent(service: Service, sandbox: Sandbox
     assert (await say(service, limited, spend(1))).code is OutcomeCode.MAX_BUDGET
     with pytest.raises(LimitReached):
         await service.send(limited.id, spend(1))
+
+
+@on(OLDEST, TOTALS_ONLY, BUNDLED)
+async def test_a_usage_limit_of_a_subscription(start_service: StartService, executable: str, sandbox: Sandbox) -> None:
+    service = await start_service(SUBSCRIPTION, claude_path=executable)
+    reset = int(time.time()) + 3600
+    session, outcome = await run(service, script("work", limited(reset)), options(sandbox, on_limit="wait"))
+    assert outcome.code is OutcomeCode.LIMIT_REACHED
+    assert session.continues_at is not None
+    # The oldest says only that there is a limit, and the time in a sentence for people.
+    reports = OLDEST not in executable
+    assert (outcome.limit_type, outcome.resets_at) == (("five_hour", reset) if reports else (None, None))
+    assert bool(events(session, UsageReported)) is reports
+
+
+@on(TOTALS_ONLY, BUNDLED)
+async def test_a_rate_limit_of_an_api_key(service: Service, sandbox: Sandbox) -> None:
+    prompt = script("work", {**fail(429), "headers": {"x-should-retry": "false"}})
+    _, outcome = await run(service, prompt, options(sandbox))
+    assert (outcome.code, outcome.resets_at) == (OutcomeCode.LIMIT_REACHED, None)
 
 
 @on(BUNDLED)

@@ -83,7 +83,7 @@ async def the_turn_is_limited_in_time(caller: ToolCaller) -> None:
 @checks(
     *("effort", "betas", "additionalDirectories", "disallowedTools", "fallbackModel", "debug", "debugFile"),
     *("includePartialMessages", "env", "enableFileCheckpointing", "systemPrompt", "agents", "images"),
-    *("pathToClaudeCodeExecutable", "persistSession", "stayOnMachine"),
+    *("pathToClaudeCodeExecutable", "persistSession", "stayOnMachine", "onLimit"),
 )
 async def many_options_hold_side_by_side(caller: ToolCaller) -> None:
     """Each start of the CLI takes half a second: these do not depend on each other."""
@@ -111,6 +111,10 @@ async def many_options_hold_side_by_side(caller: ToolCaller) -> None:
         pathToClaudeCodeExecutable=str(link),
         persistSession=False,
         stayOnMachine=True,
+        onLimit="wait",
+    )
+    assert caller.session(report).options.on_limit == "wait", (
+        "what that means is in tests/sessions/test_usage_limits.py"
     )
     assert caller.session(report).options.stay_on_machine, "what that means in a fleet is tested in tests/fleet"
     assert "found it" in report["result"]

@@ -11,6 +11,7 @@ from pydantic.json_schema import SkipJsonSchema
 from ...config import Settings
 from ...errors import InvalidArgument, PermissionDenied
 from ...model.options import Preset, SessionOptions, Thinking, ToolPreset
+from ...model.usage_limits import OnLimit
 from ...sessions.message_acceptance import PendingTurn
 from ...sessions.messages import WhenBusy
 from .base import (
@@ -103,6 +104,7 @@ class SessionArguments(Arguments):
     debug: bool | None = None
     debug_file: str | None = None
     env: dict[str, str] | None = None
+    on_limit: OnLimit | None = None
 
 
 _DEFAULT_MODE = "dontAsk"
@@ -141,6 +143,7 @@ def session_options(arguments: SessionArguments) -> SessionOptions:
         debug=bool(arguments.debug),
         debug_file=arguments.debug_file,
         env=arguments.env or {},
+        on_limit=arguments.on_limit,
     )
 
 
@@ -187,6 +190,7 @@ class ReplyArguments(Arguments):
     message_key: Name | None = None
     fork_session: bool | None = None
     timeout: Milliseconds | None = None
+    on_limit: OnLimit | None = None
 
 
 class DiskReply(ReplyArguments, SessionArguments):
@@ -270,6 +274,7 @@ async def _reply(call: Call, arguments: ReplyArguments) -> PendingTurn:
         when_busy=WhenBusy.REFUSE,
         images=arguments.images or (),
         key=arguments.message_key,
+        on_limit=arguments.on_limit,
         **resume,
     )
 
@@ -295,8 +300,8 @@ def _ignored_options(call: Call, arguments: ReplyArguments) -> tuple[str, ...]:
     """The options in a reply to a session in memory, as the caller wrote them. A fork is given them."""
     if not isinstance(arguments, DiskReply) or arguments.fork_session or not _in_memory(call, arguments):
         return ()
-    fields = SessionArguments.model_fields.items()
-    return tuple(field.alias or name for name, field in fields if getattr(arguments, name) is not None)
+    fields = {name: field for name, field in SessionArguments.model_fields.items() if name != "on_limit"}
+    return tuple(field.alias or name for name, field in fields.items() if getattr(arguments, name) is not None)
 
 
 def _seconds(milliseconds: int | None) -> float | None:

@@ -38,6 +38,7 @@ from ...model.events import (
     StateChanged,
     TurnEnded,
     TurnStarted,
+    WaitChanged,
 )
 from ...model.options import BYPASS, Caller
 from ...model.question import Answer, Closure, Question, Scope
@@ -396,7 +397,7 @@ log = logging.getLogger(__name__)
 
 _PROGRESS_INTERVAL = 0.2
 """Seconds between two progress notifications of a call."""
-_SHOWN = (Output, QuestionOpened, QuestionSettled, Retrying, StateChanged, TurnStarted, TurnEnded, Gap)
+_SHOWN = (Output, QuestionOpened, QuestionSettled, Retrying, StateChanged, TurnStarted, TurnEnded, WaitChanged, Gap)
 """The events by which a report changes."""
 _MAX_PROGRESS_MESSAGE = 2000
 

@@ -11,7 +11,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from ...errors import InvalidArgument, PermissionDenied
 from ...model.options import Caller
-from ...model.text import clip_line
+from ...model.text import clip_line, iso
 from ...service import Service
 from ...sessions.stored_sessions import ChangedFiles
 from ...state.session_marks import Mark
@@ -50,6 +50,8 @@ Action = Literal[
     "share",
     "unshare",
     "shares",
+    "on_limit",
+    "continue",
 ]
 MARKS: Mapping[str, tuple[Mark, bool]] = {
     "pin": (Mark.PINNED, True),
@@ -129,7 +131,7 @@ class ManageSession(Arguments):
     text: str | None = Field(
         None,
         description="rename, fork: title; tag; model; mode; merge: commit message for what is uncommitted; rewind: "
-        "message id of changes; share, unshare: a person's name, or group:NAME",
+        "message id of changes; share, unshare: a person's name, or group:NAME; on_limit: wait or end",
     )
     format: Literal["markdown", "html"] | None = Field(None, description="export: default markdown")
     access: Literal["watch", "answer"] | None = Field(
@@ -178,6 +180,8 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
             return await _share(call, arguments)
         case "model" | "mode":
             return await _reconfigure(call, arguments)
+        case "on_limit" | "continue":
+            return await _steer_limit(call, arguments)
         case "move":
             wait, without_tree = bool(arguments.wait), bool(arguments.confirm)
             session_id = await give_away(service, caller, session_id, wait=wait, without_tree=without_tree)
@@ -187,6 +191,23 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
     mark, on = MARKS[arguments.action]
     await service.stored.mark(session_id, mark, on, caller=caller)
     return Managed(session_id=session_id, message=f"It is {'' if on else 'no longer '}{mark}.")
+
+
+async def _steer_limit(call: Call, arguments: ManageSession) -> Reply:
+    """`on_limit` says what the session does at a usage limit; `continue` sends again at once what one has stopped."""
+    steps: dict[str, Literal["wait", "end", "now"]] = {"wait": "wait", "end": "end"}
+    step = "now" if arguments.action == "continue" else steps.get(_needed(arguments.text))
+    if step is None:
+        raise InvalidArgument("text: must be wait or end.", field="text")
+    session = await call.service.steer_limit(arguments.session_id, step, caller=call.caller)
+    if step == "now":
+        message = "It continues now."
+    elif session.continues_at is not None:
+        message = f"It continues automatically at {iso(session.continues_at)}."
+    else:
+        follows = "continues automatically when the limit has reset" if step == "wait" else "ends there"
+        message = f"At a usage limit it {follows}."
+    return Managed(session_id=session.id, message=message)
 
 
 async def give_away(service: Service, caller: Caller, session_id: str, *, wait: bool, without_tree: bool) -> str:

@@ -21,6 +21,7 @@ from ...model.outcome import Outcome as TurnOutcome
 from ...model.outcome import OutcomeCode, State
 from ...model.text import iso
 from ...model.tool_names import proper_name
+from ...model.usage_limits import OnLimit
 from ...questions.presentation import Redaction
 from ...sessions.launcher import notices_of
 from ...sessions.messages import UserMessage
@@ -29,7 +30,7 @@ from ...store.event_log import Subscription
 from .. import sdk
 from .base import Arguments, Count, ErrorInfo, Name, Path, Reply, Rules, Text, Tool, ToolOutput
 from .context import Call, first_of, open_questions, progress_of, waiting_cancelled
-from .status import ended_info, output_so_far
+from .status import LimitInfo, ended_info, limit_info, output_so_far
 
 METHOD = "claude-code/messages"
 _MAX_BUNDLE_BYTES = 16 << 20
@@ -58,6 +59,7 @@ class QueryOptions(Arguments):
     permission_mode: Name | None = None
     allowed_tools: Rules | None = None
     disallowed_tools: Rules | None = None
+    on_limit: OnLimit | None = None
     max_messages: int | None = Field(None, ge=0, le=10_000, description="Messages in the result (default 100)")
     include_system_messages: bool | None = Field(None, description="Default true")
     include_partial_messages: bool | None = Field(None, description="Stream fragments too")
@@ -91,6 +93,7 @@ class Bundle(ToolOutput):
     result: QueryResult | None = None
     truncated: Truncation | None = None
     notice: str | None = None
+    limit: LimitInfo | None = None
     error: ErrorInfo | None = None
 
     def text(self) -> str:
@@ -127,6 +130,7 @@ def _session_options(call: Call, options: QueryOptions) -> SessionOptions:
         permission_mode=options.permission_mode or settings.default_permission_mode,
         allowed_tools=tuple(allowed),
         disallowed_tools=tuple(options.disallowed_tools or ()),
+        on_limit=options.on_limit,
     )
 
 
@@ -421,6 +425,7 @@ class _QueryStream:
             result=_result(self._session, outcome),
             truncated=truncated,
             notice=" ".join(notices_of(self._session)) or None,
+            limit=limit_info(self._session, outcome),
             error=ended_info(self._session, outcome),
         )
 

@@ -10,6 +10,7 @@ from pydantic.json_schema import SkipJsonSchema
 from ...model.options import PERMISSION_MODES, Caller, SessionOptions
 from ...model.outcome import SESSION_TOOL_STATUS, State
 from ...model.text import iso, sharing_line
+from ...model.usage_limits import OnLimit, iso_or_none
 from ...service import Service
 from ...sessions.messages import UserMessage
 from ...sessions.session import Session
@@ -44,6 +45,7 @@ from .status import (
     SessionReport,
     Status,
     interruption,
+    limit_info,
     pending_inputs,
     position_of,
     report,
@@ -75,6 +77,7 @@ class CreateSession(Arguments):
     images: Images | None = Field(None, description=ABOUT_IMAGES)
     worktree: bool | None = Field(None, description="In a new git worktree and branch")
     checkpoints: bool | None = None
+    on_limit: OnLimit | None = Field(None, description="wait: continue automatically after a usage limit resets")
     stay_on_machine: SkipJsonSchema[bool | None] = None
     """Listed by the gateway of a fleet. Where there is none, every session does."""
     message_key: Name | None = Field(None, description=ABOUT_KEY)
@@ -86,6 +89,7 @@ class SendMessage(Arguments):
     message: Text
     images: Images | None = None
     message_key: Name | None = None
+    on_limit: OnLimit | None = None
     wait_seconds: BareWait | None = None
 
 
@@ -147,6 +151,10 @@ class ListedSession(ToolOutput):
     """Where the text was found."""
     asks: list[str] | None = None
     """Its open questions, a line each."""
+    resets_at: str | None = None
+    """When the usage limit resets that ended its last turn."""
+    continues_at: str | None = None
+    """When it continues automatically after that."""
     owner: str | None = None
     """Whose it is, if somebody else has shared it."""
     shared_with: Shares | None = None
@@ -168,6 +176,7 @@ class SessionList(ToolOutput):
                     row.display_text,
                 )
             )
+            + (f"  [continues at {row.continues_at}]" if row.continues_at else "")
             + (f"  [of {row.owner}]" if row.owner else "")
             + (f"  [shared with {sharing_line(row.shared_with)}]" if row.shared_with else "")
             + (f"\n    {row.mention}" if row.mention else "")
@@ -204,6 +213,7 @@ def session_options(arguments: CreateSession) -> SessionOptions:
         hub_servers=None if arguments.hub_servers is None else tuple(arguments.hub_servers),
         worktree=bool(arguments.worktree),
         file_checkpointing=bool(arguments.checkpoints),
+        on_limit=arguments.on_limit,
         stay_on_machine=bool(arguments.stay_on_machine),
     )
 
@@ -220,6 +230,7 @@ async def send_message(call: Call, arguments: SendMessage) -> Reply:
         caller=call.caller,
         images=arguments.images or (),
         key=arguments.message_key,
+        on_limit=arguments.on_limit,
     )
     return await _result(
         call, turn.session, arguments.wait_seconds, since, asked_as=arguments.session_id, message=turn.message
@@ -305,12 +316,14 @@ async def session_list(
     shown = entries[:limit]
     in_memory = {session.id: session for session in service.sessions(principal=caller.principal)}
     last_states = await service.listing.last_states((entry.session_id for entry in shown), caller=caller)
+    waiting = await service.listing.continuing(caller=caller)
     listed = [
         _listed_session(
             entry,
             in_memory.get(entry.session_id),
             last_states.get(entry.session_id),
             service.access.sharing(entry.session_id, caller.principal),
+            waiting.get(entry.session_id),
         )
         for entry in shown
     ]
@@ -330,8 +343,13 @@ def _not_recorded(sessions: Iterable[Session]) -> ErrorInfo | None:
 
 
 def _listed_session(
-    entry: Entry, session: Session | None, last_state: State | None, sharing: SessionSharing
+    entry: Entry,
+    session: Session | None,
+    last_state: State | None,
+    sharing: SessionSharing,
+    continues_at: float | None,
 ) -> ListedSession:
+    limit = limit_info(session, None if session.busy else session.outcome) if session else None
     # What is recorded on disk or, of a session in memory, what is known of it there if that is more.
     costs = (entry.cost_usd, session.usage.cost_usd if session else None)
     return ListedSession(
@@ -351,6 +369,8 @@ def _listed_session(
         pinned=entry.pinned or None,
         mention=entry.mention,
         asks=[question.description for question in session.questions] or None if session else None,
+        resets_at=limit.resets_at if limit is not None else None,
+        continues_at=limit.continues_at if limit is not None else iso_or_none(continues_at),
         owner=sharing.owner,
         shared_with=sharing.rows,
     )

@@ -19,6 +19,7 @@ from ...model.outcome import CODE_TOOL_STATUS, SESSION_TOOL_STATUS, OutcomeCode,
 from ...model.outcome import Outcome as TurnOutcome
 from ...model.question import Question
 from ...model.text import as_json, cut, iso, sharing_line
+from ...model.usage_limits import iso_or_none
 from ...questions.presentation import Redaction
 from ...sessions.launcher import notices_of
 from ...sessions.messages import UserMessage
@@ -38,7 +39,7 @@ from .base import (
 )
 from .context import how_to_answer, how_to_wait
 
-Status = Literal["running", "waiting_for_input", "completed", "error", "interrupted", "cancelled"]
+Status = Literal["running", "waiting_for_input", "completed", "error", "limit_reached", "interrupted", "cancelled"]
 
 OUTPUT_BUDGET = 24_000
 _GAP_LINE = 60
@@ -83,6 +84,36 @@ WorktreeInfo = Annotated[
 ]
 
 
+class LimitInfo(ToolOutput):
+    """The usage limit that ended the last turn."""
+
+    type: str | None = None
+    """Such as `five_hour` or `seven_day`; unknown with an API key."""
+    resets_at: str | None = None
+    continues_at: str | None = None
+    """When the session continues automatically, if it does."""
+
+
+def limit_info(session: SessionView, outcome: TurnOutcome | None) -> LimitInfo | None:
+    """The limit that ended the turn with this outcome; None if none did."""
+    if outcome is None or outcome.code is not OutcomeCode.LIMIT_REACHED:
+        return None
+    return LimitInfo(
+        type=outcome.limit_type,
+        resets_at=iso_or_none(outcome.resets_at),
+        continues_at=iso_or_none(session.continues_at),
+    )
+
+
+def limit_line(limit: LimitInfo) -> str:
+    """For readers of the text: when the limit resets, and what follows."""
+    resets = f"the limit resets at {limit.resets_at}" if limit.resets_at else "the time of the reset is not known"
+    follows = (
+        f"the session continues automatically at {limit.continues_at}" if limit.continues_at else "nothing follows"
+    )
+    return f"[{resets}; {follows}]"
+
+
 class SessionReport(ToolOutput):
     """What every session tool returns. Only what applies is there: without a wait, the session and its status."""
 
@@ -110,6 +141,8 @@ class SessionReport(ToolOutput):
     notice: str | None = None
     truncated: list[TruncatedPart] | None = None
     part: PartPage | None = None
+    limit: LimitInfo | None = None
+    plan_usage: dict[str, Any] | None = None
     error: ErrorInfo | None = None
 
     def text(self) -> str:
@@ -196,6 +229,8 @@ def report(
         if outcome and not outcome.ok
         else None,
         notice=notice,
+        limit=limit_info(session, outcome),
+        plan_usage=session.activity.plan.as_json() if session.activity.plan is not None else None,
         truncated=parts.truncated,
     )
 
@@ -332,6 +367,8 @@ def render(report: SessionReport) -> str:
     parts += [f"[{remark}]" for remark in (owner, shared, report.notice) if remark]
     if report.error:
         parts.append(f"Ended with {report.error.code}: {report.error.message}")
+    if report.limit:
+        parts.append(limit_line(report.limit))
     return "\n".join(parts)
 
 
@@ -393,6 +430,8 @@ _DETAILS = {
     "error",
     "retrying",
     "stalled_seconds",
+    "limit",
+    "plan_usage",
     "truncated",
 }
 """The fields of a session tool's report that `claude_code_session` adds to a single session."""
@@ -441,10 +480,12 @@ class TurnReport(ToolOutput):
     pending_inputs: list[PendingInput] | None = None
     truncated: list[TruncatedPart] | None = None
     notice: str | None = None
+    limit: LimitInfo | None = None
     error: ErrorInfo | None = None
 
     def text(self) -> str:
-        notice = [f"[{self.notice}]"] if self.notice else []
+        notice = [limit_line(self.limit)] if self.limit else []
+        notice += [f"[{self.notice}]"] if self.notice else []
         inputs, truncated = render_inputs(self.pending_inputs), render_truncated(self.truncated)
         return "\n".join([self.result or "", *inputs, *truncated, *notice])
 
@@ -548,6 +589,7 @@ def _outcome_report(session: SessionView, outcome: TurnOutcome, parts: ResultPar
         permission_denials=parts.shortened(outcome.permission_denials, _MAX_PART) or None,
         truncated=parts.truncated,
         notice=_notice(session),
+        limit=limit_info(session, outcome),
     )
 
 

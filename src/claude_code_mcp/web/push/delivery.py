@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from ...errors import ClaudeCodeError
-from ...model.events import AuditEvent, AuditKind, BudgetWarned, Event, QuestionOpened, Stalled, TurnEnded
+from ...model.events import AuditEvent, AuditKind, BudgetWarned, Event, QuestionOpened, Stalled, TurnEnded, WaitChanged
 from ...model.options import LOCAL, Caller
 from ...service import Service
 from ...sessions.background import StartTask
@@ -46,7 +46,7 @@ from .receivers import (
 
 log = logging.getLogger(__name__)
 
-_NEWS = (QuestionOpened, TurnEnded, Stalled)
+_NEWS = (QuestionOpened, TurnEnded, WaitChanged, Stalled)
 _MOST_UNREAD = 1000
 """Events of one principal that wait to be looked at; the oldest are dropped."""
 _MOST_WAITING = 50

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ...errors import InvalidArgument, LimitReached, UpstreamUnavailable
-from ...model.events import BudgetWarned, Event, QuestionOpened, Stalled, TurnEnded
+from ...model.events import BudgetWarned, Event, QuestionOpened, Stalled, TurnEnded, WaitChanged
 from ...model.outcome import OutcomeCode
 from ...model.question import QuestionKind
 from ...model.text import clip_line, iso
@@ -198,6 +198,8 @@ def new_id() -> str:
 _LONGEST_TITLE = 80
 _LONGEST_BODY = 300
 _BY_A_PERSON = frozenset({OutcomeCode.INTERRUPTED, OutcomeCode.CANCELLED, OutcomeCode.DROPPED})
+_NOT_ANNOUNCED = _BY_A_PERSON | {OutcomeCode.LIMIT_REACHED}
+"""A usage limit is announced with the `WaitChanged` that follows, which says when the session continues."""
 _VERBS = {
     QuestionKind.PERMISSION: "Wants to: ",
     QuestionKind.PLAN_REVIEW: "",
@@ -264,7 +266,9 @@ def notice_of(session_id: str, event: Event, title: Callable[[], str], redactor:
         case QuestionOpened(question=question):
             body = _VERBS[question.kind] + question.description
             return notice("question", body, event.at + _HOUR, question.id)
-        case TurnEnded(outcome=outcome) if outcome.code not in _BY_A_PERSON:
+        case WaitChanged(wait=wait, stopped=True) if wait is not None:
+            return notice("ended", f"Stopped: {wait.sentence}", event.at + _DAY)
+        case TurnEnded(outcome=outcome) if outcome.code not in _NOT_ANNOUNCED:
             body = f"Finished: {outcome.result}" if outcome.ok else f"Failed ({outcome.code}): {outcome.detail}"
             return notice("ended", body, event.at + _HOUR)
         case Stalled(seconds=seconds):
