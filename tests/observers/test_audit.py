@@ -53,9 +53,12 @@ def test_every_act_is_told_with_who_and_where(book: Book, kind: AuditKind) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "who", "most"), [(AuditKind.AUTH_FAILED, "unknown", 20), (AuditKind.REFUSED, "mallory", 200)]
+    ("kind", "who", "most", "later"),
+    [(AuditKind.AUTH_FAILED, "unknown", 20, 20), (AuditKind.REFUSED, "mallory", 200, 20)],
 )
-def test_refusals_do_not_push_out_what_was_done(tmp_path: Path, kind: AuditKind, who: str, most: int) -> None:
+def test_refusals_do_not_push_out_what_was_done(
+    tmp_path: Path, kind: AuditKind, who: str, most: int, later: int
+) -> None:
     now = [0.0]
     book = Book(tmp_path / "audit", clock=lambda: now[0])
     for _ in range(2):
@@ -63,10 +66,55 @@ def test_refusals_do_not_push_out_what_was_done(tmp_path: Path, kind: AuditKind,
             book.audit.act(AuditEvent(kind, who, f"s-{number}", {"client": f"c{number}"}))
         book.audit.act(AuditEvent(AuditKind.REFUSED, "bob", "s-1"))
         now[0] += 60.0
-    book.audit.act(AuditEvent(AuditKind.CANCELLED, "alice", "s-1"))
+    book.audit.act(AuditEvent(AuditKind.MESSAGE_SENT, "alice", "s-1"))
     acts = [(line["act"], line["who"], line.get("count")) for line in book.lines()]
-    lines, counted, of_bob = [(str(kind), who, None)] * most, (str(kind), who, 1000 - most), ("refused", "bob", None)
-    assert acts == [*lines, of_bob, counted, *lines, of_bob, counted, ("cancelled", "alice", None)]
+    line, of_bob = (str(kind), who, None), ("refused", "bob", None)
+    first = [*[line] * most, of_bob, (str(kind), who, 1000 - most)]
+    assert acts == [*first, *[line] * later, of_bob, (*line[:2], 1000 - later), ("message_sent", "alice", None)]
+
+
+def test_a_repeated_act_pushes_nothing_out_of_the_trail(tmp_path: Path) -> None:
+    now = [0.0]
+    path = tmp_path / "audit"
+    audit = Audit(RotatingJsonl(path, 20_000), Redactor([]), clock=lambda: now[0])
+    audit.act(AuditEvent(AuditKind.SESSION_CREATED, "mallory", "s-1", {"cwd": "/srv"}))
+    for number in range(4000):
+        audit.act(AuditEvent(AuditKind.BYPASS_SWITCHED, "mallory", None, {"on": bool(number % 2), "by": ""}))
+        audit.act(AuditEvent(AuditKind.INTERRUPTED, "mallory", "s-1"))
+        now[0] += 0.01
+    audit.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert not (tmp_path / "audit.1").exists()
+    assert lines[0]["act"] == "session_created"
+    of_switch = [line for line in lines if line["act"] == "bypass_switched"]
+    assert sum(line.get("count", 1) for line in of_switch) == 4000, "every act is counted"
+    interrupted = [(line["session"], line.get("count", 1)) for line in lines if line["act"] == "interrupted"]
+    assert interrupted == [("s-1", 1), ("s-1", 3999)]
+
+
+def test_a_refusal_cannot_be_hidden_behind_others_of_another_sort(book: Book) -> None:
+    for number in range(1000):
+        unknown = {"what": "use", "code": "SESSION_NOT_FOUND", "reason": "somebody else's session"}
+        book.audit.act(AuditEvent(AuditKind.REFUSED, "mallory", f"s-{number}", unknown))
+    directory = {"what": "create", "code": "PERMISSION_DENIED", "field": "cwd", "reason": "/etc/ssh is outside"}
+    book.audit.act(AuditEvent(AuditKind.REFUSED, "mallory", None, directory))
+    refused = [line for line in book.lines() if line.get("field") == "cwd"]
+    assert [line["reason"] for line in refused] == ["/etc/ssh is outside"]
+
+
+def test_groups_that_a_caller_makes_up_are_bounded(book: Book) -> None:
+    for number in range(1000):
+        book.audit.act(AuditEvent(AuditKind.REFUSED, "mallory", None, {"field": f"field{number}", "what": "use"}))
+    lines = book.lines()
+    assert len(lines) < 300
+    assert sum(line.get("count", 1) for line in lines) == 1000
+
+
+def test_important_acts_always_have_a_line(book: Book) -> None:
+    for _ in range(500):
+        book.audit.act(AuditEvent(AuditKind.SESSION_CREATED, "alice", "s-1"))
+        book.audit.event("s-1", "alice", QuestionOpened(QUESTION))
+    assert len(book.lines()) == 1000
 
 
 def test_on_a_machine_of_a_fleet_every_line_names_it(tmp_path: Path) -> None:

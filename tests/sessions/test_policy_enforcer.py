@@ -271,7 +271,8 @@ async def test_bypassing_must_be_switched_on_and_can_be_switched_off(
     assert (sandbox.project / "ran").exists()
     with pytest.raises(PermissionDenied):
         await service.create("go", bypassing, caller=Caller("somebody else"))
-    service.policy_for(Caller("local")).set_bypass(False)
+    for _ in range(100):  # only the first changes anything
+        service.policy_for(Caller("local")).set_bypass(False)
     with pytest.raises(PermissionDenied):
         await service.send(session.id, "more")
     assert [act.details["on"] for act in acts.seen if act.kind is AuditKind.BYPASS_SWITCHED] == [True, False]

@@ -46,6 +46,7 @@ from ..model.text import cut, iso
 from ..private_files import open_private, private_directory
 from ..questions.presentation import describe
 from ..redaction import Redactor
+from .audit_quota import QUOTAS, AuditQuotas
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -81,8 +82,11 @@ class RotatingJsonl:
         self._thread = threading.Thread(target=self._write_batches, name="audit", daemon=True)
         self._thread.start()
 
-    def write(self, entry: Mapping[str, Any]) -> None:
-        """Accepts an entry, from any thread, without waiting."""
+    def write(self, entry: Mapping[str, Any], *, important: bool = True) -> None:
+        """Accepts an entry, from any thread, without waiting. The last fifth of the queue is for `important` ones."""
+        if not important and self._queue.qsize() > self._queue.maxsize * 4 // 5:
+            self._lose(1)
+            return
         try:
             self._queue.put_nowait(entry)
         except queue.Full:
@@ -270,36 +274,6 @@ def timestamp() -> str:
 
 
 _LONGEST_TEXT = 2000
-_MINUTE = 60.0
-_MOST_REFUSALS: Mapping[AuditKind, int] = {AuditKind.AUTH_FAILED: 20, AuditKind.REFUSED: 200}
-"""Lines a minute about what is refused to one caller, or to all who are not known here."""
-
-
-class _RefusalCount:
-    """Counts the refusals of one sender: the file is of a limited size, and whoever is refused without end must not
-    push out of it what others have done, or what they have done themselves."""
-
-    def __init__(self, clock: Callable[[], float], most: int) -> None:
-        self._clock = clock
-        self._most = most
-        self._since = clock()
-        self._lines = self._counted = 0
-
-    def has_line(self) -> bool:
-        """Whether this one has a line of its own; else it is counted."""
-        if self._lines < self._most:
-            self._lines += 1
-            return True
-        self._counted += 1
-        return False
-
-    def take_counted(self, *, at_end: bool = False) -> int:
-        """How many have no line, once their minute is over; a new one begins then."""
-        now = self._clock()
-        if now - self._since < _MINUTE and not at_end:
-            return 0
-        counted, self._since, self._lines, self._counted = self._counted, now, 0, 0
-        return counted
 
 
 class Audit:
@@ -317,9 +291,7 @@ class Audit:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trail = trail
-        self._clock = clock
-        self._refusals: dict[tuple[AuditKind, str], _RefusalCount] = {}
-        """By what it is and whom it is refused to: a principal, or `unknown`."""
+        self._quotas = AuditQuotas(clock)
         self._redactor = redactor
         self._prompts = prompts
         self._arguments = arguments
@@ -334,8 +306,10 @@ class Audit:
         if act.kind is AuditKind.FAILED:
             return  # a refusal has an event of its own; other failures are no matter of security
         self._write_counted()
-        if act.kind in _MOST_REFUSALS and not self._count_of(act).has_line():
-            return
+        if self._quotas.has_line(act):
+            self._write_act(act)
+
+    def _write_act(self, act: AuditEvent) -> None:
         details = dict(act.details)
         prompt = details.pop("prompt", None)
         if prompt is not None:
@@ -343,9 +317,10 @@ class Audit:
             details |= {"prompt_sha256": digest, **({"prompt": str(prompt)} if self._prompts else {})}
         if not self._arguments:
             details.pop("arguments", None)
-        self._write(str(act.kind), act.who, act.session_id, details)
+        self._write(str(act.kind), act.who, act.session_id, details, important=act.kind not in QUOTAS)
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
+        self._write_counted()
         match event:
             case QuestionOpened(question=question):
                 self._write("question_opened", owner, session_id, _question(question))
@@ -372,19 +347,13 @@ class Audit:
             case ProcessChanged(change="protocol_violation", detail=reason):
                 self._write("protocol_violation", owner, session_id, {"reason": reason})
 
-    def _count_of(self, act: AuditEvent) -> _RefusalCount:
-        key = act.kind, act.who
-        if key not in self._refusals:
-            self._refusals[key] = _RefusalCount(self._clock, _MOST_REFUSALS[act.kind])
-        return self._refusals[key]
-
     def _write_counted(self, *, at_end: bool = False) -> None:
-        for (kind, who), refusals in self._refusals.items():
-            counted = refusals.take_counted(at_end=at_end)
-            if counted:
-                self._write(str(kind), who, None, {"count": counted})
+        for act in self._quotas.due(at_end=at_end):
+            self._write_act(act)
 
-    def _write(self, act: str, who: str, session_id: str | None, details: Mapping[str, Any]) -> None:
+    def _write(
+        self, act: str, who: str, session_id: str | None, details: Mapping[str, Any], *, important: bool = True
+    ) -> None:
         entry = {"at": timestamp(), "act": act, "who": who, **({"session": session_id} if session_id else {})}
         entry |= {"machine": self._machine} if self._machine is not None else {}
         entry |= {name: value for name, value in details.items() if value is not None}
@@ -396,7 +365,7 @@ class Audit:
             name: cut(value, _LONGEST_TEXT) if isinstance(value, str) and name != "prompt" else value
             for name, value in clean.items()
         }
-        self._trail.write(shortened)
+        self._trail.write(shortened, important=important)
 
 
 def _changed_to(question: Question, answer: Answer | None) -> str | None:

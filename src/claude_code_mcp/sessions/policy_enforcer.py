@@ -277,11 +277,13 @@ class BypassSwitch:
         # What was switched on counts no longer when the principal has got a profile that never allows it.
         return principal in self._on and self.possible(principal)
 
-    def switch(self, principal: str, on: bool) -> None:
-        """PermissionDenied where it may never be on."""
+    def switch(self, principal: str, on: bool) -> bool:
+        """Returns whether that changed anything. PermissionDenied where it may never be on."""
         if on and not self.possible(principal):
             raise PermissionDenied("The operator's policy never allows to bypass permissions.", field="action")
+        before = principal in self._on
         (self._on.add if on else self._on.discard)(principal)
+        return before != on
 
 
 class PolicyEnforcer:

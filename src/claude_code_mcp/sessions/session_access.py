@@ -361,8 +361,10 @@ class CallerPolicy:
         """Lets this caller's sessions skip permission checks, or no longer: those of clients with the same environment
         and directory. `by` is the channel of the confirmation. PermissionDenied where they may never be skipped."""
         with self._observers.auditing_refusals(self._principal, "bypass"):
-            self._enforcer.bypass.switch(self._principal, on)
-        self._observers.act(AuditEvent(AuditKind.BYPASS_SWITCHED, self._principal, details={"on": on, "by": by}))
+            changed = self._enforcer.bypass.switch(self._principal, on)
+        if changed:
+            details = {"on": on, "by": by}
+            self._observers.act(AuditEvent(AuditKind.BYPASS_SWITCHED, self._principal, details=details))
 
     @contextlib.contextmanager
     def steering(self, action: str, server: str) -> Iterator[None]:

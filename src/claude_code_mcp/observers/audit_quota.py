@@ -1,0 +1,148 @@
+"""How many lines of the audit trail one caller can cause. Pure: the clock is a parameter.
+
+The trail has a limited size. A caller who repeats an act must not push out the lines of others or their own, and must
+not be able to hide one act behind many of another sort.
+
+- Each caller has a number of lines for each kind of act in `QUOTAS`; it fills up again slowly.
+- Acts of one kind are grouped by what they are about (`_GROUPED_BY`): a refused directory is another group than an
+  unknown session. The first act of a group in each minute always has a line, however much else there is.
+- An act that equals the one before it in its group has no line, except for a failed authentication.
+- Acts without a line are counted. Once a minute, the `count` is written with the details of the last of them.
+- All other kinds of acts are important: each has a line.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..model.events import AuditEvent, AuditKind
+
+_MINUTE = 60.0
+_MAX_GROUPS = 50
+"""Groups of one caller and kind; all further acts are one group."""
+_GROUPED_BY = ("what", "code", "field", "action", "on", "decision", "rule", "occasion", "access")
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Lines that one caller can have at once, and how many are added each minute after that."""
+
+    lines: float
+    per_minute: float
+    folds: bool = True
+    """Whether an act that equals the one before it has no line."""
+
+
+QUOTAS: Mapping[AuditKind, Quota] = {
+    AuditKind.AUTH_FAILED: Quota(20, 20, folds=False),  # they have no details that differ
+    AuditKind.REFUSED: Quota(200, 20),
+    AuditKind.CALL_DENIED: Quota(200, 20),
+    AuditKind.NETWORK_REFUSED: Quota(200, 20),
+    AuditKind.CREDENTIAL_USED: Quota(200, 60),
+    AuditKind.HUB_CALLED: Quota(1000, 600),
+    AuditKind.SESSION_MANAGED: Quota(200, 60),
+    **dict.fromkeys(
+        (
+            AuditKind.INTERRUPTED,
+            AuditKind.CANCELLED,
+            AuditKind.BYPASS_SWITCHED,
+            AuditKind.SESSION_SHARED,
+            AuditKind.SESSION_UNSHARED,
+            AuditKind.HUB_STEERED,
+            AuditKind.GRANT_STOLEN,
+            AuditKind.SIGNED_IN,
+            AuditKind.SIGNED_OUT,
+            AuditKind.TICKET_GIVEN,
+            AuditKind.PUSH_CHANGED,
+        ),
+        Quota(60, 10),
+    ),
+}
+"""The kinds of acts that a caller, or a command of a session, can repeat at will."""
+
+_Group = tuple[object, ...]
+
+
+class _Bucket:
+    """The lines that a caller has left for one kind of act."""
+
+    def __init__(self, quota: Quota, now: float) -> None:
+        self._quota = quota
+        self._left, self._at = quota.lines, now
+
+    def take(self, now: float) -> bool:
+        earned = (now - self._at) * self._quota.per_minute / _MINUTE
+        self._left, self._at = min(self._quota.lines, self._left + earned), now
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
+@dataclass(slots=True)
+class _Minute:
+    """The acts of one group since the first of them; at most a minute, unless nothing else happens."""
+
+    since: float
+    written: AuditEvent
+    last: AuditEvent
+    counted: int = 0
+
+
+class AuditQuotas:
+    """Decides which acts have a line of their own. Not for several threads."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._buckets: dict[tuple[AuditKind, str], _Bucket] = {}
+        self._minutes: dict[tuple[AuditKind, str], dict[_Group, _Minute]] = {}
+        self._next_end = math.inf
+        """When the first of these minutes is over."""
+
+    def has_line(self, act: AuditEvent) -> bool:
+        """Whether the act is written now; else it is counted. Call `due` first, so that a minute that is over ends."""
+        quota = QUOTAS.get(act.kind)
+        if quota is None:
+            return True
+        now, whose = self._clock(), (act.kind, act.who)
+        groups = self._minutes.setdefault(whose, {})
+        group = _group(act.details)
+        if group not in groups and len(groups) >= _MAX_GROUPS:
+            group = ()
+        bucket = self._buckets.setdefault(whose, _Bucket(quota, now))
+        minute = groups.get(group)
+        if minute is None:
+            bucket.take(now)
+            groups[group] = _Minute(now, act, act)
+            self._next_end = min(self._next_end, now + _MINUTE)
+            return True
+        minute.last = act
+        repeats = quota.folds and act == minute.written
+        if not repeats and bucket.take(now):
+            minute.written = act
+            return True
+        minute.counted += 1
+        return False
+
+    def due(self, *, at_end: bool = False) -> Iterator[AuditEvent]:
+        """The acts that were counted in minutes that are over: the last of each group, with the `count` of them all."""
+        now = self._clock()
+        if now < self._next_end and not at_end:
+            return
+        for whose, groups in list(self._minutes.items()):
+            for group, minute in list(groups.items()):
+                if now - minute.since < _MINUTE and not at_end:
+                    continue
+                del groups[group]
+                if minute.counted:
+                    yield replace(minute.last, details={**minute.last.details, "count": minute.counted})
+            if not groups:
+                del self._minutes[whose]
+        begun = (minute.since for groups in self._minutes.values() for minute in groups.values())
+        self._next_end = min(begun, default=math.inf) + _MINUTE
+
+
+def _group(details: Mapping[str, Any]) -> _Group:
+    # The first word: some have the name of a server behind it, which a caller chooses.
+    return tuple(str(details.get(name, "")).partition(" ")[0][:100] for name in _GROUPED_BY)
