@@ -53,6 +53,7 @@ def test_the_command_lines_of_every_kind_of_file_are_found() -> None:
     found = {line.where for line in command_lines()}
     assert found == {
         "bundle/manifest.json",
+        "claude-code-mcp-fleet.service",
         "claude-code-mcp-runner.service",
         "claude-code-mcp.service",
         "container/Containerfile",
@@ -232,7 +233,12 @@ def test_a_machine_that_was_removed_is_not_started_again() -> None:
 @pytest.mark.parametrize("unit", sorted((DEPLOY / "systemd").glob("*.service")), ids=lambda unit: unit.name)
 def test_units_write_only_where_they_may(unit: Path) -> None:
     text = unit.read_text(encoding="utf-8")
-    made = {f"%S/{name}" for line in re.findall(r"^StateDirectory=(.*)$", text, re.MULTILINE) for name in line.split()}
+    made = {
+        f"{place}/{name}"
+        for kind, place in (("State", "%S"), ("Runtime", "%t"))
+        for line in re.findall(rf"^{kind}Directory=(.*)$", text, re.MULTILINE)
+        for name in line.split()
+    }
     for line in re.findall(r"^Environment=(.*)$", text, re.MULTILINE):
         assert {assignment.partition("=")[2] for assignment in shlex.split(line)} <= made
 

@@ -175,6 +175,24 @@ async def test_whoever_publishes_to_a_server_that_does_not_read_can_be_cancelled
             os.kill(server.pid, signal.SIGCONT)
 
 
+async def test_a_pong_that_comes_too_late_does_no_harm(tmp_path: Path) -> None:
+    async with running(tmp_path) as server:
+        connection = await connect(server.url)
+
+        async def answer(message: nats_client.Msg) -> None:
+            await message.respond(message.data)
+
+        await connection.client.subscribe("a", cb=answer)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(NatsError):
+                await connection.client.flush(0.1)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert (await connection.client.request("a", b"x", timeout=HANG_SECONDS)).data == b"x"
+        await connection.close()
+
+
 async def test_a_request_that_waits_when_the_client_is_closed_fails_at_once() -> None:
     async with brief_server() as brief:
         connection = await connect(brief.url)

@@ -45,6 +45,8 @@ _ATTEMPTS = 5
 """To make the first connection, each after a longer pause: a server that lets in one machine after the other reads its
 keys anew all the time, and closes connections that are just being made."""
 _RETRY_SECONDS = 0.2
+_SILENT_SECONDS = 1.5
+"""After which a server that has not answered a ping is not waited for when a process ends."""
 _STREAM_DIFFERS = 10058
 """What JetStream answers when a stream of this name has another configuration."""
 
@@ -115,6 +117,15 @@ class FleetConnection:
         # of the loop. The first answer shows that all of it is written, the second that the server has read it.
         await self.client.flush()
         await self.client.flush()
+
+    async def until_silent(self) -> None:
+        """Returns when the server does not answer any more."""
+        while self.client.is_connected:
+            try:
+                await self.client.flush(_SILENT_SECONDS)
+            except (NatsError, OSError):
+                return
+            await anyio.sleep(_RETRY_SECONDS)
 
     async def close(self) -> None:
         """Ends the connection; what was published is delivered before, if the server answers."""

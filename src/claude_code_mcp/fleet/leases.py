@@ -281,8 +281,11 @@ class MachineLease:
 
     async def _give_up(self) -> None:
         """Removes the entry, so that others need not wait for its end. Nothing of this machine may run any more."""
+        stood = self.standing
         self._leaving = True
         self._drop()
+        if not stood:
+            return  # NATS has not answered for a while, and the entry ends by itself
         headers = {"Nats-Expected-Last-Subject-Sequence": str(self._revision), "KV-Operation": "DEL"}
         try:
             await self._connection.jetstream.publish(

@@ -10,7 +10,8 @@ What nats-py 2.16 does, and what `Client` does about it:
   a task that starts after it returns at once.
 - `close` waits without a limit for a server that does not read, and 30 seconds for one that does not end TLS. Here it
   waits `CLOSE_SECONDS`, then aborts the socket and cancels every task until it has ended.
-- `drain` can take 40 seconds. Here it takes `DRAIN_SECONDS`, and the client is closed after it in any case.
+- `drain` can take 40 seconds. Here it takes `DRAIN_SECONDS` to send, and then closes the client in any case.
+- A PONG for a `flush` that was cancelled or timed out ends the read loop, and the connection is deaf. Here it does not.
 - An error that the server reports closes the client permanently, without a callback. Here the client reconnects.
 
 This depends on private names of nats-py. `_check_private_names` refuses a release that lacks one of them, and
@@ -85,7 +86,8 @@ SEND_SECONDS: Final = 5.0
 """How long a message waits for a server that does not read."""
 CLOSE_SECONDS: Final = 1.0
 """How long `close` waits for the server to read the last messages, and again for the client's tasks to end."""
-DRAIN_SECONDS: Final = 2.0
+DRAIN_SECONDS: Final = 1.5
+"""How long `drain` waits for the server to read the last messages."""
 _CANCEL_PAUSE = 0.05
 """Between two cancellations of a task that has dropped the first."""
 _MAX_PAUSE = 1.0
@@ -106,6 +108,7 @@ _METHODS = (
     "_process_connect_init",
     "_process_err",
     "_process_op_err",
+    "_process_pong",
     "_read_loop",
 )
 _ATTRIBUTES = (
@@ -211,6 +214,10 @@ class Client(nats.aio.client.Client):
             self._abort()
             raise
 
+    async def flush(self, timeout: float = SEND_SECONDS) -> None:
+        """As nats-py's, with a fraction of a second as well."""
+        await super().flush(timeout)  # type: ignore[arg-type]
+
     async def request(
         self,
         subject: str,
@@ -232,15 +239,14 @@ class Client(nats.aio.client.Client):
 
     async def drain(self) -> None:
         """Sends all published messages if the server reads them in time, and closes the client. Raises no NatsError."""
-        draining = asyncio.ensure_future(super().drain())
-        self._own(draining)
         try:
-            await asyncio.wait([draining], timeout=DRAIN_SECONDS)
+            if self.is_connected:
+                await self.flush(timeout=DRAIN_SECONDS)
+        except (NatsError, OSError) as problem:
+            log.debug("the server did not read everything before the connection was closed: %s", problem)
+            self._abort_transport()  # it would not read the rest either
         finally:
             await self.close()
-        await asyncio.wait([draining], timeout=CLOSE_SECONDS)
-        if draining.done() and not draining.cancelled() and (problem := draining.exception()) is not None:
-            log.debug("the connection was interrupted while it was closed: %s", problem)
 
     # -- sending ----------------------------------------------------------------------------------------------------
 
@@ -287,6 +293,11 @@ class Client(nats.aio.client.Client):
     def _own(self, task: asyncio.Task[Any]) -> None:
         self._own_tasks.add(task)
         task.add_done_callback(self._own_tasks.discard)
+
+    async def _process_pong(self) -> None:
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
 
     async def _connect_to_server(self, *args: Any, **kwargs: Any) -> None:
         self._check_wanted()

@@ -126,11 +126,18 @@ class MachineTurns:
 
     def pause(self) -> None:
         """Stops the processes of all sessions that this machine holds."""
+        pause_trees(self._held_processes())
+
+    def kill_paused(self) -> None:
+        """Kills the processes of all sessions that this machine holds: a stopped process does not end on request."""
+        kill_trees(self._held_processes())
+
+    def _held_processes(self) -> list[int]:
         if self._service is None or self._holdings is None:
-            return
+            return []
         holdings = self._holdings
         sessions = [each for each in self._service.sessions(principal=None) if holdings.held(each.id) is not None]
-        pause_trees([pid for session in sessions if (pid := session.pid) is not None])
+        return [pid for session in sessions if (pid := session.pid) is not None]
 
     async def resume(self, holding: Holding) -> None:
         """The processes of the session go on."""
@@ -190,7 +197,7 @@ _WHOLE_HISTORY = 64 << 20
 """Bytes up to which the history of a repository is stored with a session's tree. Of a larger one that has a remote only
 what the remote has not: such a tree can be restored only where somebody has fetched the rest."""
 _LAST_COPIES = 10.0
-"""Seconds in which what the last turns have written leaves the machine when it ends."""
+"""Seconds in which the output of the last turns leaves the machine when it ends, while the fleet answers."""
 
 
 @asynccontextmanager
@@ -265,6 +272,8 @@ async def _serving(
                     yield service
                 finally:
                     left = turns.at_work()
+                    if holdings.lapses is None:
+                        turns.kill_paused()
                     if push is not None:
                         push.close()
                     tasks.cancel_scope.cancel()
@@ -272,7 +281,9 @@ async def _serving(
         with anyio.CancelScope(shield=True):
             # Their processes have ended by now; the lease still stands, so nobody else has them yet.
             await asyncio.gather(*(hooks.post_session(session_id, "shutdown", cwd) for session_id, cwd in left))
-            await replica.close(_LAST_COPIES)
+            silent = asyncio.ensure_future(connection.until_silent())
+            await replica.close(_LAST_COPIES if holdings.lapses is not None else 0, unless=silent)
+            silent.cancel()
 
 
 def _notifying(service: Service, keeper: KeptOwnership, machine: str) -> MachinePush:

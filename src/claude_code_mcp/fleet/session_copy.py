@@ -45,6 +45,8 @@ _LATEST = 2000
 """Entries at the end of a file among which those are looked for that wait in the queue."""
 _LONGEST_HOLD = 10.0
 """Seconds for which the end of a turn waits for the copy."""
+_CANCEL_SECONDS = 1.0
+"""Seconds for which `close` waits for the copies that it has cancelled."""
 _MOST_READINGS, _UNTIL_WRITTEN = 10, 0.1
 """How often the files are read for entries that were reported, and the seconds in between."""
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -257,12 +259,16 @@ class FleetReplica:
             copy.worker.cancel()
         self._transcripts.forget(session_id)
 
-    async def close(self, timeout: float) -> None:
-        """Gives what is under way so many seconds; the rest is found in the files at the next start."""
+    async def close(self, timeout: float, unless: "asyncio.Future[None] | None" = None) -> None:
+        """Waits so many seconds for the copies under way, and no longer once `unless` is done. The rest is found in the
+        files at the next start."""
         workers = [copy.worker for copy in self._copies.values() if copy.worker is not None]
         if workers:
-            await asyncio.wait(workers, timeout=timeout)
-        await self._tasks.close(timeout)
+            copied = asyncio.ensure_future(asyncio.wait(workers))
+            ends: list[asyncio.Future[Any]] = [copied] if unless is None else [copied, unless]
+            await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            copied.cancel()
+        await self._tasks.close(_CANCEL_SECONDS)
 
     # -- the work -----------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,8 @@ _GATHERING = 0.0005
 """Seconds after a part in which lines gather for the next: a message for each would cost more than the lines."""
 _LAST_WORDS = 1.0
 """Seconds in which what was written is still sent when a side closes."""
+_LAST_MESSAGE = 0.25
+"""Seconds in which NATS takes one more message after that, or the connection is left as it is."""
 _LONGEST_REASON = 500
 
 _DATA, _SIGN, _END = b"D", b"S", b"E"
@@ -310,8 +312,8 @@ async def open_wire(client: Client, *, sends: str, receives: str) -> AsyncIterat
                 await wire.last_words()
             if closing.cancelled_caught:
                 wire.fail("The other side did not read to the end.")
-                with anyio.move_on_after(_LAST_WORDS, shield=True):
+                with anyio.move_on_after(_LAST_MESSAGE, shield=True):
                     await wire.last_words()
         wire.fail("The connection is closed.")
-        with anyio.move_on_after(_LAST_WORDS, shield=True), contextlib.suppress(NatsError):
+        with anyio.move_on_after(_LAST_MESSAGE, shield=True), contextlib.suppress(NatsError):
             await subscription.unsubscribe()
