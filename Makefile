@@ -49,14 +49,15 @@ test-python:  ## the core of the tests on another Python, in build/venv-VERSION:
 	$(MAKE) --no-print-directory setup VENV=build/venv-$(VERSION)
 	build/venv-$(VERSION)/bin/python -m tests.support.run -q -n 2 $(or $(TESTS),$(addprefix tests/,$(CORE)))
 
-test-newest: VENV := build/venv-newest
+NEWEST := build/venv-newest
+
 test-newest:  ## the core of the tests and the demo, with the newest versions that the ranges in pyproject.toml allow
-	rm -rf $(VENV)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,dev]'
-	-$(BIN)/python -m pip freeze --exclude-editable | sort -f | diff constraints.txt -
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(or $(TESTS),$(addprefix tests/,$(CORE)))
-	$(BIN)/claude-code-mcp demo
+	rm -rf $(NEWEST)
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[cli,dev]'
+	-$(NEWEST)/bin/python -m pip freeze --exclude-editable | sort -f | diff constraints.txt -
+	$(NEWEST)/bin/python -m pytest -q -n 2 --dist worksteal $(or $(TESTS),$(addprefix tests/,$(CORE)))
+	$(NEWEST)/bin/claude-code-mcp demo
 
 flaky: setup  ## what failed last, or TESTS='…', 20 times on a busy machine; SEED=… repeats a run, ROUND=… one of its rounds
 	$(BIN)/python -m tests.support.flaky
