@@ -36,7 +36,8 @@ from claude_code_mcp.processes.supervisor_client import LineSplitter
 from claude_code_mcp.questions.form_model import questions_of
 from claude_code_mcp.questions.presentation import describe
 from claude_code_mcp.redaction import Redactor, is_secret_name, redact_url, secrets_in
-from claude_code_mcp.store.conversation import read_outline, read_turn
+from claude_code_mcp.store.conversation import read_turn
+from claude_code_mcp.store.outline import read_outline
 from claude_code_mcp.store.transcript_export import Detail, markdown, page
 from claude_code_mcp.store.transcript_lines import is_bare_command, unwrapped
 from claude_code_mcp.store.transcript_reader import first_mention, read_checkpoints, readable_lines

@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from claude_code_mcp.store import conversation
-from claude_code_mcp.store.conversation import ConversationTurn, outline, read_outline, read_turn, turn_of
+from claude_code_mcp.store.conversation import ConversationTurn, read_turn, turn_of
+from claude_code_mcp.store.outline import outline, read_outline
 from claude_code_mcp.store.transcript_export import Detail, markdown, page, read_page, turn_text
 
 
@@ -147,8 +150,33 @@ def test_of_a_turn_without_end_the_prompt_and_the_last_lines_are_read(
     assert only == ["x" * 5000], "a line has a limit of its own"
 
 
+def test_the_memory_for_a_line_is_bounded_however_long_a_transcript_is() -> None:
+    def lines(count: int) -> Iterator[tuple[bytes, int]]:
+        end = 0
+        for number in range(count):
+            ids = {"uuid": f"{number:036d}", "parentUuid": f"{number - 1:036d}" if number else None}
+            use = {"type": "tool_use", "id": f"toolu_{number:024d}", "name": "Bash", "input": {"command": "x" * 2000}}
+            message = {"role": "assistant", "id": f"msg_{number:024d}", "content": [use]}
+            if number % 10 == 0:
+                message = {"role": "user", "content": "go on"}
+            raw = json.dumps({**ids, "type": message["role"], "message": message}).encode()
+            end += len(raw) + 1
+            yield raw, end
+
+    count = 5000
+    tracemalloc.start()
+    try:
+        found = outline(lines(count))
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found.turns) == count // 10
+    assert peak / count < 250, "while it is read; objects for each line took more than 700 bytes"
+    assert kept / count < 40, "for as long as it is kept"
+
+
 def test_of_lines_without_end_the_latest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "_MOST_LINES", 10)
+    monkeypatch.setattr("claude_code_mcp.store.outline._MAX_LINES", 10)
     lines = [prompt(str(number), str(number - 1) if number else None, f"prompt {number}") for number in range(95)]
     found = told(written(tmp_path, *lines))
     assert 10 <= len(found) < 20

@@ -28,14 +28,13 @@ from ..state.state_directory import database_in
 from ..store.conversation import (
     ConversationTurn,
     Item,
-    Outline,
-    read_outline,
     read_prompt_images,
     read_turn,
     subagents,
 )
 from ..store.cost_table import CostLedger, CostQuery, Costs, Grouping
 from ..store.index import File, look_at
+from ..store.outline import Outline, read_outline
 from ..store.session_catalogue import Catalogue, Entry
 from ..store.transcript_export import Detail, markdown, page, read_page, without_secrets
 from ..store.transcript_reader import ConversationPage, Extent, grown_lines, read_page_before, whole_item

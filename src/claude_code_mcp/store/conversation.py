@@ -1,24 +1,21 @@
 """A transcript as a conversation: its turns, each with what was said, called and returned.
 
-A transcript is a tree: every line names the one before it, and a conversation that was taken back to an earlier message
-goes on in another branch. What counts is the branch of the last message. Calls that ran at the same time lie on side
-branches of their own and belong to it all the same; a summary (`/compact`) leads on to what it summarizes; behind a
-damaged line, the line above it in the file is taken. `read_outline` reads a transcript once, a line at a time, and
-keeps only where the lines of each turn lie; `read_turn` reads the lines of one turn. Both take time linear in what they
-read, raise nothing for what is in it, and block on the disk.
+`outline.py` finds the lines of each turn; `read_turn` reads them. It takes time linear in what it reads, raises nothing
+for what is in it, and blocks on the disk.
 """
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..model.outcome import call_statuses
 from ..model.text import clip_line
 from ..model.unified_diff import unified_diff
 from ..private_files import entries_at, is_absence, unless_absent
+from .outline import LineRange
 from .transcript_lines import (
     LONGEST_LINE,
     clean,
@@ -26,7 +23,6 @@ from .transcript_lines import (
     clean_line,
     id_of,
     interrupted_by,
-    lines_from,
     message_blocks,
     moment_of,
     open_regular,
@@ -47,42 +43,11 @@ _AGENT_PREFIX, _AGENT_SUFFIX = "agent-", ".jsonl"
 _LONGEST_NAME = 200
 _LONGEST_CELL = 1 << 20
 """Characters of a cell before and after a change that are compared."""
-_MOST_LINES, _MOST_OF_A_TURN = 500_000, 64 << 20
-"""Lines of a transcript, the latest, and bytes of one turn that are looked at: a session's commands can write any
-number into their own, and everybody's conversations are read by one process."""
+_MOST_OF_A_TURN = 64 << 20
+"""Bytes of one turn that are looked at: a session's commands can write any number into their own transcript, and one
+process reads everybody's conversations."""
 _DEEPEST, _MOST_FOLDERS = 5, 1000
 """How far the transcripts of subagents are looked for below their directory."""
-
-
-class LineRange(NamedTuple):
-    """Where a line lies in its file."""
-
-    start: int
-    end: int
-
-
-@dataclass(slots=True)
-class _Node:
-    """A line that is part of the tree."""
-
-    place: LineRange
-    parent: str | None
-    begins_turn: bool = False
-    calls: tuple[str, ...] = ()
-    answers: tuple[str, ...] = ()
-    """The calls that it has the results of."""
-    is_message: bool = False
-    answer_id: str | None = None
-    """Of the model's answer that it is a part of."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """Where the turns of a conversation lie."""
-
-    turns: tuple[tuple[LineRange, ...], ...] = ()
-    left_behind: int = 0
-    """Messages on other branches."""
 
 
 @dataclass(slots=True)
@@ -125,110 +90,6 @@ class ConversationTurn:
     documents: int = 0
     """PDF documents that went with the prompt."""
     items: list[Item] = field(default_factory=list)
-
-
-# -- the tree -----------------------------------------------------------------------------------------------------
-
-
-def read_outline(path: str, *, of_subagent: bool = False) -> Outline:
-    """The outline of the transcript at a path; an empty one if there is none, OSError if it cannot be read."""
-    return unless_absent(lambda: outline(lines_from(path), of_subagent=of_subagent)) or Outline()
-
-
-def outline(lines: Iterable[tuple[bytes, int]], *, of_subagent: bool = False) -> Outline:
-    """The outline of lines, each given with the offset behind it."""
-    nodes: dict[str, _Node] = {}
-    start = 0
-    for raw, end in lines:
-        line = parse(raw) if b'"uuid"' in raw else None
-        if line is not None and bool(line.get("isSidechain")) is of_subagent:
-            uuid = line.get("uuid")
-            # The first one counts: a line that repeats an id cannot take the place of an earlier one.
-            if isinstance(uuid, str) and uuid not in nodes:
-                nodes[uuid] = _node(line, LineRange(start, end))
-        # Many at once: to drop them one by one would look through all that were dropped before.
-        if len(nodes) >= 2 * _MOST_LINES:
-            nodes = dict([*nodes.items()][_MOST_LINES:])
-        start = end
-    chain = _chain(nodes)
-    places = _with_results(chain, nodes)
-    spoken = sum(node.is_message for node in nodes.values())
-    kept = sum(node.is_message for node, _ in places)
-    return Outline(tuple(_turns(places)), spoken - kept)
-
-
-def _node(line: Mapping[str, Any], place: LineRange) -> _Node:
-    parent = line.get("parentUuid") or line.get("logicalParentUuid")
-    blocks = message_blocks(line)
-    return _Node(
-        place,
-        parent if isinstance(parent, str) else None,
-        begins_turn=typed(line, of_subagent=bool(line.get("isSidechain"))) is not None,
-        calls=tuple(str(block.get("id")) for block in blocks if block.get("type") == "tool_use"),
-        answers=tuple(str(block.get("tool_use_id")) for block in blocks if block.get("type") == "tool_result"),
-        is_message=line.get("type") in ("user", "assistant") and not line.get("isMeta"),
-        answer_id=_answer_id(line),
-    )
-
-
-def _answer_id(line: Mapping[str, Any]) -> str | None:
-    message = line.get("message") if line.get("type") == "assistant" else None
-    answer_id = message.get("id") if isinstance(message, Mapping) else None
-    return answer_id if isinstance(answer_id, str) else None
-
-
-def _chain(nodes: Mapping[str, _Node]) -> list[_Node]:
-    """The branch of the last message, from its beginning on."""
-    order = list(nodes)
-    position = {uuid: number for number, uuid in enumerate(order)}
-    last = next((uuid for uuid in reversed(order) if nodes[uuid].is_message), None)
-    chain: list[_Node] = []
-    reached = len(order)
-    seen: set[str] = set()
-    # The file may be damaged or written by anybody: parents may be missing or lead in a circle.
-    while last is not None and last not in seen:
-        seen.add(last)
-        node = nodes[last]
-        chain.append(node)
-        reached = min(reached, position[last])
-        parent = node.parent
-        # A parent that is missing, or lies on a circle, is replaced by the line above everything that was taken.
-        last = parent if parent in nodes and parent not in seen else order[reached - 1] if reached else None
-    return chain[::-1]
-
-
-def _with_results(chain: Sequence[_Node], nodes: Mapping[str, _Node]) -> list[tuple[_Node, int]]:
-    """The lines of the branch and what belongs to them on others, each with its turn: parts of the same answer, since
-    the branch goes on from the call that ended last, and the results of calls."""
-    turn, begun = 0, False
-    turn_of_call: dict[str, int] = {}
-    turn_of_answer: dict[str, int] = {}
-    taken: dict[int, tuple[_Node, int]] = {}
-    for node in chain:
-        turn += node.begins_turn and begun
-        begun = begun or node.is_message
-        taken[node.place.start] = (node, turn)
-        if node.answer_id is not None:
-            turn_of_answer[node.answer_id] = turn
-    for node in nodes.values():
-        if node.answer_id in turn_of_answer:
-            taken.setdefault(node.place.start, (node, turn_of_answer[node.answer_id]))
-    # After the parts of answers: calls in a part on a side branch have results too.
-    for node, of_turn in taken.values():
-        turn_of_call.update(dict.fromkeys(node.calls, of_turn))
-    for node in nodes.values():
-        turns = [turn_of_call[call] for call in node.answers if call in turn_of_call]
-        if turns and node.place.start not in taken:
-            taken[node.place.start] = (node, turns[0])
-    return list(taken.values())
-
-
-def _turns(places: Iterable[tuple[_Node, int]]) -> Iterator[tuple[LineRange, ...]]:
-    by_turn: dict[int, list[LineRange]] = {}
-    for node, turn in places:
-        by_turn.setdefault(turn, []).append(node.place)
-    for turn in sorted(by_turn):
-        yield tuple(sorted(by_turn[turn]))
 
 
 # -- one turn -----------------------------------------------------------------------------------------------------

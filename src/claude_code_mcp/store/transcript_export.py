@@ -15,7 +15,8 @@ from html import escape
 from typing import Any
 
 from ..model.text import clip_line, page_of, visible
-from .conversation import ConversationTurn, Item, Outline, read_turn
+from .conversation import ConversationTurn, Item, read_turn
+from .outline import Outline
 
 _LONGEST_LINE = 160
 _CURSOR = re.compile(r"(-?[0-9]{1,9})(?:\.([0-9]{1,12}))?")

@@ -22,7 +22,8 @@ from typing import Any
 from ..model.outcome import CallStatus, call_statuses
 from ..model.text import clip_line, cut, cut_data
 from ..private_files import open_at
-from .conversation import ConversationTurn, Item, Outline, read_turn
+from .conversation import ConversationTurn, Item, read_turn
+from .outline import Outline
 from .transcript_export import arguments, facts_without_secrets, item_without_secrets
 from .transcript_lines import clean, id_of, last_lines, lines_from, message_blocks, moment_of, parse, shown_text, typed
 from .transcripts import read_lines, unreadable_refused
