@@ -64,6 +64,14 @@ def test_what_was_there_is_there_again_and_nothing_is_lost(state: Path, tmp_path
     assert not list(tmp_path.glob("state.restoring-*"))
 
 
+def test_restored_files_are_as_old_as_they_were(state: Path, tmp_path: Path) -> None:
+    transcript = state / "principals" / "ann-1" / "claude" / "transcript.jsonl"
+    os.utime(transcript, (1_700_000_000.5, 1_700_000_000.5))
+    assert run("backup", tmp_path / "backup.tar.gz") == 0
+    assert run("restore", tmp_path / "backup.tar.gz") == 0
+    assert transcript.stat().st_mtime == pytest.approx(1_700_000_000.5)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="links and pipes are those of POSIX")
 def test_what_a_session_has_put_there_leads_nowhere(state: Path, tmp_path: Path) -> None:
     theirs, secret = state / "principals" / "ann-1", tmp_path / "secret"

@@ -4,11 +4,16 @@ import os
 import random
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from claude_code_mcp.store.session_catalogue import HistoryEntry
+from claude_code_mcp.model.text import iso
+from claude_code_mcp.state.session_marks import Mark
+from claude_code_mcp.store import session_catalogue
+from claude_code_mcp.store.session_catalogue import Catalogue, HistoryEntry
 from claude_code_mcp.store.transcript_lines import folder_of
+from claude_code_mcp.store.transcript_summary import TranscriptSummary, summarize
 
 from .catalogue_disk import Disk, ids, lines, typed, user
 
@@ -145,11 +150,10 @@ def test_a_text_is_looked_for_beyond_the_limit_of_newest_ones(disk: Disk) -> Non
 
 
 def test_the_list_can_be_of_certain_sessions_alone(disk: Disk) -> None:
-    made = [disk.session("transcript"), disk.session("transcript"), str(uuid.uuid4()), str(uuid.uuid4())]
-    disk.remember(*(typed(session_id, "history", 1, "/somewhere") for session_id in made[2:]))
+    made = [disk.session("transcript") for _ in range(4)]
     wanted = frozenset({made[0], made[2], str(uuid.uuid4())})
-    assert ids(disk.catalogue, only=wanted) == [made[0], made[2]]
-    assert ids(disk.catalogue, only=wanted, limit=1) == [made[0]]
+    assert ids(disk.catalogue, only=wanted) == [made[2], made[0]]
+    assert ids(disk.catalogue, only=wanted, limit=1) == [made[2]]
     assert ids(disk.catalogue, only=frozenset()) == []
 
 
@@ -206,20 +210,23 @@ def test_of_two_transcripts_with_one_id_the_newer_one_counts(disk: Disk) -> None
 # -- the history --------------------------------------------------------------------------------------------------
 
 
-def test_a_session_that_only_the_history_knows_is_listed(disk: Disk) -> None:
+def test_a_session_that_only_the_history_knows_cannot_be_resumed_and_is_not_listed(disk: Disk) -> None:
     session_id = str(uuid.uuid4())
     with_transcript = disk.session("in a transcript")
-    disk.remember(
-        typed(session_id, "/clear", disk.clock + 10, str(disk.project)),
-        typed(session_id, "first words", disk.clock + 20, str(disk.project)),
-        typed(session_id, "last words", disk.clock + 30, str(disk.project)),
-    )
-    newest, second = disk.catalogue.list(project=str(disk.project))
-    assert (newest.session_id, newest.first_prompt) == (session_id, "first words")
-    assert (newest.last_used, newest.size) == (disk.clock + 30, 0)
-    assert second.session_id == with_transcript
-    assert disk.catalogue.find(session_id) == newest
+    disk.remember(typed(session_id, "first words", disk.clock + 20, str(disk.project)))
+    assert ids(disk.catalogue, project=str(disk.project)) == [with_transcript]
+    assert ids(disk.catalogue, text="first words") == []
+    assert disk.catalogue.find(session_id) is None
+    assert disk.catalogue.count() == 1
     assert list(disk.catalogue.transcript_lines(session_id)) == []
+
+
+def test_the_history_may_spell_the_id_of_a_session_in_two_ways(disk: Disk) -> None:
+    named, other = disk.session("hello"), disk.session("hello")
+    line = typed(named, "hello", disk.clock + 100, str(disk.project))
+    line["session_id"] = line.pop("sessionId")
+    disk.remember(line)
+    assert ids(disk.catalogue) == [named, other]
 
 
 def test_a_session_in_both_places_is_listed_once(disk: Disk) -> None:
@@ -233,8 +240,10 @@ def test_a_session_in_both_places_is_listed_once(disk: Disk) -> None:
 
 
 def test_lines_of_the_history_that_tell_nothing_are_skipped(disk: Disk) -> None:
-    good = typed(str(uuid.uuid4()), "good", 5, "/somewhere")
-    others = [typed(str(uuid.uuid4()), "bad", 6, "/somewhere") for _ in range(7)]
+    made = [disk.session("hello") for _ in range(8)]
+    later = disk.clock + 100
+    good = typed(made[0], "good", later, "/somewhere")
+    others = [typed(session_id, "bad", later, "/somewhere") for session_id in made[1:]]
     for line, field, value in zip(
         others,
         ("sessionId", "sessionId", "project", "timestamp", "timestamp", "timestamp", "timestamp"),
@@ -244,13 +253,59 @@ def test_lines_of_the_history_that_tell_nothing_are_skipped(disk: Disk) -> None:
         line[field] = value
     old = {"display": "from before ids", "timestamp": 1, "project": "/somewhere"}
     disk.remember(*others, old, good, b'{"sessionId": broken\n', b'["sessionId"]\n', b'{"sessionId":"half')
-    assert ids(disk.catalogue) == [good["sessionId"]]
+    assert ids(disk.catalogue) == [made[0], *reversed(made[1:])], "only the good one was used later than its file"
 
 
 def test_of_a_long_history_the_latest_part_is_read(disk: Disk) -> None:
-    old, new = str(uuid.uuid4()), str(uuid.uuid4())
-    disk.remember(typed(old, "x" * 3_000_000, 1, "/somewhere"), typed(new, "hello", 2, "/somewhere"))
-    assert ids(disk.catalogue) == [new]
+    old, new, unnamed = (disk.session("hello") for _ in range(3))
+    disk.remember(
+        typed(old, "x" * 3_000_000, disk.clock + 200, "/somewhere"), typed(new, "hello", disk.clock + 100, "/somewhere")
+    )
+    assert ids(disk.catalogue) == [new, unnamed, old]
+
+
+# -- the last use -------------------------------------------------------------------------------------------------
+
+
+def said(at: str) -> dict[str, Any]:
+    return {"timestamp": f"2023-11-{at}:00Z"}
+
+
+def test_a_session_was_last_used_when_its_last_message_was_written(disk: Disk) -> None:
+    early = disk.session("hello", **said("01T10:00"))
+    late = disk.session("hello", **said("03T10:00"))
+    middle = disk.session("hello", **said("02T10:00"))
+    # As Claude Code does when its process ends.
+    with disk.path_of(early).open("ab") as file:
+        file.write(lines({"type": "cost-state", "modelUsage": {}}))
+    assert ids(disk.catalogue) == [late, middle, early]
+    assert ids(disk.catalogue, limit=1) == [late]
+    assert iso(disk.catalogue.list()[0].last_used).startswith("2023-11-03T10:00")
+    catalogue = Catalogue(str(disk.config), disk.config.parent / "state")
+    catalogue.marks.set(middle, Mark.PINNED, True)
+    assert ids(catalogue) == [middle, late, early]
+
+
+def test_a_listing_opens_no_more_transcripts_than_it_needs(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [disk.session("hello") for _ in range(20)]
+    opened: list[str] = []
+
+    def noted(path: str, *given: Any) -> TranscriptSummary:
+        opened.append(path)
+        return summarize(path, *given)
+
+    monkeypatch.setattr(session_catalogue, "summarize", noted)
+    assert ids(disk.catalogue, limit=2) == made[:-3:-1]
+    assert len(opened) == 2
+
+
+def test_a_directory_with_a_line_break_in_its_name_is_found(disk: Disk) -> None:
+    odd = disk.project / "two\nlines"
+    odd.mkdir()
+    session_id, other = disk.session("hello", cwd=str(odd)), disk.session("hello", cwd=f"{disk.project}/two lines")
+    assert disk.path_of(session_id).parent == disk.path_of(other).parent
+    assert session_id in ids(disk.catalogue, project=str(odd))
+    assert ids(disk.catalogue, project=f"{disk.project}/two") == []
 
 
 # -- remembering --------------------------------------------------------------------------------------------------
@@ -261,10 +316,9 @@ def test_what_changed_on_disk_is_seen_at_the_next_call(disk: Disk) -> None:
     session_id = disk.session("before")
     assert [entry.first_prompt for entry in catalogue.list()] == ["before"]
     disk.write(lines(user("after", cwd=str(disk.project))), session_id=session_id)
-    disk.remember(typed(str(uuid.uuid4()), "by hand", 1, "/somewhere"))
-    assert [entry.first_prompt for entry in catalogue.list()] == ["after", "by hand"]
+    assert [entry.first_prompt for entry in catalogue.list()] == ["after"]
     disk.path_of(session_id).unlink()
-    assert [entry.first_prompt for entry in catalogue.list()] == ["by hand"]
+    assert catalogue.list() == []
 
 
 def test_a_session_that_comes_while_another_thread_lists_is_in_the_next_list(

@@ -194,18 +194,18 @@ def test_a_directory_that_cannot_be_listed_keeps_its_files(
 
 
 def test_a_history_that_cannot_be_read_is_what_it_was(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    session_id, failing = str(uuid.uuid4()), Failing(monkeypatch, errno.EIO)
-    typed = {"display": "hello", "timestamp": 5000, "project": "/x", "sessionId": session_id}
+    first, second, failing = disk.session("hello"), disk.session("hello"), Failing(monkeypatch, errno.EIO)
+    typed = {"display": "hello", "timestamp": (disk.clock + 5) * 1000, "project": "/x", "sessionId": first}
     disk.remember(typed)
     catalogue = kept(disk)
     failing.paths = lambda path: path.endswith("history.jsonl")
-    assert ids(catalogue) == []
+    assert ids(catalogue) == [second, first]
     assert "the history of prompts" in (catalogue.unread() or "")
     failing.paths = lambda path: False
-    assert ids(catalogue) == [session_id]
+    assert ids(catalogue) == [first, second]
     failing.paths = lambda path: path.endswith("history.jsonl")
-    disk.remember({**typed, "sessionId": str(uuid.uuid4())})
-    assert ids(catalogue) == [session_id]
+    disk.remember({**typed, "timestamp": (disk.clock + 10) * 1000, "sessionId": second})
+    assert ids(catalogue) == [first, second]
 
 
 def test_a_session_that_cannot_be_looked_for_is_not_said_to_be_none(

@@ -194,7 +194,7 @@ class RecordedServer(McpClient):
         if tool == "claude_mcp_servers":
             return SERVERS
         if tool == "claude_manage_session" and arguments["action"] == "diff":
-            return {"sessionId": arguments["sessionId"], "message": DIFF}
+            return {"sessionId": arguments["sessionId"], "message": DIFF, "source": "worktree"}
         if tool == "claude_manage_session" and arguments["action"] == "move":
             return self._move(arguments)
         if tool == "claude_send_message":

@@ -411,7 +411,7 @@ def _write(state_dir: Path, file: IO[bytes]) -> "tuple[int, _LeftOut]":
             copy = Path(scratch) / FILE_NAME
             Database(state_dir).copy_to(copy)
             with copy.open("rb") as source:
-                _add(archive, FILE_NAME, source, copy.stat().st_size)
+                _add(archive, FILE_NAME, source, copy.stat().st_size, time.time())
         for path, found in _files(state_dir):
             if isinstance(found, str):
                 left_out.add(path, found)
@@ -420,7 +420,7 @@ def _write(state_dir: Path, file: IO[bytes]) -> "tuple[int, _LeftOut]":
                 try:
                     with tempfile.TemporaryFile() as copied:
                         size = _copy(found, copied)
-                        _add(archive, path, copied, size)
+                        _add(archive, path, copied, size, os.fstat(found.fileno()).st_mtime)
                     written += 1
                 except OSError as error:
                     left_out.add(path, error.strerror or str(error))
@@ -491,9 +491,9 @@ def _copy(source: IO[bytes], target: IO[bytes]) -> int:
     return size - left
 
 
-def _add(archive: tarfile.TarFile, path: str, source: IO[bytes], size: int) -> None:
+def _add(archive: tarfile.TarFile, path: str, source: IO[bytes], size: int, changed: float) -> None:
     entry = tarfile.TarInfo(path)
-    entry.size, entry.mode, entry.mtime = size, FILE, int(time.time())
+    entry.size, entry.mode, entry.mtime = size, FILE, changed
     archive.addfile(entry, source)
 
 
@@ -571,6 +571,7 @@ def _extract(file: Path, target: Path) -> int:
                 ):
                     while part := source.read(_CHUNK):
                         made.write(part)
+                os.utime(target / entry.name, (entry.mtime, entry.mtime))
                 files += 1
     except (OSError, EOFError, ValueError, tarfile.TarError, zlib.error) as error:
         raise InvalidArgument(f"{file} cannot be read: {error}.") from None

@@ -166,7 +166,7 @@ def _full_id(catalogue: Catalogue, prefix: str) -> str:
 
 def _list(arguments: argparse.Namespace) -> int:
     sessions = library()
-    entries = sessions.catalogue.list(
+    entries = sessions.entries(
         project=arguments.project,
         text=arguments.text,
         whole=arguments.whole,

@@ -629,14 +629,17 @@ class Session(SessionView):
         # A turn that another server runs may yet bring their results.
         if not self.busy:
             self.readable_lines.fail_running()
-        record = found.record
+        record, times = found.record, found.recent.times
+        if times:
+            self.created_at, self.used_at = min(times), max(times)
         if record is not None:
             self._adopt(record)
             # A killed server may not have recorded what the CLI has: that is spent all the same.
             self._unrecorded = found.usage - record.usage
             self.costs.spent_usd += self._unrecorded.cost_usd
             self.costs.usage, self.costs.model_turns = found.usage, found.model_turns
-            self.created_at, self.used_at = record.created_at, record.used_at
+            # It may have been used in a terminal since.
+            self.created_at, self.used_at = record.created_at, max(record.used_at, *times[-1:])
             self.first_prompt = record.first_prompt
             self.recorded_owner = record.owner
             self._origin = ForkPoint(*record.origin) if record.origin is not None else None

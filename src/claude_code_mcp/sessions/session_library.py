@@ -10,8 +10,8 @@ import contextlib
 import os
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -23,7 +23,7 @@ from ..model.text import iso
 from ..private_files import TEMPORARY, open_private, private_directory, replace_file
 from ..state.session_holders import Leases
 from ..state.session_marks import Mark
-from ..state.session_records import MovedIds, SessionRecord, SessionRecords
+from ..state.session_records import MovedIds, SessionRecord, SessionRecords, Summary
 from ..state.state_directory import database_in
 from ..store.conversation import (
     ConversationTurn,
@@ -35,7 +35,7 @@ from ..store.conversation import (
 from ..store.cost_table import CostLedger, CostQuery, Costs, Grouping
 from ..store.index import File, look_at
 from ..store.outline import Outline, read_outline
-from ..store.session_catalogue import Catalogue, Entry
+from ..store.session_catalogue import Catalogue, CatalogueEntries, Entry
 from ..store.transcript_export import Detail, markdown, page, read_page, without_secrets
 from ..store.transcript_reader import ConversationPage, Extent, grown_lines, read_page_before, whole_item
 from ..store.transcripts import ProjectFolders, SessionFiles, unreadable_refused
@@ -100,6 +100,17 @@ def in_thread(
     return run
 
 
+def with_recorded_costs(entries: CatalogueEntries, recorded: Mapping[str, Summary]) -> CatalogueEntries:
+    """The entries with the costs that are on record, where a transcript says less: Claude Code writes them only when a
+    process ends in peace."""
+    found = []
+    for entry in entries:
+        summary = recorded.get(entry.session_id)
+        usd = sum(row[4] for row in summary.usage.values()) if summary is not None else 0.0
+        found.append(replace(entry, cost_usd=usd) if usd > (entry.cost_usd or 0.0) else entry)
+    return found
+
+
 class SessionLibrary:
     """The sessions below one configuration directory of the CLI. TranscriptUnreadable for what cannot be read now."""
 
@@ -134,6 +145,13 @@ class SessionLibrary:
         self._outlines: OrderedDict[tuple[File, bool], Outline] = OrderedDict()
 
     # -- reading --------------------------------------------------------------------------------------------------
+
+    def entries(self, **wanted: Any) -> CatalogueEntries:
+        """The sessions of `Catalogue.list`, with the costs that are on record. Blocks on the disk."""
+        recorded: Mapping[str, Summary] = {}
+        with contextlib.suppress(OSError):  # a list without them is better than none
+            recorded = self._records.summaries()
+        return with_recorded_costs(self.catalogue.list(**wanted), recorded)
 
     @in_thread
     def read(self, session_id: str, *, cursor: str, size: int, detail: Detail, agent: str | None = None) -> ReadPage:

@@ -19,6 +19,7 @@ from .dependencies import ClientEnvironments, Stores
 from .registry import Sessions
 from .session import Session
 from .session_access import SessionAccess
+from .session_library import with_recorded_costs
 
 
 class SessionListing:
@@ -121,6 +122,7 @@ class SessionListing:
 
         threads = stores.threads if text is None else stores.library.searches
         on_disk, listed = await threads.run(look)
+        listed = with_recorded_costs(listed, summaries)
         if offset or archived:
             return listed
         known = {entry.session_id for entry in listed}

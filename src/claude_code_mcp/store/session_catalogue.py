@@ -3,22 +3,27 @@
 Read from files alone, without a running server. What was read of a transcript is kept in an index on disk until the
 file changes, and of one that has grown only the rest is read. A listing opens only the transcripts that it shows; the
 first search opens all. `history.jsonl` holds what was typed into Claude Code by hand, in all projects (`-p` runs do not
-appear in it); a session that only the history knows has no transcript any more and is listed with size 0.
+appear in it). A session that only the history knows has no transcript any more: it cannot be resumed, and is not
+listed.
+
+A session was last used when its last message was written. The file may be younger: Claude Code appends the costs when
+its process ends, and a copied file may be as old as the copy.
 
 Files that hold something else are passed over. A file that cannot be read now (no descriptor is free, the disk fails)
 is no such file: nothing is noted of it, it is listed with what was known before, `unread` tells of it, and the next
 call reads it again. All functions block on the disk; any thread may call them.
 """
 
+import heapq
 import itertools
 import logging
 import os
+import re
 import threading
 import unicodedata
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +34,16 @@ from ..state.session_holders import directory_name
 from ..state.session_marks import MarkedSessions, Marks
 from ..state.state_directory import database_in
 from .index import File, FileIndex, FileTable, file_name, look_at
-from .transcript_lines import clean, in_folder, is_bare_command, last_lines, parse_all, unwrapped
+from .transcript_lines import (
+    clean,
+    clean_line,
+    in_folder,
+    is_bare_command,
+    last_lines,
+    parse_all,
+    seconds_of,
+    unwrapped,
+)
 from .transcript_reader import first_mention, readable_lines
 from .transcript_summary import LONGEST_TITLE, TranscriptSummary, dump, load, summarize
 from .transcripts import EXTENSION, ProjectFolders, is_transcript, unreadable_refused
@@ -44,6 +58,7 @@ _HISTORY_BYTES = 1 << 20
 """So much of the end of the history is read."""
 _LATEST_MS = 10**14
 """A timestamp beyond this is none."""
+_NAMES_SESSION = re.compile(rb'"session(?:Id|_id)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +74,7 @@ class Entry:
     """Unix seconds."""
     branch: str | None
     size: int
-    """Bytes of the transcript; 0 if only the history knows the session, which then cannot be resumed."""
+    """Bytes of the transcript; 0 if it has none yet."""
     created: float | None = None
     messages: int | None = None
     """Prompts and answers; None where not all of a huge transcript was read."""
@@ -119,8 +134,7 @@ class Catalogue:
         self._history_as_of = lru_cache(maxsize=1)(lambda file: read_history(file.path))
 
     def find(self, session_id: str) -> Entry | None:
-        """One session; None if neither a transcript nor the history knows it. TranscriptUnreadable if it cannot be
-        told whether it has one."""
+        """One session; None if it has no transcript. TranscriptUnreadable if that cannot be determined."""
         if not is_session_id(session_id):
             return None
         path = self.path_of(session_id)
@@ -173,7 +187,7 @@ class Catalogue:
         files, history, marked = self._files(), self._history(), self.marks.read()
         return sum(
             (only is None or session_id in only) and (session_id in marked.archived) is archived
-            for session_id in self._ordered(files, history, marked)
+            for session_id in self._by_file_time(files, history, marked)
         )
 
     def transcripts(self) -> dict[str, File]:
@@ -225,16 +239,20 @@ class Catalogue:
         """A generator, so that no more files are opened than the caller takes entries."""
         files, history, marked = self._files(), self._history(), self.marks.read()
         named = self._named(text, history) if text is not None else None
-        for session_id in self._ordered(files, history, marked):
-            if (only is not None and session_id not in only) or (session_id in marked.archived) is not archived:
-                continue
-            # What can be decided without opening the transcript comes first: most of them are never opened.
-            file, past = files.get(session_id), history.get(session_id)
-            if directory is not None and not directory.may_be(file, past):
-                continue
+        # What can be decided without opening the transcript comes first: most of them are never opened.
+        wanted = (
+            session_id
+            for session_id in self._by_file_time(files, history, marked)
+            if (only is None or session_id in only)
+            and (session_id in marked.archived) is archived
+            and (directory is None or directory.may_be(files[session_id]))
+            and (named is None or whole or session_id in named)
+        )
+        for session_id in self._by_last_use(wanted, files, history, marked):
+            file, past = files[session_id], history.get(session_id)
             mention = None
             if named is not None and session_id not in named:
-                mention = self._mention(file, text or "") if whole and file is not None else None
+                mention = self._mention(file, text or "")
                 if mention is None:
                     continue
             entry = self._entry(session_id, file, past, marked)
@@ -262,19 +280,42 @@ class Catalogue:
                 named.add(session_id)
         return named
 
-    def _ordered(
+    def _by_last_use(
+        self,
+        session_ids: Iterable[str],
+        files: dict[str, File],
+        history: dict[str, HistoryEntry],
+        marked: MarkedSessions,
+    ) -> Iterator[str]:
+        """Sessions in the order of `_by_file_time`, brought into the order in which they were last used.
+
+        A file is never older than the last message in it. So one that was opened is known to be the next as soon as no
+        younger file is left, and no more of them are opened than that takes.
+        """
+        opened: list[tuple[bool, float, str]] = []
+        for session_id in session_ids:
+            file, past = files[session_id], history.get(session_id)
+            not_pinned = session_id not in marked.pinned
+            youngest = not_pinned, -max(file.mtime_ns / 1e9, past.last_used if past else 0)
+            while opened and opened[0][:2] <= youngest:
+                yield heapq.heappop(opened)[2]
+            heapq.heappush(opened, (not_pinned, -_last_used(file, self._summary(file), past), session_id))
+        while opened:
+            yield heapq.heappop(opened)[2]
+
+    def _by_file_time(
         self, files: dict[str, File], history: dict[str, HistoryEntry], marked: MarkedSessions
     ) -> Iterable[str]:
-        """Pinned ones first, then the newest; kept while all three are the same objects, which they are until something
-        changes. Whether it has changed is not asked here: files that came since would be taken for part of an order
-        without them."""
+        """Pinned ones first, then those with the youngest files; kept while all three are the same objects, which they
+        are until something changes. Whether it has changed is not asked here: files that came since would be taken for
+        part of an order without them."""
         with self._lock:
             known_files, known_history, known_marks, order = self._order
             if known_files is files and known_history is history and known_marks is marked:
                 return order
             used = {session_id: transcript.mtime_ns / 1e9 for session_id, transcript in files.items()}
-            for session_id, past in history.items():
-                used[session_id] = max(past.last_used, used.get(session_id, 0))
+            for session_id in used.keys() & history.keys():
+                used[session_id] = max(history[session_id].last_used, used[session_id])
             ids = [session_id for session_id in used if session_id not in marked.deleted]
             ids.sort(key=used.__getitem__, reverse=True)
             pinned = marked.pinned
@@ -285,32 +326,30 @@ class Catalogue:
     def _entry(
         self, session_id: str, file: File | None, past: HistoryEntry | None, marked: MarkedSessions
     ) -> Entry | None:
-        """From the transcript, from the history alone if there is none, or None if neither knows it. Of a transcript
-        that cannot be read now, what the directory and the history tell."""
-        summary = self._summary(file) if file is not None else None
-        pinned, archived = session_id in marked.pinned, session_id in marked.archived
-        if file is not None and summary is None:
+        """From the transcript; None if it is missing or holds no conversation. Of a transcript that cannot be read
+        now, what the directory and the history tell."""
+        if file is None:
+            return None
+        summary = self._summary(file)
+        if summary is None:
             summary = TranscriptSummary("", cwd=past.project if past is not None else "", whole=False)
-        if summary is None or file is None or not summary.is_session:
-            if past is None or session_id in marked.deleted:
-                return None
-            entry = Entry(session_id, past.project, None, past.first_prompt, past.last_used, None, 0)
-            return replace(entry, pinned=pinned, archived=archived)
+        if not summary.is_session:
+            return None
         return Entry(
             session_id=session_id,
             project=summary.cwd or "",
             title=summary.title,
             first_prompt=summary.first_prompt or (past.first_prompt if past else None),
-            last_used=max(file.mtime_ns / 1e9, past.last_used if past else 0),
+            last_used=_last_used(file, summary, past),
             branch=summary.branch,
             size=file.size,
-            created=_time(summary.first_at),
+            created=seconds_of(summary.first_at),
             messages=summary.messages if summary.whole else None,
             model=summary.model,
             cost_usd=summary.cost_usd,
             tag=summary.tag,
-            pinned=pinned,
-            archived=archived,
+            pinned=session_id in marked.pinned,
+            archived=session_id in marked.archived,
         )
 
     def _files(self) -> dict[str, File]:
@@ -409,6 +448,13 @@ class Catalogue:
         return summary
 
 
+def _last_used(file: File, summary: TranscriptSummary | None, past: HistoryEntry | None) -> float:
+    """When the last message was written, or typed; the time of the file where neither is known."""
+    written = seconds_of(summary.last_at) if summary is not None else None
+    typed = past.last_used if past is not None else None
+    return max((at for at in (written, typed) if at is not None), default=file.mtime_ns / 1e9)
+
+
 def _session_of(path: str) -> str:
     return path[-_NAME:-_EXTENSION]
 
@@ -417,13 +463,6 @@ def _row(file: File, summary: TranscriptSummary) -> IndexRow:
     parts = (summary.title, summary.prompts, summary.cwd, summary.branch, summary.tag, os.path.basename(file.path))
     searched = "\n".join(part for part in parts if part) if summary.is_session else ""
     return file, dump(summary), searched.casefold()
-
-
-def _time(timestamp: str | None) -> float | None:
-    try:
-        return datetime.fromisoformat(timestamp or "").timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 class _Directory:
@@ -437,16 +476,16 @@ class _Directory:
             lambda folder: any(in_folder(spelling, folder) for spelling in self._spellings)
         )
         self._identity = identity(path)
+        # A line break in a name is shown as a space, and no directory has that name.
+        self._as_shown = {shown for path in self._spellings if (shown := clean_line(path)) != path}
 
-    def may_be(self, file: File | None, past: HistoryEntry | None) -> bool:
+    def may_be(self, file: File) -> bool:
         """Whether a session can be one of this directory: by the folder that its transcript lies in, which others may
-        share, or by the history if it has none."""
-        if file is not None:
-            return self._may_have(os.path.basename(os.path.dirname(file.path)))
-        return past is not None and self.is_same(past.project)
+        share."""
+        return self._may_have(os.path.basename(os.path.dirname(file.path)))
 
     def is_same(self, path: str) -> bool:
-        return self._identity_of(path) == self._identity
+        return self._identity_of(path) == self._identity or path in self._as_shown
 
 
 def _identity(directory: str) -> object:
@@ -478,13 +517,14 @@ def read_history(path: str) -> dict[str, HistoryEntry]:
     """The sessions in the latest part of the history, by id."""
     history: dict[str, HistoryEntry] = {}
     # Sorted out by bytes first, which is much cheaper than parsing.
-    for line in parse_all([raw for raw in last_lines(path, _HISTORY_BYTES)[0] if b'"sessionId"' in raw]):
+    for line in parse_all([raw for raw in last_lines(path, _HISTORY_BYTES)[0] if _NAMES_SESSION.search(raw)]):
         _add_line(history, line)
     return history
 
 
 def _add_line(history: dict[str, HistoryEntry], line: dict[str, Any]) -> None:
-    session_id, project, used = line.get("sessionId"), line.get("project"), _seconds(line.get("timestamp"))
+    session_id, project = line.get("sessionId") or line.get("session_id"), line.get("project")
+    used = _seconds(line.get("timestamp"))
     if not (isinstance(session_id, str) and isinstance(project, str) and used):
         return
     entry = history.get(session_id)

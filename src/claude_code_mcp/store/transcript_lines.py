@@ -14,6 +14,7 @@ import re
 import stat
 import unicodedata
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, BinaryIO
 
 from ..private_files import open_at, unless_absent
@@ -147,6 +148,15 @@ def id_of(value: object) -> str | None:
 def moment_of(value: object) -> str | None:
     """A time as Claude Code writes it, such as `2026-11-10T10:00:00.000Z`; None for what is none."""
     return value if isinstance(value, str) and _IS_MOMENT.fullmatch(value) else None
+
+
+def seconds_of(value: object) -> float | None:
+    """Such a time in Unix seconds."""
+    moment = moment_of(value)
+    try:
+        return datetime.fromisoformat(moment).timestamp() if moment is not None else None
+    except (ValueError, OverflowError):
+        return None
 
 
 _BLOCK = 1 << 20

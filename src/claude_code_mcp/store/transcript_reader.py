@@ -25,7 +25,18 @@ from ..private_files import open_at
 from .conversation import ConversationTurn, Item, read_turn
 from .outline import Outline
 from .transcript_export import arguments, facts_without_secrets, item_without_secrets
-from .transcript_lines import clean, id_of, last_lines, lines_from, message_blocks, moment_of, parse, shown_text, typed
+from .transcript_lines import (
+    clean,
+    id_of,
+    last_lines,
+    lines_from,
+    message_blocks,
+    moment_of,
+    parse,
+    seconds_of,
+    shown_text,
+    typed,
+)
 from .transcripts import read_lines, unreadable_refused
 
 _READABLE_BYTES = 1 << 24
@@ -142,6 +153,12 @@ class Recent:
     """Whether these are all messages of the conversation."""
     fingerprint: str = ""
     """The same as long as the transcript is unchanged."""
+
+    @property
+    def times(self) -> list[float]:
+        """When the messages were written, in Unix seconds; those that do not say so are left out."""
+        found = (seconds_of(message.get("timestamp")) for message in self.messages)
+        return [moment for moment in found if moment is not None]
 
     @property
     def answer(self) -> str | None:

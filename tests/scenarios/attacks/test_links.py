@@ -134,6 +134,7 @@ def test_a_user_alone_may_link_the_folder_of_a_project_that_has_moved(tmp_path: 
     linked = ProjectFolders.below(str(config), linked=True)
     assert linked.locate(OWN) == str(tmp_path / "kept" / f"{OWN}.jsonl")
     assert Transcripts(linked).resumable(OWN, "/work")
+    (tmp_path / "kept" / f"{OWN}.jsonl").write_text(line("mine", OWN))
     library = SessionLibrary(str(config), tmp_path / "state", lambda data: data, projects=linked)
     assert [entry.session_id for entry in library.catalogue.list()] == [OWN]
 
