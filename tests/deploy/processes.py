@@ -1,15 +1,15 @@
 """What containers would run, as processes of this machine."""
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support import warm_commands
-from tests.support.waiting import HANG_SECONDS, until
+from tests.support.program import started
+from tests.support.waiting import HANG_SECONDS
 
 
 def environment(home: Path, state: Path) -> dict[str, str]:
@@ -44,27 +44,9 @@ def output_of(command: Sequence[str], variables: Mapping[str, str]) -> str:
 
 @contextmanager
 def running(
-    command: Sequence[str],
-    variables: Mapping[str, str],
-    log: Path,
-    until_it_says: str,
-    exit_codes: Sequence[int] = (0,),
+    command: Sequence[str], variables: Mapping[str, str], until_it_says: str, exit_codes: Collection[int] = (0,)
 ) -> Iterator[None]:
-    """Runs a command until the end of the block, which begins when it has printed this text to its standard output or
-    error. A signal ends it, with one of the exit codes. Our own program need not load."""
-    process: warm_commands.WarmProcess | subprocess.Popen[bytes]
-    with log.open("w") as output, open(os.devnull, "rb") as nothing:
-        if command[0] == "claude-code-mcp" and os.name == "posix":
-            streams = nothing.fileno(), output.fileno(), output.fileno()
-            process = warm_commands.helper().start(command[1:], variables, None, streams)
-        else:
-            process = subprocess.Popen(
-                command, env=dict(variables), stdin=nothing, stdout=output, stderr=subprocess.STDOUT
-            )
-    try:
-        until(lambda: until_it_says in log.read_text() or process.poll() is not None)
-        assert until_it_says in log.read_text(), log.read_text()
+    """Run a command until the end of the block; entered when it has printed this text."""
+    with started(command, variables, exit_codes=exit_codes) as program:
+        program.until_said(until_it_says)
         yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(HANG_SECONDS) in exit_codes, log.read_text()

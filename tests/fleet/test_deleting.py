@@ -23,17 +23,17 @@ from claude_code_mcp.state.session_records import SessionRecord
 from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
+from tests.support.fleet import ManagingComputer, continued, front_of, processes_of, until_listed
 from tests.support.ports import free_port
+from tests.support.tool_calls import call, refused
 from tests.support.waiting import until
 
 from .machines import OpenSeal
-from .test_gateway import call, refused
-from .test_story import ManagingPlace, continued, front_of, processes_of, until_listed
 
 ID = "22222222-2222-4222-8222-222222222222"
 
 
-def delete(place: ManagingPlace, session_id: str) -> "subprocess.CompletedProcess[str]":
+def delete(place: ManagingComputer, session_id: str) -> "subprocess.CompletedProcess[str]":
     """`sessions delete`, typed at a machine."""
     return place.tried("sessions", "delete", session_id, "--yes")
 
@@ -41,13 +41,11 @@ def delete(place: ManagingPlace, session_id: str) -> "subprocess.CompletedProces
 async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_it_can_be_reached(
     tmp_path: Path, model: ScriptedModelThread
 ) -> None:
-    server, laptop = places = [ManagingPlace(tmp_path / name, model.url) for name in ("server", "laptop")]
-    up = ("fleet", "up", "--listen", f"127.0.0.1:{free_port()}", "--name", "server")
-    runner = ("runner", "--name", "laptop")
-    with server.started("runner --join ", *up):
-        ticket = server.output.split("--join ")[1].split()[0]
+    server, laptop = places = [ManagingComputer(tmp_path / name, model.url) for name in ("server", "laptop")]
+    listen = f"127.0.0.1:{free_port()}"
+    with server.up(listen=listen):
         async with Client(stdio_client(front_of(server)), mode="legacy") as client:
-            with laptop.started("is a machine", *runner, "--join", ticket):
+            with laptop.joined("laptop", ticket=server.ticket):
                 made = [
                     await call(
                         client, "claude_create_session", prompt=script(word, "done"), machine="laptop",
@@ -81,9 +79,9 @@ async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_i
     assert "is removed when this machine's runner next reaches the fleet" in done.stderr
     await delete_by_own_server(laptop, by_server)
     await delete_by_own_server(laptop, stays)
-    with server.started("runner --join ", *up):
+    with server.up(listen=listen):
         async with Client(stdio_client(front_of(server)), mode="legacy") as client:
-            with laptop.started("is a machine", *runner):
+            with laptop.joined("laptop"):
                 await until_listed(client, by_runner, taken)
                 # Nor do they come back with a message.
                 for deleted in (at_once, later, by_server, stays):
@@ -99,14 +97,14 @@ async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_i
     assert "Traceback" not in server.errors + laptop.errors
 
 
-async def delete_by_own_server(place: ManagingPlace, session_id: str) -> None:
+async def delete_by_own_server(place: ManagingComputer, session_id: str) -> None:
     """As a client of this machine does, whose server is no part of the fleet."""
     parameters = front_of(place).model_copy(update={"args": []})
     async with Client(stdio_client(parameters), mode="legacy") as client:
         await call(client, "claude_manage_session", sessionId=session_id, action="delete", confirm=True)
 
 
-def begun_to_stay(server: ManagingPlace, directory: Path) -> str:
+def begun_to_stay(server: ManagingComputer, directory: Path) -> str:
     """The id of a session on the laptop that the fleet has no copy of, begun at a shell."""
     on_laptop = ("--machine", "laptop", "--cwd", str(directory))
     made = server.run("run", *on_laptop, "--stay", "--json", script("stay", "here"))

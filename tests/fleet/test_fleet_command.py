@@ -2,12 +2,11 @@
 
 import json
 import os
-import signal
+import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import httpx2
 import pytest
 
 from tests.support import warm_commands
+from tests.support.program import OURS, Program, started
 from tests.support.waiting import HANG_SECONDS, until
 
 pytestmark = pytest.mark.programs
@@ -26,54 +26,14 @@ def environment(home: Path) -> dict[str, str]:
     return {**inherited, "HOME": str(home), "CLAUDE_CODE_MCP_STATE_DIR": str(home / "state"), "PYTHONUNBUFFERED": "1"}
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "claude_code_mcp", *arguments]
-
-
 def run(home: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """A command to its end."""
     return warm_commands.run(arguments, environment(home))
 
 
-class Started:
-    """A command that runs until it is stopped."""
-
-    def __init__(
-        self, process: "warm_commands.WarmProcess | subprocess.Popen[bytes]", output: Path, errors: Path
-    ) -> None:
-        self.process = process
-        self._output, self._errors = output, errors
-
-    @property
-    def output(self) -> str:
-        return self._output.read_text()
-
-    @property
-    def errors(self) -> str:
-        return self._errors.read_text()
-
-    def when_it_says(self, text: str) -> None:
-        until(lambda: text in self.output or self.process.poll() is not None)
-        assert text in self.output, self.errors
-
-
-@contextmanager
-def started(home: Path, *arguments: str, real: bool = False, **more: str) -> Iterator[Started]:
-    """The process need not load, unless it is to be a `real` one."""
-    variables = {**environment(home), **more}
-    output, errors = home / f"{arguments[0]}.out", home / f"{arguments[0]}.err"
-    process: warm_commands.WarmProcess | subprocess.Popen[bytes]
-    with output.open("w") as stdout, errors.open("w") as stderr, open(os.devnull, "rb") as nothing:
-        if real or os.name != "posix":
-            process = subprocess.Popen(command(*arguments), env=variables, stdin=nothing, stdout=stdout, stderr=stderr)
-        else:
-            streams = nothing.fileno(), stdout.fileno(), stderr.fileno()
-            process = warm_commands.helper().start(arguments, variables, None, streams)
-    try:
-        yield Started(process, output, errors)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(HANG_SECONDS) in (0, 4), errors.read_text()  # 4: it was removed
+def running(home: Path, *arguments: str, real: bool = False, **more: str) -> AbstractContextManager[Program]:
+    """A command that runs until the end of the block; exit code 4 means that the machine was removed."""
+    return started([OURS, *arguments], {**environment(home), **more}, real=real, exit_codes=(0, 4))
 
 
 def status(home: Path) -> dict[str, dict[str, object]]:
@@ -85,13 +45,13 @@ def status(home: Path) -> dict[str, dict[str, object]]:
 def test_a_fleet_from_its_first_command_to_the_removal_of_a_machine(tmp_path: Path) -> None:
     server, laptop = tmp_path / "server", tmp_path / "laptop"
     up_as = ("fleet", "up", "--listen", "127.0.0.1:0", "--name", "server", "--label", "big")
-    with started(server, *up_as, real=True) as up:
-        up.when_it_says("runner --join ")
+    with running(server, *up_as, real=True) as up:
+        up.until_said("--join ")
         ticket = up.output.split("--join ")[1].split()[0]
         assert ticket not in up.errors
         joining = ("runner", "--join", ticket, "--name", "laptop", "--capacity", "6")
-        with started(laptop, *joining, real=True) as runner:
-            runner.when_it_says("is a machine of the fleet")
+        with running(laptop, *joining, real=True) as runner:
+            runner.until_said("laptop (")
             seen = status(server)
             assert set(seen) == {"server", "laptop"}
             assert seen["server"]["labels"] == ["big"]
@@ -117,14 +77,14 @@ def test_a_fleet_from_its_first_command_to_the_removal_of_a_machine(tmp_path: Pa
 @pytest.mark.soak
 def test_a_machine_comes_back_with_its_key_and_one_that_died_is_shown_as_gone(tmp_path: Path) -> None:
     server, laptop = tmp_path / "server", tmp_path / "laptop"
-    with started(server, "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server") as up:
-        up.when_it_says("runner --join ")
+    with running(server, "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server") as up:
+        up.until_said("--join ")
         ticket = run(server, "fleet", "ticket").stdout.strip()
-        with started(laptop, "runner", "--join", ticket, "--name", "laptop") as runner:
-            runner.when_it_says("is a machine of the fleet")
+        with running(laptop, "runner", "--join", ticket, "--name", "laptop") as runner:
+            runner.until_said("laptop (")
         until(lambda: status(server)["laptop"]["gone"])
-        with started(laptop, "runner", "--name", "laptop") as runner:
-            runner.when_it_says("is a machine of the fleet")
+        with running(laptop, "runner", "--name", "laptop") as runner:
+            runner.until_said("laptop (")
             assert status(server)["laptop"]["gone"] is False
             second = run(laptop, "runner")
             assert (second.returncode, "runs already" in second.stderr) == (2, True)
@@ -134,9 +94,9 @@ def test_a_machine_comes_back_with_its_key_and_one_that_died_is_shown_as_gone(tm
 def test_clients_reach_a_fleet_over_http_with_a_token_and_it_ends_when_it_is_stopped(tmp_path: Path) -> None:
     home, token = tmp_path / "server", "a-token-0123456789abcdefghij"
     up = ("fleet", "up", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
-    with started(home, *up, CLAUDE_CODE_MCP_TOKEN=token) as process:
-        process.when_it_says("runner --join ")
-        url = process.output.split("Clients with a token: ")[1].split()[0]
+    with running(home, *up, CLAUDE_CODE_MCP_TOKEN=token) as process:
+        process.until_said("--join ")
+        url = re.findall(r"http://\S+/mcp\b", process.output)[-1]
         request: dict[str, Any] = {
             "jsonrpc": "2.0",
             "id": 1,

@@ -25,6 +25,7 @@ from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, script, text
 from tests.conftest import RUN
+from tests.support.tool_calls import call, refused
 from tests.support.waiting import HANG_SECONDS, until_true
 
 from .programs import TOOLSETS, NamedFleet, choose, running_machine
@@ -107,20 +108,6 @@ def client_of(gateway: Gateway, mode: str, person: Person | None = None) -> Clie
     ask = person.answer if person is not None else None
     transport = InMemoryTransport(gateway.server())
     return Client(transport, mode=mode, elicitation_callback=ask, message_handler=person.hear if person else None)
-
-
-async def call(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
-    async with asyncio.timeout(HANG_SECONDS):
-        result = await client.call_tool(name, arguments)
-    assert not result.is_error, result.content
-    return dict(result.structured_content or {})
-
-
-async def refused(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
-    async with asyncio.timeout(HANG_SECONDS):
-        result = await client.call_tool(name, arguments)
-    assert result.is_error
-    return dict((result.structured_content or {})["error"])
 
 
 @IN_2026

@@ -22,9 +22,10 @@ from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, script, text
 from tests.conftest import RUN
 from tests.server.tools.conftest import Listener
+from tests.support.tool_calls import call
 from tests.support.waiting import until_true
 
-from .test_gateway import ERAS, Person, TwoMachines, call, two_machines
+from .test_gateway import ERAS, Person, TwoMachines, two_machines
 
 ROOT = str(Path(__file__).parents[2])
 ANN, BOB = "ann-0123456789abcdefghij", "bob-0123456789abcdefghij"

@@ -25,11 +25,12 @@ from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import RUN
+from tests.support.tool_calls import call, refused
 from tests.support.waiting import until_true
 
 from .conftest import in_own_task
 from .programs import running_machine
-from .test_gateway import call, client_of, refused
+from .test_gateway import client_of
 
 
 class NoTurns:

@@ -41,10 +41,10 @@ from claude_code_mcp.shared.hello import Hello
 from claude_code_mcp.shared.place import Place
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text
+from tests.support.tool_calls import call
 from tests.support.waiting import HANG_SECONDS
 
 from .programs import NamedFleet, Started, choose
-from .test_gateway import call
 from .test_gateway_processes import ROOT
 
 

@@ -29,22 +29,22 @@ from claude_code_mcp.server import sdk
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.sessions.worktree_support import repository
+from tests.support.fleet import Computer, claude_processes, front_of, processes_of
+from tests.support.program import Process
 from tests.support.system_packages import require
+from tests.support.tool_calls import call
 from tests.support.waiting import HANG_SECONDS, until, until_true
-from tests.support.warm_commands import WarmProcess
 
 from .programs import NamedFleet, choose
-from .test_gateway import call
 from .test_machine_link import backend_machine, result
-from .test_story import Place, claude_processes, front_of, processes_of
 from .test_trees import contents, state
 
 
 @dataclass
 class TwoPlaces:
-    server: Place
-    laptop: Place
-    runner: WarmProcess
+    server: Computer
+    laptop: Computer
+    runner: Process
     client: Client
 
     async def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -65,14 +65,10 @@ class TwoPlaces:
 @asynccontextmanager
 async def two_places(tmp_path: Path, model: ScriptedModelThread) -> AsyncIterator[TwoPlaces]:
     require("git")  # here: a skip within a task group loses its reason
-    server, laptop = places = [Place(tmp_path / name, model.url) for name in ("server", "laptop")]
-    with server.started("runner --join ", "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server"):
-        ticket = server.output.split("--join ")[1].split()[0]
-        with laptop.started(
-            "is a machine", "runner", "--join", ticket, "--name", "laptop", "--label", "light"
-        ) as runner:
-            async with Client(stdio_client(front_of(server)), mode="legacy") as client:
-                yield TwoPlaces(server, laptop, runner, client)
+    server, laptop = places = [Computer(tmp_path / name, model.url) for name in ("server", "laptop")]
+    with server.up(), laptop.joined("laptop", "--label", "light", ticket=server.ticket) as runner:
+        async with Client(stdio_client(front_of(server)), mode="legacy") as client:
+            yield TwoPlaces(server, laptop, runner, client)
     until(lambda: not processes_of(places), "something was left running")
     assert "Traceback" not in server.errors + laptop.errors
 

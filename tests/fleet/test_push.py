@@ -31,19 +31,19 @@ from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from claude_code_mcp.web.push.preferences import Notice, Receiver, with_receiver, without_receiver
 from tests.conftest import StartService
+from tests.support.fleet import Computer, processes_of
 from tests.support.waiting import HANG_SECONDS, until, until_true
 from tests.web.console_client import Browser
 from tests.web.receiver import BrowserKeys, PushReceiver, Received, receiving, verified_claims
 from tests.web.test_budget_push import warned
 
 from .conftest import in_own_task
-from .test_story import Place, processes_of
 
 
 class Fleet:
     """The console of a gateway, whose user has machines called server and laptop."""
 
-    def __init__(self, server: Place, machines: dict[str, Place]) -> None:
+    def __init__(self, server: Computer, machines: dict[str, Computer]) -> None:
         link = next(word for word in server.run("web").split() if "#ticket=" in word)
         self.base, _, ticket = link.partition("/#ticket=")
         self.browser = Browser(self.base)
@@ -91,17 +91,15 @@ def told(receiver: PushReceiver, kind: str, session_id: str) -> Received:
 def test_a_question_on_any_machine_is_pushed_once_to_each_receiver_that_there_is(
     tmp_path: Path, model: ScriptedModelThread
 ) -> None:
-    machines = {name: Place(tmp_path / name, model.url) for name in ("server", "laptop")}
+    machines = {name: Computer(tmp_path / name, model.url) for name in ("server", "laptop")}
     server, laptop = machines.values()
-    runner = ("runner", "--name", "laptop")
     with (
         receiving() as first,
         receiving() as second,
         receiving(201) as push_service,
-        server.started("runner --join ", "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server"),
+        server.up(),
     ):
-        ticket = server.output.split("--join ")[1].split()[0]
-        with laptop.started("is a machine", *runner, "--join", ticket):
+        with laptop.joined("laptop", ticket=server.ticket):
             fleet = Fleet(server, machines)
             hook = fleet.register(kind="webhook", url=f"{first.url}/secret-path")
             keys = BrowserKeys()
@@ -127,7 +125,7 @@ def test_a_question_on_any_machine_is_pushed_once_to_each_receiver_that_there_is
         # While a machine is away one receiver goes and another one comes.
         fleet.remove(hook)
         fleet.register(kind="webhook", url=second.url)
-        with laptop.started("is a machine", *runner):
+        with laptop.joined("laptop"):
             question = fleet.ask_on("laptop", "two")
             told(second, "question", question["sessionId"])
             push_service.next()

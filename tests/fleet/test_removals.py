@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from mcp import Client
 
+from tests.support.fleet import claude_processes, gone_machines, processes_of
+
 pytest.importorskip("webauthn", reason="the extra `oauth` is not installed")
 
 from claude_code_mcp.config import load_settings
@@ -31,7 +33,6 @@ from .conftest import in_own_task
 from .programs import NamedFleet, choose
 from .test_push import inbox_of
 from .test_sign_in import PeoplesPlace
-from .test_story import claude_processes, gone_machines, processes_of
 
 
 class SharingPlace(PeoplesPlace):
@@ -56,31 +57,29 @@ async def test_a_person_who_is_removed_while_a_machine_is_frozen_has_nothing_run
     server, laptop = SharingPlace(tmp_path / "server", model.url), SharingPlace(tmp_path / "laptop", model.url)
     served = Embedded(server.root, server, server.variables(), free_port())
     http = ("--http", f"127.0.0.1:{served.port}", "--oauth")
-    with server.started("runner --join ", "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server", *http):
-        ticket = server.output.split("--join ")[1].split()[0]
-        with laptop.started("is a machine", "runner", "--join", ticket, "--name", "laptop") as runner:
-            async with (
-                await served.person("ann", "--group", "leads") as device,
-                await served.person("ben", "--group", "leads") as other,
-                connected(served, device, "2026-07-28") as (ann, _),
-                connected(served, other, "2026-07-28") as (ben, _),
-            ):
-                hers, _ = [await begun_without_end(client, laptop) for client in (ann, ben)]
-                shared = {"sessionId": hers, "action": "share", "text": "ben"}
-                assert "error" not in await call(ann, "claude_manage_session", **shared)
-                await until_true(lambda: len(claude_processes(runner.pid)) == 2)
-                runner.send_signal(signal.SIGSTOP)
-                try:
-                    await asyncio.to_thread(until, lambda: "laptop" in gone_machines(server))
-                    served.command("remove", "ann", "--yes")
-                finally:
-                    runner.send_signal(signal.SIGCONT)
-                # Hers ends, and that of nobody else; by the notice that waited for it, or by what the fleet has noted.
-                await until_true(lambda: len(claude_processes(runner.pid)) == 1, "her session goes on")
-                async with asyncio.timeout(HANG_SECONDS):  # what she had shared ends with it
-                    while [row.get("owner") for row in await listed_for(ben)] != [None]:  # noqa: ASYNC110 - nobody tells of it
-                        await asyncio.sleep(0.2)
-                assert (await listed_for(ben))[0]["isActive"]
+    with server.up(*http), laptop.joined("laptop", ticket=server.ticket) as runner:
+        async with (
+            await served.person("ann", "--group", "leads") as device,
+            await served.person("ben", "--group", "leads") as other,
+            connected(served, device, "2026-07-28") as (ann, _),
+            connected(served, other, "2026-07-28") as (ben, _),
+        ):
+            hers, _ = [await begun_without_end(client, laptop) for client in (ann, ben)]
+            shared = {"sessionId": hers, "action": "share", "text": "ben"}
+            assert "error" not in await call(ann, "claude_manage_session", **shared)
+            await until_true(lambda: len(claude_processes(runner.pid)) == 2)
+            runner.send_signal(signal.SIGSTOP)
+            try:
+                await asyncio.to_thread(until, lambda: "laptop" in gone_machines(server))
+                served.command("remove", "ann", "--yes")
+            finally:
+                runner.send_signal(signal.SIGCONT)
+            # Hers ends, and that of nobody else; by the notice that waited for it, or by what the fleet has noted.
+            await until_true(lambda: len(claude_processes(runner.pid)) == 1, "her session goes on")
+            async with asyncio.timeout(HANG_SECONDS):  # what she had shared ends with it
+                while [row.get("owner") for row in await listed_for(ben)] != [None]:  # noqa: ASYNC110 - nobody tells of it
+                    await asyncio.sleep(0.2)
+            assert (await listed_for(ben))[0]["isActive"]
     until(lambda: not processes_of([server, laptop]), "something was left running")
     assert "Traceback" not in server.errors + laptop.errors
 
@@ -91,11 +90,10 @@ async def test_a_person_who_is_removed_while_the_fleet_is_down_has_nothing_runni
     server, laptop = SharingPlace(tmp_path / "server", model.url), SharingPlace(tmp_path / "laptop", model.url)
     served = Embedded(server.root, server, server.variables(), free_port())
     http = ("--http", f"127.0.0.1:{served.port}", "--oauth")
-    up = ("fleet", "up", "--listen", f"127.0.0.1:{free_port()}", "--name", "server", *http)
+    listen = f"127.0.0.1:{free_port()}"
     async with AsyncExitStack() as stack:
-        with server.started("runner --join ", *up):
-            ticket = server.output.split("--join ")[1].split()[0]
-            joining = laptop.started("is a machine", "runner", "--join", ticket, "--name", "laptop")
+        with server.up(*http, listen=listen):
+            joining = laptop.joined("laptop", ticket=server.ticket)
             runner = stack.enter_context(joining)
             async with (
                 await served.person("ann") as device,
@@ -108,7 +106,7 @@ async def test_a_person_who_is_removed_while_the_fleet_is_down_has_nothing_runni
                 await until_true(lambda: len(claude_processes(runner.pid)) == 2)
         served.command("remove", "ann", "--yes")
         assert len(claude_processes(runner.pid)) == 2, "nobody has told the machine yet"
-        with server.started("runner --join ", *up):
+        with server.up(*http, listen=listen):
             await until_true(lambda: len(claude_processes(runner.pid)) == 1, "her session goes on")
     until(lambda: not processes_of([server, laptop]), "something was left running")
 

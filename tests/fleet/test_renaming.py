@@ -11,20 +11,18 @@ from claude_code_mcp.state.session_marks import Marks
 from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
+from tests.support.fleet import ManagingComputer, continued, front_of, processes_of
+from tests.support.tool_calls import call
 from tests.support.waiting import until
-
-from .test_gateway import call
-from .test_story import ManagingPlace, continued, front_of, processes_of
 
 
 async def test_titles_tags_and_pins_are_listed_while_their_machine_is_gone_and_go_along(
     tmp_path: Path, model: ScriptedModelThread
 ) -> None:
-    server, laptop = places = [ManagingPlace(tmp_path / name, model.url) for name in ("server", "laptop")]
-    with server.started("runner --join ", "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server"):
-        ticket = server.output.split("--join ")[1].split()[0]
+    server, laptop = places = [ManagingComputer(tmp_path / name, model.url) for name in ("server", "laptop")]
+    with server.up():
         async with Client(stdio_client(front_of(server)), mode="legacy") as client:
-            with laptop.started("is a machine", "runner", "--join", ticket, "--name", "laptop"):
+            with laptop.joined("laptop", ticket=server.ticket):
                 made = [
                     await call(
                         client, "claude_create_session", prompt=script(word, "done"), machine="laptop",
@@ -68,7 +66,7 @@ async def test_titles_tags_and_pins_are_listed_while_their_machine_is_gone_and_g
     assert "Traceback" not in server.errors + laptop.errors
 
 
-def marked_renamed(place: ManagingPlace) -> frozenset[str]:
+def marked_renamed(place: ManagingComputer) -> frozenset[str]:
     return Marks(database_in(place.root / "state")).read().renamed
 
 

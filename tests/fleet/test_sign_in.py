@@ -5,6 +5,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.support.fleet import Computer, processes_of
+
 pytest.importorskip("webauthn", reason="the extra `oauth` is not installed")
 
 from claude_code_mcp.testing import ScriptedModelThread
@@ -16,10 +18,8 @@ from tests.support import warm_commands
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
-from .test_story import Place, processes_of
 
-
-class PeoplesPlace(Place):
+class PeoplesPlace(Computer):
     """A machine that believes gateways at which people sign in."""
 
     def variables(self) -> dict[str, str]:
@@ -33,14 +33,14 @@ async def test_invited_people_sign_in_at_a_gateway_and_machines_believe_it(
     tmp_path: Path, model: ScriptedModelThread
 ) -> None:
     server, laptop = PeoplesPlace(tmp_path / "server", model.url), PeoplesPlace(tmp_path / "laptop", model.url)
-    desk = Place(tmp_path / "desk", model.url)
+    desk = Computer(tmp_path / "desk", model.url)
     served = Embedded(server.root, server, server.variables(), free_port())
     http = ("--http", f"127.0.0.1:{served.port}", "--oauth")
-    with server.started("runner --join ", "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server", *http):
-        tickets = server.output.split("--join ")[1].split()[0], server.run("fleet", "ticket").strip()
+    with server.up(*http):
+        tickets = server.ticket, server.run("fleet", "ticket").strip()
         with (
-            laptop.started("is a machine", "runner", "--join", tickets[0], "--name", "laptop"),
-            desk.started("is a machine", "runner", "--join", tickets[1], "--name", "desk"),
+            laptop.joined("laptop", ticket=tickets[0]),
+            desk.joined("desk", ticket=tickets[1]),
         ):
             await sign_in_and_work(served, laptop, desk)
     until(lambda: not processes_of([server, laptop, desk]), "something was left running")
@@ -50,7 +50,7 @@ async def test_invited_people_sign_in_at_a_gateway_and_machines_believe_it(
     assert "Traceback" not in server.errors
 
 
-async def sign_in_and_work(served: Embedded, laptop: Place, desk: Place) -> None:
+async def sign_in_and_work(served: Embedded, laptop: Computer, desk: Computer) -> None:
     async with (
         await served.person("ann", "--group", "leads") as device,
         await served.person("ben") as other,
@@ -83,7 +83,7 @@ async def sign_in_and_work(served: Embedded, laptop: Place, desk: Place) -> None
 
 
 def test_people_sign_in_over_http_alone(tmp_path: Path) -> None:
-    place = Place(tmp_path / "server", "http://127.0.0.1:9")
+    place = Computer(tmp_path / "server", "http://127.0.0.1:9")
     refused = warm_commands.helper().run(["fleet", "up", "--oauth"], place.variables(), place.project)
     assert refused.returncode == 2
     assert "--oauth needs --http HOST:PORT" in refused.stderr

@@ -24,13 +24,14 @@ from .waiting import HANG_SECONDS
 COMMAND = str(Path(sys.executable).parent / "claude-code-mcp")
 """The path of the installed program."""
 OURS = "claude-code-mcp"
+Process = warm_commands.WarmProcess | subprocess.Popen[bytes]
 _ADDRESS = re.compile(r"\bMCP\b.*(http://\S+/mcp)$", re.MULTILINE)
 
 
 class Program:
     """A running program. `output` and `errors` are all that it has printed so far."""
 
-    def __init__(self, process: "warm_commands.WarmProcess | subprocess.Popen[bytes]", *streams: IO[str]) -> None:
+    def __init__(self, process: Process, *streams: IO[str]) -> None:
         self.process = process
         self._lines: list[list[str]] = [[] for _ in streams]
         self._changed = threading.Condition()
@@ -103,7 +104,7 @@ def started(
 ) -> Iterator[Program]:
     """Run a command, with nothing on its input, until the end of the block; None allows any exit code."""
     (our_output, their_output), (our_errors, their_errors) = os.pipe(), os.pipe()
-    process: warm_commands.WarmProcess | subprocess.Popen[bytes]
+    process: Process
     with open(os.devnull, "rb") as nothing:
         if command[0] == OURS and not real and os.name == "posix":
             streams = nothing.fileno(), their_output, their_errors

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
+from tests.support.fleet import Computer, processes_of
+
 pytest.importorskip("nats", reason="the extra `fleet` is not installed")
 
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
-from tests.fleet.test_story import Place, processes_of
 from tests.sessions.worktree_support import repository
 from tests.support.waiting import until
 
@@ -28,24 +29,22 @@ class GatewaySite:
 def test_sessions_of_all_machines_are_answered_moved_and_taken_over_in_the_page(
     browser: Browser, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
-    server, laptop = places = [Place(tmp_path / name, model.url) for name in ("server", "laptop")]
-    with server.started("runner --join ", "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server"):
-        ticket = server.output.split("--join ")[1].split()[0]
-        with laptop.started("is a machine", "runner", "--join", ticket, "--name", "laptop") as runner:
-            link = next(word for word in server.run("web").split() if "#ticket=" in word)
-            person = Person(browser.new_context(**DESKTOP), GatewaySite(link.partition("/#")[0]))  # type: ignore[arg-type]  # of a site it needs the address
-            try:
-                work_with_machines(person, link, laptop)
-                runner.send_signal(signal.SIGKILL)
-                go_on_elsewhere(person)
-            finally:
-                person.context.close()
-            assert person.faults == []
+    server, laptop = places = [Computer(tmp_path / name, model.url) for name in ("server", "laptop")]
+    with server.up(), laptop.joined("laptop", ticket=server.ticket) as runner:
+        link = next(word for word in server.run("web").split() if "#ticket=" in word)
+        person = Person(browser.new_context(**DESKTOP), GatewaySite(link.partition("/#")[0]))  # type: ignore[arg-type]  # of a site it needs the address
+        try:
+            work_with_machines(person, link, laptop)
+            runner.send_signal(signal.SIGKILL)
+            go_on_elsewhere(person)
+        finally:
+            person.context.close()
+        assert person.faults == []
     until(lambda: not processes_of(places), "something was left running")
     assert "Traceback" not in server.errors
 
 
-def work_with_machines(person: Person, link: str, laptop: Place) -> None:
+def work_with_machines(person: Person, link: str, laptop: Computer) -> None:
     page, source = person.page, repository(laptop.root / "source")
     page.goto(link)
     page.goto(f"{person.site.url}/#/new")
