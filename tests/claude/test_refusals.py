@@ -22,7 +22,7 @@ from claude_code_mcp.model.options import SessionOptions
             "mcp_servers.x",
             "Does not adhere",
         ),
-        ("error: unknown option '--effort=low'", "effort", "has no --effort"),
+        ("error: unknown option '--effort=low'", "effort", "--effort"),
     ],
 )
 def test_complaints_of_claude_code_name_the_option(stderr: str, field: str, words: str) -> None:

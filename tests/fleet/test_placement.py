@@ -1,5 +1,6 @@
 """The choice of a machine, and the queue of those who wait for one."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -17,23 +18,24 @@ DEMAND = Demand(version="1.0")
 @pytest.mark.parametrize(
     ("machine", "demand", "reason"),
     [
-        (replace(ORDINARY, sessions=4), DEMAND, "full, 4 of 4 sessions"),
-        (replace(ORDINARY, free_memory=10 << 20), DEMAND, "only 10 MB of memory free"),
-        (replace(ORDINARY, draining=True), DEMAND, "drained: it takes nothing new"),
-        (replace(ORDINARY, version="0.9"), DEMAND, "version 0.9 of claude-code-mcp, not 1.0"),
-        (replace(ORDINARY, cli_version=""), DEMAND, "without Claude Code"),
-        (ORDINARY, replace(DEMAND, cli_version="2.1.300"), "Claude Code 2.1.325, not 2.1.300"),
-        (ORDINARY, replace(DEMAND, labels=frozenset({"gpu", "linux"})), "without the label gpu"),
-        (ORDINARY, replace(DEMAND, allowed_labels=frozenset({"team"})), "not allowed by the policy"),
-        (ORDINARY, replace(DEMAND, machine="other"), "not the machine other that was asked for"),
-        (replace(ORDINARY, capacity=0), DEMAND, "takes no sessions"),
+        (replace(ORDINARY, sessions=4), DEMAND, r"\b4\b.*\b4\b.*sessions"),
+        (replace(ORDINARY, free_memory=10 << 20), DEMAND, "10 MB"),
+        (replace(ORDINARY, draining=True), DEMAND, "drain"),
+        (replace(ORDINARY, version="0.9"), DEMAND, r"\b0\.9\b.*\b1\.0\b"),
+        (replace(ORDINARY, cli_version=""), DEMAND, "Claude Code"),
+        (ORDINARY, replace(DEMAND, cli_version="2.1.300"), r"2\.1\.325\b.*2\.1\.300\b"),
+        (ORDINARY, replace(DEMAND, labels=frozenset({"gpu", "linux"})), r"label\b.*\bgpu$"),
+        (ORDINARY, replace(DEMAND, allowed_labels=frozenset({"team"})), "policy"),
+        (ORDINARY, replace(DEMAND, machine="other"), r"\bother\b"),
+        (replace(ORDINARY, capacity=0), DEMAND, "sessions"),
     ],
 )
 def test_a_machine_that_does_not_fit_is_refused_with_the_reason(machine: Machine, demand: Demand, reason: str) -> None:
     with pytest.raises(NoMachine) as refused:
         choose([machine], demand)
-    assert refused.value.reasons == {"one (m1)": reason}
-    assert reason in refused.value.message
+    assert list(refused.value.reasons) == ["one (m1)"]
+    assert re.search(reason, refused.value.reasons["one (m1)"])
+    assert refused.value.reasons["one (m1)"] in refused.value.message
 
 
 @pytest.mark.parametrize("chosen", ["m1", "one"])
@@ -50,8 +52,9 @@ def test_waiting_helps_only_where_a_machine_is_full() -> None:
     with pytest.raises(NoMachine) as refused:
         choose([drained], DEMAND)
     assert not refused.value.waiting_helps
-    with pytest.raises(NoMachine, match="the fleet has no machine"):
+    with pytest.raises(NoMachine) as refused:
         choose([], DEMAND)
+    assert refused.value.reasons == {}
 
 
 def test_a_machine_with_the_repository_comes_before_one_with_more_room() -> None:

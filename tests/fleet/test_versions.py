@@ -91,10 +91,10 @@ def test_a_machine_that_reports_otherwise_is_seen_and_not_chosen() -> None:
     assert (newer.name, newer.repositories, older.name) == ("server", (), "b")
     with pytest.raises(NoMachine) as refused:
         choose_machine([newer, older], PlacementRequest(""))
-    assert refused.value.reasons == {
-        "server (a)": f"version 9.1 of claude-code-mcp, not {__version__}",
-        "b (b)": f"an unknown version of claude-code-mcp, not {__version__}",
-    }
+    reasons = refused.value.reasons
+    assert set(reasons) == {"server (a)", "b (b)"}
+    assert all(__version__ in reason for reason in reasons.values())
+    assert "9.1" in reasons["server (a)"]
     assert not refused.value.waiting_helps
 
 

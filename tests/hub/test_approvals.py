@@ -74,7 +74,7 @@ def test_shared_settings_of_a_project_never_approve_and_may_reject(place: Place)
     assert place.usable() == []
     place.write(shared, {"disabledMcpjsonServers": ["p"]})
     place.claude(repository={"enabledMcpjsonServers": ["p"]})
-    assert place.read().servers["p"].barred == "rejected for this project in Claude Code"
+    assert "rejected" in (place.read().servers["p"].barred or "")
 
 
 def test_the_operator_trusts_directories_or_every_project(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_an_input_that_nobody_gave_is_a_problem_of_its_own_entry(tmp_path: Path)
     servers = {"a": {"command": "${input:where is it}"}, "b": {"command": "x"}}
     found = read(tmp_path, json.dumps({"servers": servers}))
     assert list(found.servers) == ["b"]
-    assert "WHERE_IS_IT is not set" in str(found.problems[0])
+    assert "WHERE_IS_IT" in str(found.problems[0])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
     assert "envFile" in str(found.problems[0])
     os.mkfifo(tmp_path / ".mcp.json")
     found = read_configuration(ConfigPaths(tmp_path / "own.json", tmp_path / ".claude.json", tmp_path), {})
-    assert "not a regular file" in str(found.problems[0])
+    assert ".mcp.json" in str(found.problems[0])
 
 
 def test_a_file_of_variables_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_a_file_of_variables_that_is_not_there_is_named(tmp_path: Path) -> None:
         tmp_path, json.dumps({"mcpServers": {"x": {"command": "x", "envFile": "gone.env"}, "y": {"command": "y"}}})
     )
     assert list(found.servers) == ["y"]
-    assert "gone.env cannot be read: No such file" in str(found.problems[0])
+    assert re.search(r"gone\.env\b.*No such file", str(found.problems[0]))
 
 
 def test_values_in_a_file_of_variables_may_have_equal_signs_and_open_quotes(tmp_path: Path) -> None:

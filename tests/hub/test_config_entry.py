@@ -1,5 +1,6 @@
 """Entries of `mcpServers`: every type, variables, and errors that say what is wrong without telling secrets."""
 
+import re
 from typing import Any
 
 import pytest
@@ -64,19 +65,19 @@ def test_variables_are_filled_in_everywhere() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({}, "neither a command nor a url"),
-        ({"command": "${NOPE}"}, "the variable NOPE is not set"),
-        ({"type": "carrier-pigeon", "url": "http://a"}, "type must be one of"),
+        ({}, r"command\b.*\burl"),
+        ({"command": "${NOPE}"}, "NOPE"),
+        ({"type": "carrier-pigeon", "url": "http://a"}, "type.*stdio, http"),
         ({"type": "http"}, "url: Field required"),
-        ({"type": "http", "url": "example.com"}, "url: must be an http"),
+        ({"type": "http", "url": "example.com"}, "url: .*http"),
         ({"command": ["a", "b"]}, "command: Input should be a valid string"),
-        ({"command": "x", "env": {"KEY": ["s3cret"]}}, "env.KEY: Input should be a valid string"),
+        ({"command": "x", "env": {"KEY": ["s3cret"]}}, r"env\.KEY: Input should be a valid string"),
     ],
 )
 def test_a_bad_entry_is_refused_with_what_is_wrong(entry: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidEntry) as refusal:
         parse_entry("x", entry, ENVIRONMENT)
-    assert message in str(refusal.value)
+    assert re.search(message, str(refusal.value))
     assert "s3cret" not in str(refusal.value)
 
 

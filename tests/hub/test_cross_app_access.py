@@ -4,6 +4,7 @@ organisation takes its assertions."""
 import asyncio
 import base64
 import json
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -153,7 +154,7 @@ async def test_one_sign_in_at_the_identity_provider_is_good_for_every_server(
 ) -> None:
     provider, authority, person = organisation.provider, organisation.authority, Person()
     async with hub_of(organisation, tmp_path) as hub:
-        with pytest.raises(UpstreamUnavailable, match="nobody has signed in at the identity provider"):
+        with pytest.raises(UpstreamUnavailable, match="identity provider"):
             await hub.call("x", "echo")
         assert hub.status("x")[0].state == "needs-auth"
         assert (await hub.authenticate("x", person)).state == "connected"
@@ -207,10 +208,10 @@ async def test_signing_out_is_signing_out_at_the_identity_provider(organisation:
         await hub.authenticate("x", Person())
         organisation.provider.good.clear()
         organisation.authority.expire()
-        with pytest.raises(MCPError, match="sign-in at the identity provider has expired"):
+        with pytest.raises(MCPError, match=r"identity provider\b.*\bexpired"):
             await hub.call("x", "echo")
         await hub.logout("x")
-        with pytest.raises(UpstreamUnavailable, match="nobody has signed in"):
+        with pytest.raises(UpstreamUnavailable, match="identity provider"):
             await hub.call("x", "echo")
         await leave(hub)
 
@@ -221,18 +222,18 @@ async def test_an_id_token_can_come_from_a_file_that_something_else_renews(
     file = tmp_path / "id-token"
     provider = IdentityProvider(organisation.provider.base, "hub", FileVault(tmp_path / "idp"), id_token_file=file)
     hub = await start_hub({"x": organisation.entry}, identity_provider=provider)
-    with pytest.raises(UpstreamUnavailable, match="cannot be read"):
+    with pytest.raises(UpstreamUnavailable, match="id-token"):
         await hub.call("x", "echo")
     file.write_text(f"{organisation.provider.id_token()}\n")
     assert text_of(await hub.call("x", "echo")) == "echo {}"
-    with pytest.raises(UpstreamUnavailable, match="nobody can sign in"):
+    with pytest.raises(UpstreamUnavailable, match="sign"):
         await hub.authenticate("x", Person())
     await leave(hub)
 
 
 async def test_cross_app_access_without_an_identity_provider_says_so(start_hub: StartHub) -> None:
     hub = await start_hub({"x": {"type": "http", "url": "http://127.0.0.1:1/mcp", "oauth": {"xaa": True}}})
-    with pytest.raises(UpstreamUnavailable, match="no identity provider"):
+    with pytest.raises(UpstreamUnavailable, match="identity provider"):
         await hub.call("x", "echo")
 
 
@@ -251,5 +252,5 @@ async def test_an_assertion_goes_to_no_endpoint_away_from_the_issuer(
         elsewhere_metadata = Provider(organisation.provider.base)
         app.router.routes[0] = Route("/.well-known/openid-configuration", elsewhere_metadata._metadata)
         hub = await start_hub({"x": {**organisation.entry, "oauth": oauth}}, identity_provider=provider)
-        with pytest.raises(UpstreamUnavailable, match="is that of"):
+        with pytest.raises(UpstreamUnavailable, match=re.escape(organisation.provider.base)):
             await hub.call("x", "echo")

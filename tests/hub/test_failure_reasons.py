@@ -1,5 +1,7 @@
 """Why a connection failed, in one line."""
 
+import re
+
 import pytest
 
 from claude_code_mcp.hub.transports import status_reason, stderr_summary
@@ -59,21 +61,21 @@ def test_what_is_too_long_keeps_its_end_and_of_the_last_line_its_beginning() -> 
 @pytest.mark.parametrize(
     ("status", "headers", "body", "expected"),
     [
-        (403, {}, b"", "HTTP 403: the server does not allow it with these credentials"),
-        (403, {"content-type": "application/json"}, b'{"error": {"message": "not yours"}}', "(not yours)"),
-        (429, {"retry-after": "30"}, b"", "HTTP 429: too many requests; it asks to wait 30 s"),
-        (429, {"retry-after": "Sun, 15 Nov 2026 12:00:00 GMT"}, b"", "wait Sun, 15 Nov 2026 12:00:00 GMT"),
-        (500, {"content-type": "text/plain"}, b"out of\nmemory", "HTTP 500: the server failed (out of memory)"),
-        (502, {"content-type": "text/html"}, b"<html><title>Bad Gateway</title><body>x", "(Bad Gateway)"),
-        (503, {"content-type": "application/json"}, b'{"detail": "maintenance"}', "not available now (maintenance)"),
-        (418, {}, b"", "HTTP 418: i'm a teapot"),
-        (599, {}, b"", "HTTP 599: the server refused"),
-        (500, {"content-type": "application/json"}, b"[" * 100_000, "HTTP 500: the server failed"),
+        (403, {}, b"", r"HTTP 403\b.*credentials"),
+        (403, {"content-type": "application/json"}, b'{"error": {"message": "not yours"}}', r"\(not yours\)"),
+        (429, {"retry-after": "30"}, b"", r"HTTP 429\b.*\b30 s\b"),
+        (429, {"retry-after": "Sun, 15 Nov 2026 12:00:00 GMT"}, b"", "Sun, 15 Nov 2026 12:00:00 GMT"),
+        (500, {"content-type": "text/plain"}, b"out of\nmemory", r"HTTP 500\b.*\(out of memory\)"),
+        (502, {"content-type": "text/html"}, b"<html><title>Bad Gateway</title><body>x", r"\(Bad Gateway\)"),
+        (503, {"content-type": "application/json"}, b'{"detail": "maintenance"}', r"\(maintenance\)"),
+        (418, {}, b"", "(?i)HTTP 418: i'm a teapot"),
+        (599, {}, b"", "HTTP 599"),
+        (500, {"content-type": "application/json"}, b"[" * 100_000, "HTTP 500"),
     ],
 )
 def test_statuses_are_told_apart_with_the_words_of_the_server(
     status: int, headers: dict[str, str], body: bytes, expected: str
 ) -> None:
     reason = status_reason(status, headers, body)
-    assert expected in reason
+    assert re.search(expected, reason)
     assert len(reason) <= 300

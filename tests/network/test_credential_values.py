@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import ssl
 import sys
@@ -107,11 +108,11 @@ async def test_a_server_that_sends_the_credential_back_does_not_give_it_away(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-X", "TRACE"], "TRACE is not for a host"),
-        (["-X", "trace"], "not for a host"),
-        (["-H", "Host: other.test"], "Requests in this tunnel must be for"),
-        (["-H", "Host: plain.test"], "Requests in this tunnel must be for"),
-        (["--request-target", "http://other.test/"], "Requests in this tunnel must be for"),
+        (["-X", "TRACE"], " 403 "),
+        (["-X", "trace"], " 403 "),
+        (["-H", "Host: other.test"], " 421 "),
+        (["-H", "Host: plain.test"], " 421 "),
+        (["--request-target", "http://other.test/"], " 421 "),
     ],
 )
 async def test_requests_in_a_tunnel_are_for_its_host_and_reflect_nothing(
@@ -188,7 +189,8 @@ async def test_over_an_unencrypted_connection_a_credential_goes_to_loopback_alon
             behind.proxy._open = opened  # type: ignore[method-assign, assignment]
             refused = await behind.raw(f"GET http://{HOST}:{web.port}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     assert b"hello" in got
-    assert b"goes over https only" in refused
+    assert b" 403 " in refused.splitlines()[0]
+    assert HOST.encode() in refused
     assert [value for name, value in fields(web.heads[0]) if name == "x-api-key"] == [SECRET]
     assert len(web.heads) == 1
 
@@ -227,7 +229,7 @@ def test_what_a_header_says(header: str, value: str, prefix: str | None, sent: s
 def test_a_file_is_read_for_each_use_and_must_be_private(tmp_path: Path) -> None:
     file = tmp_path / "token"
     rule = parse_credential("api.test", "X-Key", f"file:{file}")
-    with pytest.raises(InvalidArgument, match="cannot be used"):
+    with pytest.raises(InvalidArgument, match=re.escape(str(file))):
         read_credential(rule, {})
     file.touch(mode=0o600)
     for value in ("first", "second"):
@@ -248,7 +250,7 @@ def test_a_credential_of_somebody_else_is_not_used(tmp_path: Path) -> None:
     file.write_text("mine")
     os.chown(file, 12345, -1)
     file.chmod(0o600)
-    with pytest.raises(InvalidArgument, match="somebody else"):
+    with pytest.raises(InvalidArgument, match=re.escape(str(file))):
         read_credential(parse_credential("api.test", "X-Key", f"file:{file}"), {})
 
 

@@ -71,22 +71,22 @@ def test_each_start_end_crash_refusal_and_failed_turn_leaves_one_line(caplog: py
     observer = SessionLog()
     about = {"prompt": "what was asked", "cwd": "/src", "mode": "plan"}
     refused = {"what": "create", "code": "LIMIT_REACHED", "reason": "too\nmany"}
-    told: list[tuple[AuditEvent | Event, str | None]] = [
-        (AuditEvent(AuditKind.SESSION_CREATED, "ann", "s1", about), "session s1 started by ann in /src, mode plan"),
-        (AuditEvent(AuditKind.SESSION_RESUMED, "ann", "s1", about), "session s1 resumed by ann in /src, mode plan"),
+    told: list[tuple[AuditEvent | Event, set[str] | None]] = [
+        (AuditEvent(AuditKind.SESSION_CREATED, "ann", "s1", about), {"s1", "ann", "/src", "plan"}),
+        (AuditEvent(AuditKind.SESSION_RESUMED, "ann", "s1", about), {"s1", "ann", "/src", "plan"}),
         (AuditEvent(AuditKind.MESSAGE_SENT, "ann", "s1", about), None),
-        (AuditEvent(AuditKind.REFUSED, "ann", None, refused), "refused ann: LIMIT_REACHED to create: too many"),
-        (AuditEvent(AuditKind.CANCELLED, "ann", "s1"), "session s1 ended: cancelled by ann"),
+        (AuditEvent(AuditKind.REFUSED, "ann", None, refused), {"ann", "LIMIT_REACHED", "create", "too many"}),
+        (AuditEvent(AuditKind.CANCELLED, "ann", "s1"), {"s1", "cancelled", "ann"}),
         (outcome(OutcomeCode.COMPLETED), None),
-        (outcome(OutcomeCode.API_ERROR, api_status=529), "session s1: turn 3 failed: api_error (API status 529)"),
-        (outcome(OutcomeCode.INTERRUPTED), "session s1: turn 3 interrupted"),
+        (outcome(OutcomeCode.API_ERROR, api_status=529), {"s1", "3", "api_error", "529"}),
+        (outcome(OutcomeCode.INTERRUPTED), {"s1", "3", "interrupted"}),
         (outcome(OutcomeCode.CRASHED), None),
-        (ProcessChanged("ended", 7, "Claude Code was ended by SIGKILL."), "session s1 crashed: Claude Code was ended"),
+        (ProcessChanged("ended", 7, "Claude Code was ended by SIGKILL."), {"s1", "crashed", "SIGKILL"}),
     ]
     with caplog.at_level(logging.INFO, "claude_code_mcp.observers.session_log"):
         for one, expected in told:
             caplog.clear()
             observer.act(one) if isinstance(one, AuditEvent) else observer.event("s1", "ann", one)
             assert len(caplog.messages) == (expected is not None), caplog.messages
-            assert all(line.startswith(expected or "") for line in caplog.messages), caplog.messages
+            assert all(fact in line for line in caplog.messages for fact in expected or ()), caplog.messages
             assert not any("what was" in line for line in caplog.messages)

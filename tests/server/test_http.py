@@ -1,6 +1,7 @@
 """Who may call over HTTP, and what each may see."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -247,27 +248,27 @@ def test_a_token_that_no_client_could_send_stops_the_start(token: str) -> None:
 def test_a_tokens_file_is_a_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="tokens file"):
         load_tokens(load_settings({}, http_tokens_file=tmp_path))
-    with pytest.raises(InvalidArgument, match="not a regular file"):
+    with pytest.raises(InvalidArgument, match="/dev/null"):
         load_tokens(load_settings({}, http_tokens_file="/dev/null"))
-    with pytest.raises(InvalidArgument, match="cannot be used"):
+    with pytest.raises(InvalidArgument, match="missing"):
         load_tokens(load_settings({}, http_tokens_file=tmp_path / "missing"))
 
 
 @pytest.mark.promise("http.weak-token")
 def test_the_name_of_the_single_token_cannot_be_taken_in_the_file(tmp_path: Path) -> None:
     path = tokens_file(tmp_path, f"default {ANN}\n")
-    with pytest.raises(InvalidArgument, match="'default' is taken"):
+    with pytest.raises(InvalidArgument, match="'default'"):
         load_tokens(load_settings({}, http_token=BOB, http_tokens_file=path))
 
 
 def test_serving_without_a_token_is_said_in_the_log(environment: dict[str, str], sandbox: Sandbox) -> None:
     with http_server(environment, sandbox.project) as server:
         assert httpx2.post(server.url, json=HELLO, headers=ACCEPT, timeout=30).status_code == 200
-    assert "WARNING claude_code_mcp.server.transports.http: serving without a token" in server.log
+    assert re.search(r"WARNING claude_code_mcp\.server\.transports\.http: .*\btoken", server.log)
 
 
 def test_serving_with_a_token_says_no_such_thing(guarded: HttpServer) -> None:
-    assert "without a token" not in guarded.log
+    assert "WARNING claude_code_mcp.server.transports.http: " not in guarded.log
 
 
 # -- no authorization server ----------------------------------------------------------------------------------
@@ -298,13 +299,13 @@ def test_a_refusal_points_to_no_authorization_server(guarded: HttpServer, token:
 def test_tokens_come_from_the_environment_and_the_file(tmp_path: Path) -> None:
     settings = load_settings({}, http_token=BOB, http_tokens_file=tokens_file(tmp_path, f"ann {ANN}\n"))
     assert load_tokens(settings) == {BOB: "default", ANN: "ann"}
-    with pytest.raises(InvalidArgument, match="cannot be used"):
+    with pytest.raises(InvalidArgument, match="missing"):
         load_tokens(load_settings({}, http_tokens_file=tmp_path / "missing"))
 
 
 @pytest.mark.parametrize("address", ["8080", "host:", "host:http", "host:70000", "host:-1", "host:٣"])
 def test_an_address_is_a_host_and_a_port(address: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"is not HOST:PORT"):
+    with pytest.raises(InvalidArgument, match="HOST:PORT"):
         read_address(address)
 
 

@@ -28,7 +28,7 @@ async def test_a_watch_that_fails_begins_anew_and_ends_with_the_service(caplog: 
     assert rounds == 3
     messages = [record.message for record in caplog.records]
     assert len(messages) == 2
-    assert all("watch_something failed; it begins anew" in message for message in messages)
+    assert all("watch_something" in message for message in messages)
 
 
 async def test_a_task_that_fails_is_logged_by_its_name(caplog: pytest.LogCaptureFixture) -> None:

@@ -47,10 +47,9 @@ def test_an_observer_that_fails_harms_no_other(
     observers.event("s-1", "alice", happened)
     observers.act(act)
     assert (listening.events, listening.acts) == ([happened], [act])
-    assert [record.message for record in caplog.records] == [
-        "Failing failed on Noise of session s-1",
-        "Failing failed on interrupted by alice",
-    ]
+    first, second = (record.message for record in caplog.records)
+    assert {"Failing", "Noise", "s-1"} <= {*first.split()}
+    assert {"Failing", "interrupted", "alice"} <= {*second.split()}
 
 
 def test_a_refusal_is_reported_and_raised(observers: ObserverList, listening: Listening) -> None:
@@ -66,5 +65,5 @@ def test_a_refusal_is_reported_and_raised(observers: ObserverList, listening: Li
 def test_a_foreign_session_reads_like_one_that_does_not_exist(observers: ObserverList, listening: Listening) -> None:
     error = observers.foreign_session("s-1", "mallory")
     assert isinstance(error, SessionNotFound)
-    assert error.message == "There is no session s-1."
+    assert "s-1" in error.message
     assert listening.acts[0].details["reason"] == "somebody else's session"

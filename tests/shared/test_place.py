@@ -83,7 +83,7 @@ def test_a_runtime_directory_that_others_can_write_to_is_passed_over(tmp_path: P
     environment = {"XDG_RUNTIME_DIR": str(public), "XDG_STATE_HOME": str(state)}
     assert place.runtime_directory(environment) == str(state / "claude-code-mcp" / "run")
     (state / "claude-code-mcp" / "run").chmod(0o755)
-    with pytest.raises(place.NoPlace, match="others can write"):
+    with pytest.raises(place.NoPlace, match="run"):
         place.runtime_directory(environment)
     public.chmod(0o700)
     assert place.runtime_directory(environment) == str(public / "claude-code-mcp")
@@ -200,7 +200,7 @@ def test_the_environment_of_the_server_is_what_the_interpreter_needs() -> None:
 def test_a_command_that_finds_no_server_says_so(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     directory.mkdir(mode=0o700)
-    with pytest.raises(NotRunning, match="no shared server runs"):
+    with pytest.raises(NotRunning, match="shared server"):
         join({place.RUNTIME_DIR: str(directory)})
 
 

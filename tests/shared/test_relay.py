@@ -101,7 +101,7 @@ def test_what_only_reads_is_repeated_and_the_rest_is_refused() -> None:
     relay.from_server(line(id=0, result={}))
     [refused] = messages(relay.lost())
     assert refused["id"] == 3
-    assert "in flight" in refused["error"]["message"]
+    assert "claude_list_sessions" in refused["error"]["message"]
     replayed, initialized, *repeated = relay.resume().splitlines(keepends=True)
     assert json.loads(replayed)["method"] == "initialize"
     assert json.loads(initialized)["method"] == "notifications/initialized"

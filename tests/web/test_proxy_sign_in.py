@@ -135,7 +135,7 @@ async def test_a_proxy_whose_address_sessions_have_too_needs_a_secret(
 
 async def test_that_sessions_without_a_sandbox_can_be_anybody_is_told(caplog: pytest.LogCaptureFixture) -> None:
     await Homes(load_settings(HERE), {}, Policy(Profile()), others=True).prepare()
-    assert "can say that they are anybody" in caplog.text
+    assert any("isolation" in record.getMessage() for record in caplog.records), caplog.text
 
 
 async def asked_with(settings: Settings, *headers: tuple[bytes, bytes]) -> tuple[object, list[tuple[bytes, bytes]]]:
@@ -159,5 +159,5 @@ async def test_a_program_with_the_address_of_the_proxy_needs_its_secret() -> Non
 
 
 def test_an_empty_secret_stops_the_start() -> None:
-    with pytest.raises(InvalidArgument, match=r"PROXY_SECRET.*it is set, but empty"):
+    with pytest.raises(InvalidArgument, match="PROXY_SECRET"):
         load_settings({**HERE, "CLAUDE_CODE_MCP_PROXY_SECRET": ""})

@@ -256,5 +256,5 @@ async def test_a_name_that_means_something_here_is_nobodys(issuer: Issuer, name:
         file = tmp_path / "tokens"
         file.write_text(f"{name} bob-5f0c9d2e7b41a86c3d90-and-more\n")
         file.chmod(0o600)
-        with pytest.raises(InvalidArgument, match="is taken"):
+        with pytest.raises(InvalidArgument, match=f"{name!r}"):
             callers_of(issuer, CLAUDE_CODE_MCP_TOKENS_FILE=str(file))

@@ -172,4 +172,5 @@ async def test_an_unknown_tool_is_told_with_the_result_of_every_family(caller: T
 def test_a_refusal_says_what_is_wrong_and_nothing_of_the_library_that_found_it() -> None:
     with pytest.raises(InvalidArgument) as refusal:
         checked_arguments(GetStatus, {"sessionId": "nope"})
-    assert refusal.value.message == "sessionId: is not a session id"
+    assert refusal.value.data["field"] == "sessionId"
+    assert refusal.value.message.startswith("sessionId: ")

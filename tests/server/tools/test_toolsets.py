@@ -137,6 +137,7 @@ def test_a_tool_that_was_not_chosen_is_refused_with_the_toolset_that_has_it() ->
         ("claude_manage_session", "care"),
     ):
         refusal = unknown_tool(name, settings)
-        assert refusal.startswith(f"Unknown tool: {name}. The toolset {toolset!r} has it")
+        assert name in refusal
+        assert repr(toolset) in refusal
         assert refusal.endswith(f"--toolsets sessions,code,query,{toolset}")
     assert unknown_tool("no_such_tool", settings) == "Unknown tool: no_such_tool"
