@@ -89,6 +89,11 @@ def test_a_dependency_has_a_lower_bound_and_excludes_the_next_version_that_may_b
         assert int(bounds["<"].partition(".")[0]) == installed[0] + 1
 
 
+def test_every_requirement_of_every_extra_has_an_upper_bound() -> None:
+    named = [item for extra in PROJECT["optional-dependencies"].values() for item in map(Requirement, extra)]
+    assert [str(item) for item in named if "<" not in {bound.operator for bound in item.specifier}] == []
+
+
 def test_the_range_of_the_mcp_sdk_is_the_one_that_is_checked_at_the_start() -> None:
     major, minor = SUPPORTED
     for name in ("mcp", "mcp-types"):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from claude_code_mcp.model.events import ProcessChanged
 from claude_code_mcp.model.outcome import State
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import Service
-from claude_code_mcp.state.session_holders import Lease
+from claude_code_mcp.state import session_holders
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
@@ -128,11 +129,15 @@ async def test_a_session_whose_lock_cannot_be_looked_at_is_never_said_to_be_inte
     session = (await there.create(script("work", tool("Bash", command=ENDLESS)), allowed)).session
     await until(session, lambda: uses_tool(session))
 
-    def failing(_: Lease, path: Path) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+    usual = session_holders._lock_on
+
+    def failing(path: Path) -> Any:
+        if path.parent.name == "locks":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return usual(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lease, "add", failing)
+        patch.setattr(session_holders, "_lock_on", failing)
         seen = await here.find(session.id)
         assert (seen.runs_elsewhere, seen.state) == (True, State.RUNNING)
         assert (await here.listing.last_states([session.id]))[session.id] is State.RUNNING
