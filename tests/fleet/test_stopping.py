@@ -10,9 +10,10 @@ from mcp import Client
 from mcp.client.stdio import stdio_client
 
 from claude_code_mcp.testing import ScriptedModelThread
+from tests.support.fleet import Computer, claude_processes, front_of, processes_of
 from tests.support.waiting import until
 
-from .test_story import Place, begun_on, claude_processes, front_of, processes_of
+from .test_story import begun_on
 
 pytestmark = pytest.mark.programs
 
@@ -27,20 +28,17 @@ def nats_server_of(pid: int) -> psutil.Process:
 
 async def test_both_end_soon_although_the_server_is_frozen(tmp_path: Path, model: ScriptedModelThread) -> None:
     """Each with a session in the middle of a turn, whose last lines cannot leave the machine."""
-    server, laptop = places = [Place(tmp_path / name, model.url) for name in ("server", "laptop")]
-    up_as = ("fleet", "up", "--listen", "127.0.0.1:0", "--name", "server")
-    with server.started("runner --join ", *up_as) as up:
-        ticket = server.output.split("--join ")[1].split()[0]
-        with laptop.started("is a machine", "runner", "--join", ticket, "--name", "laptop") as runner:
-            async with Client(stdio_client(front_of(server)), mode="legacy") as client:
-                for place, process in ((server, up), (laptop, runner)):
-                    await begun_on(client, place.root.name, place.project)
-                    assert claude_processes(process.pid)
-            frozen = nats_server_of(up.pid)
-            frozen.suspend()
-            for process in (runner, up):
-                process.send_signal(signal.SIGTERM)
-                assert await asyncio.to_thread(process.wait, STOP_SECONDS) == 0
+    server, laptop = places = [Computer(tmp_path / name, model.url) for name in ("server", "laptop")]
+    with server.up() as up, laptop.joined("laptop", ticket=server.ticket) as runner:
+        async with Client(stdio_client(front_of(server)), mode="legacy") as client:
+            for place, process in ((server, up), (laptop, runner)):
+                await begun_on(client, place.root.name, place.project)
+                assert claude_processes(process.pid)
+        frozen = nats_server_of(up.pid)
+        frozen.suspend()
+        for process in (runner, up):
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, STOP_SECONDS) == 0
     until(lambda: not processes_of(places), "something was left running")
     for place in places:
         assert "Traceback" not in place.errors
