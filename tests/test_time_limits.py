@@ -28,26 +28,19 @@ def pytest_addoption(parser):
     progress.add_option(parser)
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "short_teardown: fails in the teardown, if that hangs")
     limits.register(config)
     config.pluginmanager.register(left_threads.LeftThreads(grace=0.2, exit_seconds=0.5))
     config.pluginmanager.register(leftovers.Leftovers(grace=0.2))
     config.pluginmanager.register(lost_workers.LostWorkers(config))
 
-def soon(config, step):
-    # A test gets a short limit only when it is about to hang: until then it may be as slow as the machine is.
-    # The exception is raised again, in case that the machine was so slow that the first one came before the hang.
-    seconds = {"fail": NEVER, "repeat": 1, "exit": NEVER, "abort": NEVER, "kill": NEVER, step: 0.1}
-    config.pluginmanager.get_plugin("limits").restart(limits.Limit(**seconds))
-
 @pytest.fixture
 def limit(request):
-    return lambda step: soon(request.config, step)
+    # A test gets a short limit only when it is about to hang: until then it may be as slow as the machine is.
+    def restart(*steps):
+        seconds = dict.fromkeys(("fail", "repeat", "exit", "abort", "kill"), NEVER) | dict.fromkeys(steps, 0.1)
+        request.config.pluginmanager.get_plugin("limits").restart(limits.Limit(**seconds))
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(item):
-    if "short_teardown" in item.keywords:
-        soon(item.config, "fail")
+    return restart
 """
 HANGING = """
 import asyncio
@@ -81,6 +74,10 @@ async def test_busy_task(limit):
     while True:
         await asyncio.sleep(0)
 
+async def test_blocked_loop(limit):
+    limit("fail", "repeat")
+    time.sleep(600)
+
 @pytest.fixture
 def hanging_setup(limit):
     limit("fail")
@@ -98,14 +95,13 @@ def hanging_teardown(limit):
 def test_teardown(hanging_teardown):
     pass
 
-@pytest.mark.short_teardown
-async def test_loop_shutdown():
+async def test_loop_shutdown(limit):
     async def swallows_its_cancellation():
         while True:
             try:
                 await asyncio.sleep(600)
             except asyncio.CancelledError:
-                pass
+                limit("fail")
 
     asyncio.create_task(swallows_its_cancellation())
     await asyncio.sleep(0)
@@ -168,13 +164,14 @@ def test_what_hangs_in_any_phase_fails_with_all_stacks_and_the_rest_runs(tmp_pat
         ("FAILED", "test_body"),
         ("FAILED", "test_task"),
         ("FAILED", "test_busy_task"),
+        ("FAILED", "test_blocked_loop"),
         ("ERROR", "test_setup"),
         ("ERROR", "test_teardown"),
         ("ERROR", "test_loop_shutdown"),
         ("FAILED", "test_thread"),
         ("FAILED", "test_subprocess"),
     }
-    assert "5 failed, 3 passed, 3 errors" in run.stdout
+    assert "6 failed, 3 passed, 3 errors" in run.stdout
     reports = dict(
         re.findall(r"^_+ (?:ERROR at \w+ of )?(\w+) _+$(.*?)(?=^[_=]{8})", run.stdout, re.MULTILINE | re.DOTALL)
     )

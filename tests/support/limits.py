@@ -9,6 +9,7 @@ xdist then reports the test as failed. Collection and the end of the session hav
 tests/support/run.py kills a process that cannot exit.
 """
 
+import asyncio
 import faulthandler
 import os
 import signal
@@ -46,9 +47,9 @@ class Limit:
     """What happens after how many seconds to something that does not end."""
 
     fail: float
-    """An exception is raised in the main thread."""
+    """An exception is raised in the main thread, by its event loop if one is running."""
     repeat: float
-    """The interval at which the exception is raised again."""
+    """The interval at which the exception is raised again, also if the event loop is blocked."""
     exit: float
     """A thread of the process writes the stacks of all threads and tasks, and exits."""
     abort: float
@@ -78,8 +79,9 @@ class Limits:
         self._limit = float(config.getini("time_limit"))
         self._watchdog = Watchdog(config)
         self._phase: tuple[pytest.Item, str] | None = None
+        self._asked_loop: asyncio.AbstractEventLoop | None = None
         if _HAS_ALARM:
-            signal.signal(signal.SIGALRM, self._fail_phase)
+            signal.signal(signal.SIGALRM, self._on_alarm)
 
     def pytest_collection(self) -> None:
         self._watchdog.expect("collecting tests", limit_of(SESSION_SECONDS))
@@ -125,6 +127,7 @@ class Limits:
         if self._phase is None:
             return
         item, name = self._phase
+        self._asked_loop = None
         self._watchdog.expect(f"{item.nodeid} ({name})", limit)
         if _HAS_ALARM:
             signal.setitimer(signal.ITIMER_REAL, limit.fail, limit.repeat)
@@ -134,11 +137,22 @@ class Limits:
             signal.setitimer(signal.ITIMER_REAL, 0)
         self._watchdog.expect_nothing()
 
-    def _fail_phase(self, _number: int, _frame: FrameType | None) -> None:
-        if self._phase is not None:
-            item, name = self._phase
-            item.add_report_section(name, "stacks", every_stack())
-            raise TimeLimitExceeded(f"{name} takes too long")
+    def _on_alarm(self, _number: int, _frame: FrameType | None) -> None:
+        if self._phase is None:
+            return
+        item, name = self._phase
+        item.add_report_section(name, "stacks", every_stack())
+        loop = asyncio._get_running_loop()
+        if loop is not None and loop is not self._asked_loop:
+            # An exception between two steps of a loop could lose a step that a task then waits for at the shutdown.
+            self._asked_loop = loop
+            loop.call_soon_threadsafe(self._fail, self._phase)
+        else:  # no loop, or a loop that is blocked by a callback
+            self._fail(self._phase)
+
+    def _fail(self, phase: tuple[pytest.Item, str]) -> None:
+        if phase is self._phase:  # the loop may be late
+            raise TimeLimitExceeded(f"{phase[1]} takes too long")
 
 
 class Watchdog:
