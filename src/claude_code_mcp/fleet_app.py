@@ -29,7 +29,7 @@ from .fleet.routing import FleetView, LiveFleet
 from .fleet.runner import MachineParts
 from .model.options import LOCAL
 from .server.server import McpServer
-from .server.transports.http import Address, HttpServer, check_exposure, http_app, read_address
+from .server.transports.http import Address, HttpServer, Probes, check_exposure, http_app, read_address
 from .server.transports.unix_socket import STOPPING, SharedSocket
 from .shared import place
 from .shared.hello import Hello
@@ -39,6 +39,7 @@ from .web.page_routes import PageRoutes, StillSignedIn
 from .web.push.push_routes import PushRoutes
 
 if TYPE_CHECKING:
+    from .fleet.engine import Running
     from .fleet.push_receivers import FleetReceivers
     from .service import Service
     from .sessions.dependencies import SessionReplica
@@ -160,6 +161,15 @@ class ServedGateway:
     """Returns when somebody has asked at the socket for its end."""
 
 
+def _probes(connection: FleetConnection, embedded: "Running | None") -> Probes:
+    """A gateway without NATS serves nobody. If the server is this process's own, a restart of both may help."""
+
+    async def problem() -> str | None:
+        return None if await connection.answers() else "the NATS server of the fleet does not answer"
+
+    return Probes(health=problem, ready=problem) if embedded is not None else Probes(ready=problem)
+
+
 @asynccontextmanager
 async def serving_gateway(
     connection: FleetConnection,
@@ -168,10 +178,11 @@ async def serving_gateway(
     http: str | None,
     machine: "Service",
     receivers: "FleetReceivers",
+    embedded: "Running | None" = None,
 ) -> AsyncIterator[ServedGateway]:
     """Serves clients of the fleet until the end of the block. `connection` has a key that may do everything. What
     happens at the gateway itself, such as a sign-in, is in the audit trail of the `machine` in this process.
-    `receivers` are the keeper's, which sends to them."""
+    `receivers` are the keeper's, which sends to them. `embedded` is the fleet's own server in this process."""
     callers = await asyncio.to_thread(shared_callers, settings, http)
     async with Membership(connection).followed() as membership:
         ownership = await OwnershipBucket.opened(connection)
@@ -202,8 +213,9 @@ async def serving_gateway(
 
             def app(address: Address) -> ASGIApp:
                 page = consoles.routes(address, Accounts(callers, by_socket=True))
-                return http_app(gateway, settings, address, callers, lambda _: metrics.render(), page)
+                return http_app(gateway, settings, address, callers, lambda _: metrics.render(), page, probes)
 
+            probes = _probes(connection, embedded)
             server = HttpServer(bind, app, settings=settings)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shared.run)

@@ -15,7 +15,7 @@ from claude_code_mcp.config import Settings, variable_of
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.fleet.engine import LARGEST_MESSAGE
 from claude_code_mcp.policy.policy import parse_policy
-from claude_code_mcp.server.transports.http import plain_app, read_address
+from claude_code_mcp.server.transports.http import read_address
 
 from .deployment import (
     DEPLOY,
@@ -36,7 +36,7 @@ from .yaml_reader import NotUnderstood, read_yaml
 
 SETTINGS = {variable_of(field) for field in Settings.model_fields}
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-HEALTH = {getattr(route, "path", "") for route in plain_app([]).routes}
+HEALTH = {"/health", "/ready"}
 
 
 def parsed(arguments: tuple[str, ...]) -> Any:

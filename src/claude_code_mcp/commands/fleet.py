@@ -243,7 +243,7 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
             async with (
                 _machine_at_work(settings, connection, machine, ownership) as service,
                 serving_gateway(
-                    home.connection, settings, place, arguments.http, service, home.kept.receivers
+                    home.connection, settings, place, arguments.http, service, home.kept.receivers, home.server
                 ) as gateway,
             ):
                 print(f"The fleet is up at {home.address}; this machine is {machine.name} ({machine.id}).")
@@ -253,7 +253,13 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
                     "To add a machine, run this on it within an hour (`claude-code-mcp fleet ticket` prints another):\n"
                 )
                 print(f"  claude-code-mcp runner --join {ticket}\n", flush=True)
-                await gateway.ended()
+                ended = asyncio.ensure_future(gateway.ended())
+                try:
+                    await asyncio.wait([ended, home.server.failed], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    ended.cancel()
+                if home.server.failed.done():
+                    home.server.failed.result()
         finally:
             await connection.abandon()
 

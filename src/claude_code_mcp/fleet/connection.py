@@ -45,6 +45,7 @@ _ATTEMPTS = 5
 """To make the first connection, each after a longer pause: a server that lets in one machine after the other reads its
 keys anew all the time, and closes connections that are just being made."""
 _RETRY_SECONDS = 0.2
+_PROBE_SECONDS = 1.0
 _SILENT_SECONDS = 1.5
 """After which a server that has not answered a ping is not waited for when a process ends."""
 _STREAM_DIFFERS = 10058
@@ -79,6 +80,15 @@ def require_tls(url: str, credentials: Mapping[str, Any]) -> None:
             raise PlainText(f"{parts.hostname} is not this machine: use tls://{parts.netloc}.")
 
 
+@dataclass(slots=True)
+class _Probe:
+    """The last ping of a connection."""
+
+    alone: anyio.Lock = field(default_factory=anyio.Lock)
+    at: float | None = None
+    answered: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class FleetConnection:
     """The client and its JetStream."""
@@ -89,6 +99,7 @@ class FleetConnection:
     """Called after each interruption: what was observed before it may not be true any more."""
     refused: anyio.Event = field(default_factory=anyio.Event)
     """Set when the server has refused the key of a connection that was open: it was revoked."""
+    _probe: _Probe = field(default_factory=_Probe)
 
     @contextlib.asynccontextmanager
     async def answering(
@@ -117,6 +128,19 @@ class FleetConnection:
         # of the loop. The first answer shows that all of it is written, the second that the server has read it.
         await self.client.flush()
         await self.client.flush()
+
+    async def answers(self) -> bool:
+        """Whether the server answers a ping. Callers within a second share one answer, and wait for one ping."""
+        async with self._probe.alone:
+            if self._probe.at is None or anyio.current_time() > self._probe.at + _PROBE_SECONDS:
+                try:
+                    self._probe.answered = self.client.is_connected
+                    if self._probe.answered:
+                        await self.client.flush(_SILENT_SECONDS)
+                except (NatsError, OSError):
+                    self._probe.answered = False
+                self._probe.at = anyio.current_time()
+            return self._probe.answered
 
     async def until_silent(self) -> None:
         """Returns when the server does not answer any more."""

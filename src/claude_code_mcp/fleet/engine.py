@@ -139,6 +139,12 @@ _STOP_SECONDS = 2.0
 """How long the server may take to end before it is killed. Nothing is lost then: its writes are synced."""
 _LEFT_SECONDS = 10.0
 _RELOAD_SECONDS = 10.0
+_START_SECONDS = 60.0
+MAX_RESTARTS: Final = 5
+RESTART_WINDOW: Final = 600.0
+"""Seconds in which a server may be restarted MAX_RESTARTS times."""
+_RESTART_PAUSE = 0.5
+"""Seconds before a restart, for each one before it in the window."""
 _INHERITED = ("PATH", "HOME", "TMPDIR", "SYSTEMROOT", "TEMP", "TMP")
 """Of our environment: nothing in it that is secret is the server's business."""
 _LONGEST_LINE = 64 << 10
@@ -207,21 +213,29 @@ def _is_loopback(host: str) -> bool:
 
 
 class Running:
-    """A server that accepts connections."""
+    """A server that is started again when it ends by itself, with its data and at the same address."""
 
-    def __init__(
-        self,
-        configuration: ServerConfiguration,
-        transport: asyncio.SubprocessTransport,
-        output: "ServerOutput",
-        url: str,
-    ) -> None:
-        self.url = url
-        self.pid = transport.get_pid()
+    def __init__(self, configuration: ServerConfiguration, file: Path) -> None:
+        self.url = ""
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """EngineUnavailable once the server has ended too often to be started again."""
         self._configuration = configuration
-        self._transport = transport
-        self._output = output
-        self._reloading = anyio.Lock()
+        self._file = file
+        self._changing = anyio.Lock()
+        """Held while the server is started or reloads: neither meets the other half done."""
+        self._output = ServerOutput()
+        self._transport: asyncio.SubprocessTransport | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id, which changes with each start."""
+        return self._process.get_pid()
+
+    @property
+    def _process(self) -> asyncio.SubprocessTransport:
+        if self._transport is None:
+            raise EngineUnavailable("nats-server was not started.")
+        return self._transport
 
     @property
     def port(self) -> int:
@@ -233,13 +247,84 @@ class Running:
         returns. Raises EngineUnavailable if the server refuses, and goes on as it was."""
         if sys.platform == "win32":
             raise EngineUnavailable("On Windows keys change only when `fleet up` is started again.")
-        async with self._reloading:
+        async with self._changing:
             self._configuration = replace(self._configuration, users=users)
             await anyio.to_thread.run_sync(_write, self._configuration)
+            if self._output.ended.done():
+                raise EngineUnavailable("nats-server has ended; it reads the new keys when it is started again.")
             reloaded = self._output.expect_reload()
-            self._transport.send_signal(signal.SIGHUP)
+            self._process.send_signal(signal.SIGHUP)
             with anyio.fail_after(_RELOAD_SECONDS):
                 await reloaded
+
+    async def start(self) -> None:
+        """Returns when the server accepts connections. Raises EngineUnavailable."""
+        self._transport, self._output = await asyncio.get_running_loop().subprocess_exec(
+            ServerOutput,
+            executable(),
+            "-c",
+            str(self._file),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            env={name: os.environ[name] for name in _INHERITED if name in os.environ},
+            start_new_session=sys.platform != "win32",  # Ctrl-C must not reach it: we stop it in order
+        )
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                address = await asyncio.shield(self._output.ready)
+        except TimeoutError:
+            self._output.ready.cancel()
+            raise EngineUnavailable(f"nats-server did not start within {_START_SECONDS:g} seconds.") from None
+        scheme = "nats" if self._configuration.certificate is None else "tls"
+        host = self._configuration.host
+        host = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared
+        port = int(address.rsplit(":", 1)[1])
+        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        # A restart listens where machines and clients expect it.
+        self._configuration = replace(self._configuration, port=port)
+
+    async def watch(self) -> None:
+        """Starts the server again whenever it ends, until it has ended MAX_RESTARTS times within RESTART_WINDOW: then
+        `failed` is set."""
+        loop = asyncio.get_running_loop()
+        ends: list[float] = []
+        while True:
+            await asyncio.shield(self._output.ended)
+            ends = [each for each in ends if each > loop.time() - RESTART_WINDOW]
+            how = f"nats-server (pid {self.pid}) has ended with code {self._process.get_returncode()}"
+            self._process.close()
+            if len(ends) >= MAX_RESTARTS:
+                log.error("%s, and has been restarted %d times; the fleet ends", how, MAX_RESTARTS)
+                self.failed.set_exception(
+                    EngineUnavailable(
+                        f"nats-server ended {MAX_RESTARTS + 1} times within {RESTART_WINDOW / 60:g} minutes. Its last "
+                        f"messages are in the log; its data is in {self._configuration.directory}."
+                    )
+                )
+                return
+            await asyncio.sleep(_RESTART_PAUSE * len(ends))
+            ends.append(loop.time())
+            log.error("%s; restart %d of at most %d", how, len(ends), MAX_RESTARTS)
+            async with self._changing:
+                try:
+                    await anyio.to_thread.run_sync(_write, self._configuration)
+                    await self.start()
+                    log.warning("nats-server runs again with its data (pid %d)", self.pid)
+                except (EngineUnavailable, OSError) as problem:
+                    log.error("nats-server could not be restarted: %s", problem)
+                    await self.stop()
+
+    async def stop(self) -> None:
+        """Ends the server; kills it if it does not end in time."""
+        if self._transport is None:
+            return
+        if self._transport.get_returncode() is None:
+            self._transport.terminate()
+            done, _ = await asyncio.wait([self._output.ended], timeout=_STOP_SECONDS)
+            if not done:
+                self._transport.kill()
+                await self._output.ended
+        self._transport.close()
 
 
 def _write(configuration: ServerConfiguration) -> Path:
@@ -258,32 +343,25 @@ async def running(directory: Path, port: int = -1) -> AsyncIterator[Running]:
 
 @contextlib.asynccontextmanager
 async def running_server(configuration: ServerConfiguration) -> AsyncIterator[Running]:
-    """Runs a server until the end of the block, which begins when it accepts connections. Raises EngineUnavailable. The
-    caller is the only one that runs a server in this directory."""
+    """Runs a server until the end of the block, which begins when it accepts connections. The server is restarted if it
+    ends before. Raises EngineUnavailable. The caller is the only one that runs a server in this directory."""
     file = await anyio.to_thread.run_sync(_write, configuration)
     # Before the start: two servers on one store would each let a machine hold the same session.
     await anyio.to_thread.run_sync(_end_left_behind, file)
-    loop = asyncio.get_running_loop()
-    transport, output = await loop.subprocess_exec(
-        ServerOutput,
-        executable(),
-        "-c",
-        str(file),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        env={name: os.environ[name] for name in _INHERITED if name in os.environ},
-        start_new_session=sys.platform != "win32",  # a Ctrl-C at the terminal is ours to handle: we stop it in order
-    )
+    server = Running(configuration, file)
+    watching = None
     try:
-        address = await output.ready
-        scheme = "nats" if configuration.certificate is None else "tls"
-        host = "127.0.0.1" if configuration.host in ("0.0.0.0", "::") else configuration.host  # noqa: S104 - compared
-        port = address.rsplit(":", 1)[1]
-        yield Running(configuration, transport, output, f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+        await server.start()
+        watching = asyncio.ensure_future(server.watch())
+        yield server
     finally:
         # Shielded: a server that is left behind would keep the data from the next one.
         with anyio.CancelScope(shield=True):
-            await _stop(transport, output)
+            if watching is not None:
+                watching.cancel()
+                await asyncio.wait([watching])
+            await server.stop()
+            server.failed.cancel()
 
 
 def _end_left_behind(file: Path) -> None:
@@ -348,13 +426,3 @@ class ServerOutput(asyncio.SubprocessProtocol):
             self._reloaded.set_exception(EngineUnavailable("nats-server has ended."))
         if not self.ended.done():
             self.ended.set_result(None)
-
-
-async def _stop(transport: asyncio.SubprocessTransport, output: ServerOutput) -> None:
-    if transport.get_returncode() is None:
-        transport.terminate()
-        done, _ = await asyncio.wait([output.ended], timeout=_STOP_SECONDS)
-        if not done:
-            transport.kill()
-            await output.ended
-    transport.close()

@@ -4,8 +4,8 @@ Without this, a few hundred connections that send nothing use up all descriptors
 connection beyond the limits, in all or of one address, is answered with 503 and closed at once; one whose head is not
 complete in time is closed. Peers that are trusted proxies stand for many people and have no limit of their own.
 
-`/mcp` and `/metrics` check the bearer token and the Host and Origin headers; `/health` answers anybody. Without a token
-the server listens on loopback only. Other routes, such as those of the console, are given by whoever starts the server.
+`/mcp` and `/metrics` check the bearer token and the Host and Origin headers; `/health` and `/ready` do not. Without a
+token the server listens on loopback only. Other routes, such as the console's, come from the caller of `http_app`.
 """
 
 import asyncio
@@ -402,6 +402,20 @@ class HttpBackend(Protocol):
     async def end_caller(self, name: str, calls_over: Callable[[], Awaitable[None]]) -> None: ...
 
 
+async def _no_problem() -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """What `/health` and `/ready` ask beside the server itself; each returns a problem, or None."""
+
+    health: Callable[[], Awaitable[str | None]] = _no_problem
+    """A problem that a restart of this process may solve."""
+    ready: Callable[[], Awaitable[str | None]] = _no_problem
+    """A problem that keeps this process from serving its clients now."""
+
+
 def http_app(
     mcp_server: HttpBackend,
     settings: Settings,
@@ -409,6 +423,7 @@ def http_app(
     callers: Callers,
     metrics: Callable[[str | None], bytes] | None = None,
     more: Sequence[BaseRoute] = (),
+    probes: Probes = Probes(),  # noqa: B008 - it cannot be changed
 ) -> Starlette:
     """The ASGI application; `metrics` renders what `/metrics` shows, `more` are routes that check their callers
     themselves. All that a caller has open here ends with its token."""
@@ -427,7 +442,12 @@ def http_app(
             service.start_task(remove(identity.principal))
 
     async def health(_: Request) -> Response:
-        return _health_of(callers.problem)
+        problem = await probes.health()
+        return _health_of(callers.problem) if problem is None else _unavailable(problem)
+
+    async def ready(_: Request) -> Response:
+        problem = await probes.ready()
+        return _health_of(callers.problem) if problem is None else _unavailable(problem)
 
     resource = f"{settings.web_url}{PATH}" if settings.web_url is not None else address.url
     if settings.oauth:
@@ -440,7 +460,8 @@ def http_app(
     callers.on_ended(end_caller)
     callers.remove = remove
     mcp_server.join_calls(callers.running)
-    routes = [Route("/health", health), Route(f"{PATH}/", _without_slash, methods=["GET", "POST", "DELETE"])]
+    routes = [Route("/health", health), Route("/ready", ready)]
+    routes.append(Route(f"{PATH}/", _without_slash, methods=["GET", "POST", "DELETE"]))
     if callers.required and settings.oauth_issuer is None and not settings.oauth:
         routes.append(Route("/register", _no_registration, methods=["GET", "POST"]))
     if metrics is not None:
@@ -540,6 +561,10 @@ def _health_of(problem: str | None) -> Response:
         return JSONResponse({"status": "ok", "version": __version__})
     reason = "the tokens file cannot be used"
     return JSONResponse({"status": "degraded", "version": __version__, "problem": reason})
+
+
+def _unavailable(problem: str) -> Response:
+    return JSONResponse({"status": "unavailable", "version": __version__, "problem": problem}, 503)
 
 
 async def _no_registration(_: Request) -> Response:
