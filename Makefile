@@ -56,7 +56,7 @@ test-newest:  ## the core of the tests and the demo, with the newest versions th
 	$(PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[cli,dev]'
 	-$(NEWEST)/bin/python -m pip freeze --exclude-editable | sort -f | diff constraints.txt -
-	$(NEWEST)/bin/python -m pytest -q -n 2 --dist worksteal $(or $(TESTS),$(addprefix tests/,$(CORE)))
+	$(NEWEST)/bin/python -m tests.support.run -q -n 2 $(or $(TESTS),$(addprefix tests/,$(CORE)))
 	$(NEWEST)/bin/claude-code-mcp demo
 
 flaky: setup  ## what failed last, or TESTS='…', 20 times on a busy machine; SEED=… repeats a run, ROUND=… one of its rounds

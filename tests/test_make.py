@@ -29,7 +29,7 @@ def test_a_quick_run_of_any_layer_also_checks_the_manifest() -> None:
     assert f"tests/server tests/greeting/test_manifest.py::{test} " in make("--dry-run", "test-quick", "LAYER=server")
 
 
-@pytest.mark.parametrize("target", ["test", "test-quick", "test-python", "parity"])
+@pytest.mark.parametrize("target", ["test", "test-quick", "test-python", "test-newest", "parity"])
 def test_every_run_of_tests_has_a_limit(target: str) -> None:
     commands = make("--dry-run", target)
     assert "python -m tests.support.run " in commands
