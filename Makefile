@@ -71,8 +71,8 @@ format: setup  ## apply the format and the safe fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup  ## measure against the raw protocol and the bare SDK, side by side
-	$(BIN)/python -m benchmarks
+bench: setup  ## measure against the raw protocol and the bare SDK; NAMES='fleet_up startup' for some of the rows
+	$(BIN)/python -m benchmarks $(NAMES)
 
 DOCS_STAMP := $(VENV)/.docs
 

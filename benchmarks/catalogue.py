@@ -32,7 +32,7 @@ _WORDS = ("parser", "kettle", "build", "server", "test", "queue", "branch", "win
 
 @benchmark
 async def catalogue(_: Place) -> Sequence[Figure]:
-    """Lists and searches ten thousand sessions beside `claude_agent_sdk.list_sessions`, each in its own process."""
+    """List and search 10,000 sessions, compared with `claude_agent_sdk.list_sessions`."""
     with tempfile.TemporaryDirectory(prefix="bench-catalogue-") as root:
         await asyncio.to_thread(generate, Path(root))
         base = await _measured("sdk", root)
@@ -55,7 +55,7 @@ async def catalogue(_: Place) -> Sequence[Figure]:
         _figure("newest 50 of a named caller", told, second["owner"], 0.02),
         _figure("after one transcript has grown", told, second["grown"], 0.02),
         Figure(
-            "memory of it all",
+            "memory of the process",
             f"SDK {base['memory'] / (1 << 20):.0f} MB",
             f"{second['memory'] / (1 << 20):.0f} MB",
             f"{second['memory'] / (1 << 20):.0f} MB",

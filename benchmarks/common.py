@@ -1,6 +1,7 @@
 """What all benchmarks share: a place to run in, numbers with their spread, and the list of benchmarks."""
 
 import gc
+import os
 import statistics
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from claude_code_mcp.config import load_settings
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.scripted_model import SHORT_RUN
+from tests.support.leftovers import RUN
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Place:
         environment = self.sandbox.environment()
         # Claude Code as people have it, not as it is quickest in tests.
         self.environment = {name: value for name, value in environment.items() if name not in SHORT_RUN}
+        self.environment[RUN] = os.environ[RUN]  # so that a program which is left running is found
         self.executable = find_executable()
         self.cwd = str(self.sandbox.project)
 
@@ -53,7 +56,8 @@ BENCHMARKS: list[Benchmark] = []
 
 
 def benchmark(function: Benchmark) -> Benchmark:
-    """Adds a function to the run; its docstring is its title."""
+    """Adds a function to the run, under its name; its docstring is its title."""
+    assert function.__name__ not in {known.__name__ for known in BENCHMARKS}, function.__name__
     BENCHMARKS.append(function)
     return function
 

@@ -133,7 +133,7 @@ def _rate(routed: Wire) -> float:
 
 @benchmark
 async def fleet_up(place: Place) -> Sequence[Figure]:
-    """Start of `fleet up` to the answer of its gateway to a tool call, which its machine has given."""
+    """Start of `fleet up` until the first tool result through its gateway."""
     first, later = [], []
     for number in range(_STARTS):
         home = place.sandbox.root / f"up-{number}"
@@ -199,7 +199,7 @@ def _list_sessions(http: httpx2.Client, url: str) -> None:
 
 @benchmark
 async def runner_at_rest(place: Place) -> Sequence[Figure]:
-    """A machine of a fleet that runs no session: its memory, and its messages as the NATS server counts them."""
+    """An idle machine of a fleet: its memory, and its messages as the NATS server counts them."""
     root = place.sandbox.root / "rest"
     root.mkdir()
     fleet = FleetPlaces(root, place.sandbox.model_url, 1, ("gateway", "runner"))
@@ -223,7 +223,7 @@ def _rest(fleet: FleetPlaces) -> list[Figure]:
     messages = sent + received
     return [
         Figure(
-            "memory of a runner at rest",
+            "memory of an idle runner",
             "",
             f"{memory:.1f} MB",
             f"{memory:.1f} MB",
@@ -231,7 +231,7 @@ def _rest(fleet: FleetPlaces) -> list[Figure]:
             memory <= _GOAL_REST_MB,
         ),
         Figure(
-            "NATS messages of a runner at rest",
+            "NATS messages of an idle runner",
             "",
             f"{sent:.0f} sent, {received:.0f} received, {size:.0f} kB",
             f"{messages:.0f} a minute",

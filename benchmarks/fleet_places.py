@@ -23,6 +23,7 @@ import claude_code_mcp
 from claude_code_mcp.fleet.connection import FleetConnection
 from claude_code_mcp.fleet.tickets import connect_credentials
 from claude_code_mcp.testing import Sandbox
+from tests.support.leftovers import RUN
 from tests.support.own_nats import OwnServer, cluster
 from tests.support.ports import free_port
 
@@ -89,7 +90,7 @@ class MachinePlace(Sandbox):
             LOG_LEVEL="info",
             PYTHONUNBUFFERED="1",
             PYTHONPATH=_SOURCE,
-            **{_MARK: str(os.getpid())},
+            **{_MARK: str(os.getpid()), RUN: os.environ[RUN]},
         )
         self._starts += 1
         with self.log.open("wb") as log:

@@ -18,7 +18,7 @@ _GOAL_SECONDS = 10.0
 
 @benchmark
 async def fleet_takeover(place: Place) -> Sequence[Figure]:
-    """A machine of a fleet is killed, and a client goes on with its session."""
+    """A machine of a fleet is killed, and another machine continues its session."""
     root = place.sandbox.root / "takeover"
     root.mkdir()
     fleet = FleetPlaces(root, place.sandbox.model_url, 1, ("gateway", "runner"))
@@ -29,7 +29,7 @@ async def fleet_takeover(place: Place) -> Sequence[Figure]:
         await asyncio.to_thread(fleet.stop)
     slowest = max(taken)
     shown = f"{statistics.median(taken):.1f} s [{min(taken):.1f}…{slowest:.1f}]"
-    name = "a dead machine's session answers elsewhere"
+    name = "the session answers on another machine"
     return [Figure(name, "", shown, f"{slowest:.1f} s", f"≤ {_GOAL_SECONDS:g} s", slowest <= _GOAL_SECONDS)]
 
 

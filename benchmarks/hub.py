@@ -38,7 +38,7 @@ def _hub(place: Place, servers: dict[str, Any], **settings: Any) -> Hub:
 
 @benchmark
 async def hub_stdio(place: Place) -> Sequence[Figure]:
-    """A tool call to a program, through the hub and directly."""
+    """A tool call to a stdio server, through the hub and directly."""
     parameters = StdioServerParameters(command=sys.executable, args=[_SERVER, "stdio"], env=place.environment)
     entry = {"command": sys.executable, "args": [_SERVER, "stdio"]}
     async with Client(parameters) as client, _hub(place, {"x": entry}) as hub:
@@ -122,7 +122,7 @@ async def hub_connect(place: Place) -> Sequence[Figure]:
 
 @benchmark
 async def hub_search(place: Place) -> Sequence[Figure]:
-    """What the tools of ten large servers cost a client's context: a list of all, and two tools with one search."""
+    """Context that ten large servers cost a client: all tools listed, and two tools found by one search."""
     servers = {f"s{number}": {"command": sys.executable, "args": ["-S", _SERVER, "many"]} for number in range(10)}
     sizes: dict[str, int] = {}
     async with _hub(place, servers) as hub:

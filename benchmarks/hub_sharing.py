@@ -42,7 +42,7 @@ class _Weight:
 
 @benchmark
 async def hub_sharing(place: Place) -> Sequence[Figure]:
-    """Twenty sessions with five servers each, which the sessions start themselves or share."""
+    """Twenty sessions with five MCP servers each, started by each session or shared."""
     alone = await _alone(place)
     shared = await _shared(place)
     return [

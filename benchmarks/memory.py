@@ -28,7 +28,7 @@ _PROMPT = script(
 
 @benchmark
 async def idle_sessions(place: Place) -> Sequence[Figure]:
-    """What a host grows by for each finished session, most of them parked, measured in a process of its own."""
+    """Memory of a server for each finished session."""
     arguments = [sys.executable, "-m", "benchmarks.memory", str(place.sandbox.root), place.sandbox.model_url]
     child = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
     output, _ = await child.communicate()
@@ -36,7 +36,7 @@ async def idle_sessions(place: Place) -> Sequence[Figure]:
     per_session = (after - before) / _SESSIONS / (1 << 20)
     return [
         Figure(
-            "host memory per idle session",
+            "server memory per idle session",
             f"{before / (1 << 20):.1f} MB with 1 session",
             f"{after / (1 << 20):.1f} MB with {_SESSIONS + 1}",
             f"{per_session:.2f} MB",

@@ -18,7 +18,7 @@ _PROMPT = script("Touch.", *(tool("Bash", command=f"touch file{number}") for num
 
 @benchmark
 async def permission_question(place: Place) -> Sequence[Figure]:
-    """From a tool call to its result, with a question in between that somebody answers at once."""
+    """A tool call with a permission question that is answered at once."""
     bare: list[float] = []
     engine: list[float] = []
     with RawSession(place) as raw:

@@ -49,8 +49,8 @@ def _running(place: Place, name: str, **variables: str) -> Iterator[dict[str, st
 
 
 @benchmark
-async def first_result(place: Place) -> Sequence[Figure]:
-    """Start of a client's process to its first tool result, with the shared server and with one of its own."""
+async def shared_first_result(place: Place) -> Sequence[Figure]:
+    """Start of a client until its first tool result, with the shared server and with a separate one."""
     shared: list[float] = []
     own: list[float] = []
     bare: list[float] = []
@@ -78,7 +78,7 @@ def _first_result(command: list[str], environment: dict[str, str]) -> float:
 
 @benchmark
 async def shared_call(place: Place) -> Sequence[Figure]:
-    """Calls that do nothing, through the front and the socket, and in process."""
+    """Calls that do nothing, through the shared server and to a separate one."""
     request = encode_message("tools/call", 2, name="none", arguments={})
     times: dict[Wire, list[float]] = {}
     with _running(place, "call") as environment, Wire(_SHARED, environment) as shared, Wire(OURS, environment) as own:
@@ -93,7 +93,7 @@ async def shared_call(place: Place) -> Sequence[Figure]:
     added = statistics.median(ours - theirs for ours, theirs in zip(times[shared], times[own], strict=True)) / 1000
     return [
         Figure(
-            "p50 of a call through the front",
+            "p50 of a call through the shared server",
             spread(times[own], "µs"),
             spread(times[shared], "µs"),
             f"{added:+.3f} ms",

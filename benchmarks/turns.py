@@ -19,7 +19,7 @@ _TURNS = 60
 
 @benchmark
 async def first_turn(place: Place) -> Sequence[Figure]:
-    """From nothing to the result of the first turn."""
+    """A first turn, including the start of the process."""
     bare: list[float] = []
     engine: list[float] = []
     _bare_start(place)
@@ -56,7 +56,7 @@ async def _engine_start(service: Service, place: Place) -> float:
 
 @benchmark
 async def spare_process(place: Place) -> Sequence[Figure]:
-    """A new session that begins in a spare process, next to `claude -p` with the same prompt."""
+    """A new session in a spare process, compared with `claude -p` and the same prompt."""
     bare: list[float] = []
     engine: list[float] = []
     async with place.service(spare_processes=1) as service:
@@ -88,7 +88,7 @@ async def _print_start(place: Place) -> float:
 
 @benchmark
 async def next_turn(place: Place) -> Sequence[Figure]:
-    """A turn in a session whose process is already there."""
+    """A turn in a session whose process is running."""
     bare: list[float] = []
     engine: list[float] = []
     with RawSession(place) as raw:

@@ -71,25 +71,26 @@ class Leftovers:
         return [test for test, (start, stop) in self._ran.items() if start - _TICK <= moment <= stop]
 
 
-def end_marked() -> None:
-    """Kills everything that this run has started, at once: for a run that cannot end in order."""
-    _end(_marked(), grace=0)
+def end_marked(mark: str | None = None) -> None:
+    """Kills everything that this run, or the one with the given mark, has started, at once."""
+    _end(_marked(mark), grace=0)
 
 
 def _below_this_process() -> list[psutil.Process]:
     return [process for process in psutil.Process().children(recursive=True) if not _ends_with_us(process)]
 
 
-def _marked() -> list[psutil.Process]:
-    """Everything with the mark of this run but this process and those that started it."""
+def _marked(mark: str | None = None) -> list[psutil.Process]:
+    """All processes with the mark of a run, by default of this run, except this process and its ancestors."""
+    mark = mark or os.environ[RUN]
     family = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    found = [process for process in psutil.process_iter() if process.pid not in family and _is_of_this_run(process)]
+    found = [process for process in psutil.process_iter() if process.pid not in family and _has_mark(process, mark)]
     return [process for process in found if not _ends_with_us(process)]
 
 
-def _is_of_this_run(process: psutil.Process) -> bool:
+def _has_mark(process: psutil.Process, mark: str) -> bool:
     try:
-        return process.environ().get(RUN) == os.environ[RUN]
+        return process.environ().get(RUN) == mark
     except (psutil.Error, OSError):  # it has ended, or belongs to somebody else
         return False
 
