@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .config import Settings, load_settings, secrets_of, without_settings
 from .errors import Cancelled, PermissionDenied, SessionNotFound
-from .model.events import AuditEvent, AuditKind, QuestionOpened, QuestionSettled, WaitChanged
+from .model.events import AuditEvent, AuditKind, QuestionOpened, QuestionSettled, UsageReported, WaitChanged
 from .model.options import LOCAL, LOCAL_CALLER, Caller, SessionOptions, is_session_id
 from .model.paths import config_directory
 from .model.question import Answer, Question
@@ -52,6 +52,7 @@ from .sessions.message_acceptance import (
 )
 from .sessions.messages import UserMessage, WhenBusy
 from .sessions.neighbours import Neighbours
+from .sessions.plan_usage import PlanUsages
 from .sessions.policy_enforcer import PolicyEnforcer
 from .sessions.registry import SessionRelocation, Sessions
 from .sessions.session import Session
@@ -217,13 +218,9 @@ class Service:
         """What sessions have changed: worktrees and checkpoints."""
         self.relocation = SessionRelocation(self._sessions, self._environments)
         """Sessions that go to another machine of a fleet, or come from one."""
-        limit_waits = LimitWaits(
-            self._continue_stopped,
-            lambda: self._environments.all_stores,
-            lambda session_id: self._sessions.known(session_id) is not None,
-            start_task,
-        )
-        self.observe(limit_waits, (WaitChanged,), frozenset())
+        self.plan_usages = PlanUsages(self.state, start_task)
+        """How much of their plans callers have used."""
+        self.observe(self.plan_usages, (UsageReported,), frozenset())
         start_task(asyncio.to_thread(check_quietly, self.state))
         start_task(prepare())
         start_task(_sweep_later(start_task), endless=True)
@@ -232,9 +229,20 @@ class Service:
         watch(partial(self.neighbours.follow_shares, self._shares.changes_file, self.access.refresh))
         watch(self._sessions.clean_up_regularly)
         watch(self._slots.watch_memory)
-        watch(limit_waits.run)
+        watch(self._limit_waits().run)
         start_task(bookkeeper.announce_left_over(), endless=True)
         return self
+
+    def _limit_waits(self) -> LimitWaits:
+        """What continues sessions after usage limits; it knows of waits from now on."""
+        waits = LimitWaits(
+            self._continue_stopped,
+            lambda: self._environments.all_stores,
+            lambda session_id: self._sessions.known(session_id) is not None,
+            self.start_task,
+        )
+        self.observe(waits, (WaitChanged,), frozenset())
+        return waits
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.shield(self._close())

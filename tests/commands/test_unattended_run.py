@@ -2,13 +2,18 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
+import time
 
 import pytest
 
+from claude_code_mcp.client.connections import Target
+from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.testing.script import ask_user, plan, question, script, tool
 from tests.sessions.support import ENDLESS
+from tests.sessions.usage_limit_support import SUBSCRIPTION, limited
 from tests.sessions.worktree_support import git, repository
 from tests.shared.support import SharedPlace
 from tests.support.ports import free_port
@@ -168,3 +173,34 @@ def test_bypass_is_refused_with_the_verb_that_enables_it(place: SharedPlace) -> 
     assert json.loads(place.command("bypass", "--json").stdout)["allowBypass"] is False
     assert json.loads(place.command("bypass", "on", "--yes", "--json").stdout)["allowBypass"] is True
     assert json.loads(place.command("bypass", "off", "--json").stdout)["allowBypass"] is False
+
+
+def test_a_usage_limit_has_an_exit_code_of_its_own_and_a_plain_sentence(place: SharedPlace) -> None:
+    prompt = script("Work.", limited(time.time() + 3600))
+    answer = place.command("run", prompt, **SUBSCRIPTION)
+    assert answer.returncode == 6
+    last = answer.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        r"claude-code-mcp: The 5-hour limit is reached; it resets at .*\d\d:\d\d\. "
+        r"`--on-limit wait` continues automatically then\.",
+        last,
+    )
+    report = json.loads(place.command("run", "--json", prompt, **SUBSCRIPTION).stdout)
+    assert (report["status"], report["error"]["code"]) == ("limit_reached", "limit_reached")
+    assert report["limit"]["type"] == "five_hour"
+    assert "resets at" in place.command("ps").stdout
+    costs = place.command("costs").stdout
+    assert "Plan: 5-hour 100%, weekly 40% used" in costs
+
+
+def test_run_waits_for_a_usage_limit_and_prints_what_follows(place: SharedPlace) -> None:
+    subscribed = SharedPlace(place.sandbox, {**place.environment, **SUBSCRIPTION}, place.runtime)
+    prompt = script("Work.", limited(time.time() + 3600, times=1, then="Worked."))
+    running, session_id = started(subscribed, prompt, "--on-limit", "wait")
+    printed = running.stderr.readline()
+    assert printed.startswith("[The 5-hour limit is reached; it resets at ")
+    assert "It continues at" in printed
+    with Target().join(place.environment) as client:
+        LiveSessions(client).manage(session_id, "continue")
+    code, output, _ = running.finished()
+    assert (code, "Worked." in output) == (0, True)

@@ -1,12 +1,15 @@
 """Whole stories on the real CLI and the scripted model, told by keys and read from the screen."""
 
+import time
 from pathlib import Path
 
 import pytest
 
+from claude_code_mcp.client.connections import Target
 from claude_code_mcp.client.live_sessions import LiveSessions, OpenQuestions
 from claude_code_mcp.testing.script import ask_user, parallel, plan, question, script, text, thinking, tool
 from tests.sessions.support import ENDLESS
+from tests.sessions.usage_limit_support import SUBSCRIPTION, limited
 from tests.shared.support import SharedPlace
 
 from .conftest import at, elsewhere, opened
@@ -222,3 +225,17 @@ async def test_a_session_is_opened_where_the_text_stands_that_it_was_found_by(
         await screen.pilot.press("enter")
         await screen.shows("▌ The zephyrine stands here.")
         assert "Paragraph 79." not in screen.text
+
+
+async def test_at_a_usage_limit_one_key_waits_and_one_continues(place: SharedPlace) -> None:
+    prompt = script("Work.", limited(time.time() + 3600, times=1, then="Worked."))
+    with Target().join({**place.environment, **SUBSCRIPTION}) as client:
+        made = LiveSessions(client).create(prompt, **at(place))
+        async with opened(place, session_id=made["sessionId"]) as screen:
+            await screen.shows("◷ usage limit", "resets at", "F6: wait")
+            await screen.pilot.press("f6")
+            await screen.shows("continues at", "Esc: do not, F7: now")
+            await screen.pilot.press("escape")
+            await screen.shows("F6: wait")
+            await screen.pilot.press("f7")
+            await screen.shows("Worked.", "✓ done")

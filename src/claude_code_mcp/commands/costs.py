@@ -17,7 +17,8 @@ from ..client.connections import ask_shared
 from ..config import load_settings
 from ..errors import InvalidArgument, PermissionDenied, StateUnavailable
 from ..model.options import LOCAL
-from ..model.text import clip_line, count_of, csv_of, size_of, visible
+from ..model.text import clip_line, count_of, csv_of, local_time, size_of, visible
+from ..state.documents import Documents
 from ..state.spending import BudgetWarning, Spending
 from ..state.state_directory import database_in
 from ..store.cost_table import CostLine, Costs
@@ -110,16 +111,27 @@ def _run_costs(arguments: argparse.Namespace) -> int:
     wanted = {"since": _since(arguments.days), "project": arguments.project, "most": most}
     costs = asyncio.run(sessions.costs(arguments.by, principal=LOCAL, **wanted))
     print_unread(sessions)
-    warnings = _warnings(arguments.config)
+    warnings, plan = _warnings(arguments.config), _plan_usage(arguments.config)
     if arguments.json:
         lines = [camel_names(asdict(line)) for line in costs.lines]
         report = {"by": costs.by, "lines": lines, "total": camel_names(asdict(costs.total))}
-        print_json({**report, "budgetWarnings": [warning.fields for warning in warnings]})
+        print_json({**report, "budgetWarnings": [warning.fields for warning in warnings], "planUsage": plan})
         return 0
     print(csv_of([camel_names(asdict(line)) for line in costs.lines]) if arguments.csv else _chart(costs), end="")
     print("" if arguments.csv else "\n", end="")
     _print_warnings(() if arguments.csv else warnings)
+    if plan and plan.get("line") and not arguments.csv:
+        when = local_time(plan.get("reportedAt"), time.time())
+        print(visible(clip_line(f"Plan: {plan['line']} used ({when}).", _LONGEST_WARNING)))
     return 0
+
+
+def _plan_usage(config: Path | None) -> dict[str, Any] | None:
+    """How much of the plan is used; None if Claude Code has not reported it to a session of this server."""
+    try:
+        return Documents(database_in(load_settings(file=config).state_dir), "plan_usage").read(LOCAL)
+    except (OSError, StateUnavailable):
+        return None  # the warnings of budgets say why
 
 
 def _since(days: int | None) -> str:

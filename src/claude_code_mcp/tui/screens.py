@@ -90,12 +90,15 @@ class CostsScreen(View):
 
 
 def budget_lines(report: dict[str, Any]) -> list[str]:
-    """What is spent of each budget, with its warning where that is most of it."""
+    """What is spent of each budget, with its warning where that is most of it, and what is used of the plan."""
     lines = []
     for row in report.get("budgets") or []:
         whose = f" of the group {row['group']}" if row.get("group") else ""
         plain = f"${row['spentUsd']:,.2f} of ${row['limitUsd']:g} for this {row['period']}{whose}"
         lines.append(visible(clip_line(row.get("warning") or plain, 200)))
+    plan = (report.get("planUsage") or {}).get("line")
+    if plan:
+        lines.append(visible(clip_line(f"Plan: {plan} used", 200)))
     return ["", *lines] if lines else []
 
 
@@ -339,6 +342,8 @@ Everywhere
                preview, Enter opens at the text, Esc goes back
   F4           what sessions cost
   F5           MCP servers of the hub
+  F6, F7       at a usage limit: wait for the
+               reset, or not; continue now
   F9           what the session has changed;
                c there comments on a line, s sends them all
   Ctrl+F       search in the conversation

@@ -69,6 +69,8 @@ class SessionActions:
             **self._work.commands(),
             "new": lambda _: self._run(self._new()),
             "interrupt": lambda _: self._run(self._interrupt()),
+            "wait": lambda _: self.for_target(self._switch_wait),
+            "continue": lambda _: self._manage("continue"),
             "mode": lambda mode: self._manage("mode", text=mode) if mode else self._run(self._pick_mode()),
             "export": lambda kind: self._manage("export", format=kind) if kind else self._run(self._pick_export()),
             "share": lambda name: self.for_target(partial(self._share, name)),
@@ -130,7 +132,7 @@ class SessionActions:
 
     async def _interrupt(self) -> None:
         conversation = self._pump.conversation
-        if conversation is None or not conversation.busy:
+        if conversation is None or not (conversation.busy or _continues(conversation.summary)):
             return
         report = await self.ask(lambda sessions: sessions.interrupt(conversation.session_id))
         # Claude has never read these: they must not be lost with the turn that they were sent into. The last one first,
@@ -142,6 +144,14 @@ class SessionActions:
                 self._on_screen.put_back(typed)
             else:
                 self._app.notify(visible(f"Never read: {beginning}"), markup=False, severity="warning")
+
+    async def _switch_wait(self, session_id: str) -> None:
+        """Has the session wait for the reset of a usage limit, or end there if it would wait."""
+        report = await self.ask(lambda sessions: sessions.resources.feed(session_id))
+        if report is not None:
+            summary = report["session"]
+            waits = _continues(summary) if summary.get("limit") else summary.get("onLimit") == "wait"
+            await self.managed(session_id, "on_limit", {"text": "end" if waits else "wait"})
 
     # -- sessions ---------------------------------------------------------------------------------------------
 
@@ -363,6 +373,11 @@ class WorkActions:
         title = f"Move it from {here} to" if here else "Move it to"
         chosen = await self._app.push_screen_wait(Pick(visible(title), choices))
         return await self._app.push_screen_wait(AskLine("Name or id of the machine")) if chosen == "" else chosen
+
+
+def _continues(summary: Mapping[str, Any]) -> bool:
+    """Whether the session continues automatically after a usage limit."""
+    return bool((summary.get("limit") or {}).get("continuesAt"))
 
 
 def _absolute(directory: str, base: str) -> str:

@@ -15,7 +15,8 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from ..client.live_sessions import machine_name
-from ..model.text import age, clip_line, sharing_line, visible
+from ..model.text import age, clip_line, local_time, sharing_line, visible
+from ..model.usage_limits import limit_name
 from .blocks import ShownConversation
 from .drawn_blocks import Palette
 
@@ -26,6 +27,7 @@ _STATES = {
     "interrupted": ("◦", "interrupted", "quiet"),
     "cancelled": ("×", "cancelled", "bad"),
     "error": ("!", "failed", "bad"),
+    "limit_reached": ("◷", "usage limit", "ask"),
 }
 """Each state's sign, its name for people, and the role of its colour."""
 _NEED = {"waiting_for_input": 0, "running": 1}
@@ -49,6 +51,8 @@ class SessionRow:
     shared_with: str = ""
     machine: str = ""
     """Where it runs, in a fleet."""
+    limit: str = ""
+    """When it continues after a usage limit, or when that resets."""
 
     @property
     def sign(self) -> str:
@@ -72,7 +76,7 @@ class SessionRow:
         if self.asks:
             return self.asks[0]
         shared = f"of {self.owner}" if self.owner else "shared" if self.shared_with else ""
-        return " · ".join(filter(None, (self.machine, shared, self.project, self.age, self.cost)))
+        return " · ".join(filter(None, (self.limit, self.machine, shared, self.project, self.age, self.cost)))
 
     @property
     def sharing(self) -> str:
@@ -97,7 +101,15 @@ def row_of(listed: Mapping[str, Any], now: float) -> SessionRow:
         owner=visible(clip_line(listed.get("owner") or "", 60)),
         shared_with=visible(clip_line(sharing_line(listed.get("sharedWith") or ()), 200)),
         machine=machine_name(listed),
+        limit=_limit(listed, now),
     )
+
+
+def _limit(limit: Mapping[str, Any], now: float) -> str:
+    """`continues at 17:00`, or when the limit resets; empty without a limit."""
+    if limit.get("continuesAt"):
+        return f"continues at {local_time(limit['continuesAt'], now)}"
+    return f"resets at {local_time(limit['resetsAt'], now)}" if limit.get("resetsAt") else ""
 
 
 def arranged(
@@ -135,7 +147,7 @@ def asking_elsewhere(rows: Iterable[SessionRow], current: str | None) -> int:
 # -- session list -----------------------------------------------------------------------------------------------------
 
 
-_ROLES = {"waiting_for_input": "ask", "running": "good", "error": "bad"}
+_ROLES = {"waiting_for_input": "ask", "running": "good", "error": "bad", "limit_reached": "ask"}
 
 
 class SessionSidebar(Vertical):
@@ -332,6 +344,14 @@ def status_line(conversation: ShownConversation | None, now: float, palette: Pal
     text.append(visible("".join(f" · {part}" for part in parts if part)), palette.style("quiet"))
     if facts.get("stalledSeconds"):
         text.append(f" · nothing for {facts['stalledSeconds']} s", palette.style("ask"))
+    if facts.get("limit") is not None:
+        waits = _limit(facts["limit"], now) or "the time of the reset is not known"
+        keys = "Esc: do not, F7: now" if facts["limit"].get("continuesAt") else "F6: wait for it, F7: now"
+        text.append(f" · {waits} ({keys})", palette.style("ask"))
+    windows = (facts.get("planUsage") or {}).get("windows") or {}
+    plan = [f"{limit_name(name)} {used['used']:.0%}" for name, used in windows.items() if "used" in used]
+    if plan:
+        text.append(visible(f" · plan: {', '.join(plan)}"), palette.style("quiet"))
     for name in ("retrying", "queued"):
         if facts.get(name):
             text.append(visible(f" · {facts[name]}"), palette.style("ask"))

@@ -432,13 +432,16 @@ class CostReport(ToolOutput):
     left_out: int | None = None
     budgets: list[BudgetRow] | None = None
     """What limits the caller's spending, and what of it is spent."""
+    plan_usage: dict[str, Any] | None = None
+    """How much of the caller's subscription is used, as Claude Code last reported it."""
     error: ErrorInfo | None = None
 
     def text(self) -> str:
         rows = [f"{line['name']}  ${line['usd']:.4f}  {line.get('title') or ''}".rstrip() for line in self.lines or []]
         whole = f"total  ${self.total['usd']:.4f} in {self.total['sessions']} sessions" if self.total else ""
         warnings = [row["warning"] for row in self.budgets or [] if "warning" in row]
-        return "\n".join((*rows, whole, *warnings))
+        plan = [f"plan  {self.plan_usage['line']}"] if self.plan_usage and self.plan_usage.get("line") else []
+        return "\n".join((*rows, whole, *warnings, *plan))
 
 
 async def session_costs(call: Call, arguments: CostArguments) -> Reply:
@@ -465,6 +468,7 @@ async def cost_report(service: Service, caller: Caller, by: Grouping = "day", **
         total=cost_fields(costs.total),
         left_out=costs.left_out or None,
         budgets=budgets or None,
+        plan_usage=await service.plan_usages.of(caller.principal),
         error=error,
     )
 
