@@ -3,11 +3,14 @@
 import asyncio
 import json
 import socket
+from typing import Any
 
 import anyio
 import mcp_types as types
+from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
+from claude_code_mcp.server.sdk import Context, notification_line, send_lines, takes_lines, with_line_outbox
 from claude_code_mcp.server.transports.stdio import MOST_UNREAD, LineConnection, line_streams
 
 REQUESTS = MOST_UNREAD + 500
@@ -51,3 +54,56 @@ async def test_a_client_that_does_not_read_is_not_read_either_until_it_does() ->
     for end in (client_writer, writer):
         end.close()
         await end.wait_closed()
+
+
+async def test_a_call_writes_lines_on_its_own_connection_and_none_when_it_is_over() -> None:
+    contexts: list[Context] = []
+
+    async def call(context: Context, _: types.CallToolRequestParams) -> types.CallToolResult:
+        contexts.append(context)
+        taken = [takes_lines(each) for each in contexts]
+        await send_lines(context, [notification_line("notifications/own", {"number": len(contexts)})])
+        return types.CallToolResult(content=[types.TextContent(text=str(taken))])
+
+    server: Server[Any] = Server("lines", on_call_tool=call)
+    server.middleware[:] = [with_line_outbox]
+    said = [await _said_by(server), await _said_by(server)]
+    for number, lines in enumerate(said, 1):
+        (own,) = [line["params"]["number"] for line in lines if line.get("method") == "notifications/own"]
+        (result,) = [line["result"]["content"][0]["text"] for line in lines if line.get("id") == 2]
+        # In the second call the first one is over.
+        assert (own, result) == (number, str([False] * (number - 1) + [True]))
+    assert not any(map(takes_lines, contexts))
+
+
+async def _said_by(server: Server[Any]) -> list[dict[str, Any]]:
+    """What the server writes to a client that begins, calls a tool and leaves."""
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    messages: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": hello},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": {"name": "any"}},
+    ]
+    output = _Collected()
+    connection = LineConnection()
+    connection.output = output
+    for message in messages:
+        connection.reader.feed_data(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+    connection.reader.feed_eof()
+    async with line_streams(connection) as (inbox, outbox):
+        await server.run(inbox, outbox, server.create_initialization_options())
+    return [json.loads(line) for line in output.written.splitlines()]
+
+
+class _Collected:
+    def __init__(self) -> None:
+        self.written = b""
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    async def drain(self) -> None:
+        """There is always room."""
+
+    async def close(self) -> None:
+        """There is nothing to close."""

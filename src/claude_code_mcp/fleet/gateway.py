@@ -184,7 +184,7 @@ class Gateway:
         server.extensions[TASKS_EXTENSION] = {}
         if offers_sessions(self._settings):
             server.extensions[base.EXTENSION] = {}
-        server.middleware[:] = [self._forward]
+        server.middleware[:] = [sdk.with_line_outbox, self._forward]
         return server
 
     async def end_caller(self, name: str, calls_over: Callable[[], Awaitable[None]]) -> None:

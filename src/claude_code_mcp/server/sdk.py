@@ -16,8 +16,10 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.lowlevel
@@ -26,6 +28,7 @@ from anyio import BrokenResourceError, ClosedResourceError
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
+from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -43,7 +46,9 @@ __all__ = [
     "ChangingServer",
     "Context",
     "DirectOutbox",
+    "LineOutbox",
     "NotificationLines",
+    "answer_on",
     "ask_client",
     "cancelled_by_client",
     "checked_results",
@@ -61,6 +66,7 @@ __all__ = [
     "send_notification",
     "sound_line",
     "takes_lines",
+    "with_line_outbox",
 ]
 
 Context = ServerRequestContext[Any, Any]
@@ -175,12 +181,32 @@ class DirectOutbox(LineOutbox):
         self._closed = True
 
 
+_outbox_of_sender: ContextVar[LineOutbox | None] = ContextVar("outbox_of_sender", default=None)
+_outboxes: WeakKeyDictionary[ServerSession, LineOutbox] = WeakKeyDictionary()
+"""The outbox for the answers to each request that is being handled, by the session that the SDK makes for it."""
+
+
+def answer_on(outbox: LineOutbox) -> None:
+    """Has the requests that are passed on in this context from now on answered on this outbox."""
+    _outbox_of_sender.set(outbox)
+
+
+async def with_line_outbox(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Middleware of the SDK's server: `send_lines` finds the outbox of a call for as long as the call is handled."""
+    # The SDK runs this in the context in which the transport has passed the request on.
+    outbox = _outbox_of_sender.get()
+    if outbox is None or ctx.request_id is None:
+        return await call_next(ctx)
+    _outboxes[ctx.session] = outbox
+    try:
+        return await call_next(ctx)
+    finally:
+        del _outboxes[ctx.session]
+
+
 def _line_outbox(context: Context) -> LineOutbox | None:
     """The outbox of the transport behind this call, if it takes lines and the call has not ended."""
-    outbound: Any = context.session._request_outbound
-    outbound = getattr(outbound, "_inner", outbound)  # requests of 2026-07-28 have one around it
-    outbox = getattr(getattr(outbound, "_dispatcher", None), "_write_stream", None)
-    return outbox if isinstance(outbox, LineOutbox) and not outbound._closed else None
+    return _outboxes.get(context.session)
 
 
 async def ask_client(

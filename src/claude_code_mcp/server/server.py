@@ -177,6 +177,7 @@ class McpServer:
         tracing = server.middleware if self.service.settings.otel else ()
         server.middleware[:] = [
             *tracing,
+            sdk.with_line_outbox,
             sdk.checked_results,
             RequestStateBoundary(self._security, default_audience=NAME),
         ]

@@ -26,7 +26,7 @@ from ... import json_text
 from ...greeting.first_answers import GreetedInput
 from ...greeting.loop import on_pipes
 from ..message_streams import ReceiveStream, SendStream, message_streams
-from ..sdk import DirectOutbox, NotificationLines, line_outbox, sound_line
+from ..sdk import DirectOutbox, LineOutbox, NotificationLines, answer_on, line_outbox, sound_line
 
 log = logging.getLogger(__name__)
 
@@ -61,13 +61,13 @@ async def line_streams(
     `direct`, messages are written by the tasks that send them: for connections whose `send` does not wait as a rule."""
     async with anyio.create_task_group() as tasks:
         inbox_in, inbox = message_streams()
-        tasks.start_soon(_receive, connection, inbox_in)
-        outbox: Outbox
+        outbox: LineOutbox
         if direct:
             outbox = DirectOutbox(connection.send_unqueued)
         else:
             outbox, outbox_out = line_outbox()
             tasks.start_soon(_send, connection, outbox_out, set(answered))
+        tasks.start_soon(_receive, connection, inbox_in, outbox)
         yield inbox, outbox
         tasks.cancel_scope.cancel()
 
@@ -271,7 +271,10 @@ class Unanswered:
             await self._idle.wait()
 
 
-async def _receive(connection: LineConnection, inbox: SendStream[SessionMessage | Exception]) -> None:
+async def _receive(
+    connection: LineConnection, inbox: SendStream[SessionMessage | Exception], outbox: LineOutbox
+) -> None:
+    answer_on(outbox)
     with connection.open, suppress(anyio.BrokenResourceError):
         async with inbox:
             while line := await connection.line():
