@@ -451,6 +451,8 @@ async def running_service(
         log.warning("%s is set, and there is no such setting%s", name, f": did you mean {meant}?" if meant else "")
     _redactor.add(secrets_of(settings))
     rules = read_policy(settings, policy) if isinstance(policy, str) else policy
+    for note in rules.notes():
+        log.warning("policy: %s", note)
     open_directories = partial(open_to_sessions, rules, os.environ) if keeps_sessions_in(rules) else None
     async with HubProvider(settings, serving_at, principals, open_directories) as hosting:
         service = Service(

@@ -85,6 +85,18 @@ def test_what_is_wrong_is_named_in_one_line(text: str, named: str) -> None:
     assert "\n" not in caught.value.message
 
 
+def test_a_policy_says_what_a_denial_to_read_covers() -> None:
+    rules = '[profiles.x]\ndeny = ["Read(**/.env)", "Bash(rm *)"]'
+    outside = parse_policy(f'default = "x"\n{rules}\nisolation = "none"\n', "p").notes()
+    assert len(outside) == 1
+    assert outside[0].startswith("Read(**/.env): outside of a sandbox")
+    assert "history of git" in outside[0]
+    (inside,) = parse_policy(f'default = "x"\n{rules}\nisolation = "sandbox"\n', "p").notes()
+    assert "empty for commands in the sandbox" in inside
+    assert parse_policy(f'default = "x"\n{rules}\ntools = ["Read"]\n', "p").notes() == [], "there are no commands"
+    assert built_in("remote").notes() == []
+
+
 def test_resources_are_amounts_and_each_is_inherited_by_itself() -> None:
     text = '[profiles.team.resources]\nmemory = "2G"\n[profiles.more]\nbase = "team"\nresources = { processes = 64 }'
     policy = parse_policy(f'default = "more"\n{text}', "policy.toml")

@@ -210,7 +210,7 @@ def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> 
     yield Finding("settings", True, "all of them parse")
     yield from _check_variables(os.environ)
     yield from _check_claude(settings)
-    yield _check_policy(settings)
+    yield from _check_policy(settings)
     yield from _check_tokens(settings)
     yield from _check_hub(settings)
     yield from _check_default_directory(settings)
@@ -295,12 +295,17 @@ def _check_login(path: str) -> Finding:
 # -- files and settings that lead to files -------------------------------------------------------------------------
 
 
-def _check_policy(settings: Settings) -> Finding:
+def _check_policy(settings: Settings) -> Iterator[Finding]:
     from ..app import read_policy  # noqa: PLC0415 - loads the MCP SDK
 
-    detail = f"{settings.policy_file or 'built in'}, profile {settings.profile or 'by default'}"
-    fix = "correct the file, or CLAUDE_CODE_MCP_PROFILE"
-    return _check_loads("policy", lambda: read_policy(settings, "remote"), detail, fix)
+    try:
+        policy = read_policy(settings, "remote")
+    except ClaudeCodeError as error:
+        yield Finding("policy", False, error.message, "correct the file, or CLAUDE_CODE_MCP_PROFILE")
+        return
+    yield Finding("policy", True, f"{settings.policy_file or 'built in'}, profile {settings.profile or 'by default'}")
+    for note in policy.notes():
+        yield Finding("policy", True, note)
 
 
 def _check_tokens(settings: Settings) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
 """Programs that run nothing else and write no file, whatever their words are.
 
 Where a rule denies commands, a line runs without a question only if every command in it is one of these;
-`doubt_about` names the first that is not. A program belongs here if none of its options, in any usual implementation,
+`doubt_about` names the first that is not. Where a rule denies to read files, each of them must also read only the files
+that the line names: `doubt_about_reading`. A program belongs here if none of its options, in any usual implementation,
 runs a program, writes a file or takes a script. `grep` is the exception: Claude Code puts ugrep in its place, which has
 options that run programs, so its options are listed. All other programs are asked about.
 """
@@ -64,6 +65,37 @@ def doubt_about(commands: Sequence[Words], is_denied: IsDenied) -> str:
         if program.options is not None and not all(_is_known(word, program.options) for word in words[1:]):
             return f"the options of {shown} are not all known to be harmless"
     return ""
+
+
+def doubt_about_reading(commands: Sequence[Words]) -> str:
+    """What of a line may read other files than those that it names as operands, as half a sentence; empty if nothing
+    does. The operands themselves are not judged."""
+    for words in commands:
+        name = system_name(words[0])
+        shown = repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")
+        program = PROGRAMS.get(name)
+        if program is None or program is _GREP:
+            return f"{shown} may read files that must not be read"
+        if name == "cd":
+            return "the line goes to another directory, and the files that it reads there are not known"
+        for word in words[1:] if program.reads else ():
+            if isinstance(word, FileGlob):
+                return f"the file names in the words of {shown} may stand for files that must not be read"
+            if (word.startswith("--") and "=" in word) or word.startswith(("/proc", "/dev")):
+                return f"it is not known which files {shown} reads"
+    return ""
+
+
+def named_files(commands: Sequence[Words]) -> list[str]:
+    """The words of a line that name files which a program of the table prints. Of `grep` the first one is a pattern."""
+    found: list[str] = []
+    for words in commands:
+        name = system_name(words[0])
+        program = PROGRAMS.get(name)
+        if program is not None and program.reads:
+            operands = [word for word in words[1:] if not word.startswith("-")]
+            found += operands[1:] if program is _GREP else operands
+    return found
 
 
 def _is_known(word: str, options: re.Pattern[str]) -> bool:

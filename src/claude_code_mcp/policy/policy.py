@@ -258,7 +258,12 @@ class Profile(_Frozen):
     def judges_commands(self) -> bool:
         """Whether there are rules on what single commands do, which is another thing in another directory."""
         named = (rule.specifier for rule in self.allow_rules if any(concerns(rule, tool) for tool in SHELL_TOOLS))
-        return self.shell is Shell.LIMITED or any(named)
+        return self.shell is Shell.LIMITED or any(named) or self.denies_files
+
+    @property
+    def denies_files(self) -> bool:
+        """Whether there are rules on which files must not be read."""
+        return any(rule.specifier and concerns(rule, "Read") for rule in self.deny_rules)
 
     @property
     def sources(self) -> tuple[str, ...] | None:
@@ -337,6 +342,15 @@ class Policy:
         """Every profile that somebody can have."""
         return (self.default, *self.principals.values(), *self.groups.values())
 
+    def notes(self) -> list[str]:
+        """What the author of the policy should know about its rules, one sentence or two for each sort of rule."""
+        found = []
+        for profile in self.profiles:
+            rules = ", ".join(str(rule) for rule in profile.deny_rules if rule.specifier and concerns(rule, "Read"))
+            if rules and profile.shell is not Shell.NONE:
+                found.append(f"{rules}: {_SANDBOXED if profile.isolation in _ENCLOSED else _NOT_SANDBOXED}")
+        return list(dict.fromkeys(found))
+
     def assign(self, principal: str, groups: Collection[str]) -> None:
         """From now on a caller is in these groups, and no others; what it may do changes at once."""
         self._groups_of[principal] = frozenset(groups)
@@ -348,6 +362,15 @@ class Policy:
 
     def _of_groups(self, groups: Collection[str]) -> Profile | None:
         return next((profile for group, profile in self.groups.items() if group in groups), None)
+
+
+_ENCLOSED = ("sandbox", "container")
+_HISTORY = "The history of git and copies elsewhere are not covered."
+_SANDBOXED = f"these files are empty for commands in the sandbox, if they exist when the session starts. {_HISTORY}"
+_NOT_SANDBOXED = (
+    "outside of a sandbox this covers Claude Code's file tools. Commands that may read such a file are asked about; "
+    f"a command that is allowed can read it. {_HISTORY}"
+)
 
 
 def built_in(name: str) -> Policy:

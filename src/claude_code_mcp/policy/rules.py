@@ -8,7 +8,7 @@ resolved by the callers before they are matched.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -19,13 +19,15 @@ from urllib.parse import urlsplit
 from ..model.paths import HERE, PathRules
 from ..model.tool_names import prefix_of
 from .git_commands import option_to_ask_about
-from .harmless_commands import TOO_LONG, UNREADABLE, doubt_about
+from .harmless_commands import TOO_LONG, UNREADABLE, doubt_about, doubt_about_reading, named_files
 from .shell import LONGEST_COMMAND, FileGlob, Words, read_loosely, read_strictly
 
 Resolve = Callable[[str], str]
 """A path → where it really is: absolute, `~` expanded, symlinks followed as far as they exist."""
 LONGEST_PATH = 4096
 """Characters. A longer path is refused: no usual system opens it, and resolving it name by name takes long."""
+_MAX_NAMED_FILES = 200
+"""Files in one command line that are looked up on the disk."""
 _ANY_DEPTH = "**"
 
 
@@ -157,6 +159,8 @@ class ToolCall:
     """Directories with settings of Claude Code and of this server, which name programs."""
     roots: Sequence[str] | None = None
     """Where sessions may work; None means anywhere."""
+    hides_denied_files: bool = False
+    """Whether commands run in a sandbox in which files that must not be read are empty."""
     subagent_directory: str | None = None
     """The directory of the subagent that makes the call, if that is not the session's and nobody has agreed to it."""
 
@@ -227,7 +231,8 @@ def judge(
 
     Where the `shell` is not free, a file that names programs to run cannot be written as others can: with no shell it
     is refused, as is everything outside of the roots; with a limited one a person is asked whatever is allowed. Where
-    commands are denied, one that is not known to be harmless is asked about too; where rules name commands, so is a
+    commands are denied, one that is not known to be harmless is asked about too; where files must not be read, so is a
+    command that may read other files than it names; where rules name commands, so is a
     move to another directory, and a command in one that a subagent has come to by itself, unless a rule allows that.
     """
     if tools is not None and not any(names_tool(name, call.tool) for name in (*tools, *_NEVER_BY_WILDCARD)):
@@ -266,7 +271,17 @@ def _doubt_about_directory(call: ToolCall, allow: Sequence[Rule]) -> str:
 def _denies(rule: Rule, call: ToolCall) -> bool:
     if concerns(rule, call.tool):
         return _refuses(rule, call)
+    if call.tool in _FAMILIES["Bash"] and rule.specifier and concerns(rule, "Read"):
+        files = _named_files(_text(call.arguments, "command"))
+        return any(_refuses(rule, replace(call, tool="Read", arguments={"file_path": file})) for file in files)
     return call.tool in _RESOURCE_TOOLS and rule.specifier is None and _denies_reading(rule.tool, call.arguments)
+
+
+@lru_cache(maxsize=1)  # one rule after the other looks at the same command
+def _named_files(command: str) -> tuple[str, ...]:
+    """The files that a line names to be printed, as far as that is certain. More than a few are asked about."""
+    files = named_files(read_strictly(command) or ())
+    return tuple(dict.fromkeys(files)) if len(files) <= _MAX_NAMED_FILES else ()
 
 
 def _denies_reading(pattern: str, arguments: Mapping[str, Any]) -> bool:
@@ -289,9 +304,10 @@ def same_family(tool: str, other: str) -> bool:
 
 
 def _doubt(call: ToolCall, allowing: Sequence[Rule], deny: Sequence[Rule]) -> str:
-    """Why it cannot be ruled out that a call runs a command that is denied; empty if it can."""
+    """Why it cannot be ruled out that a call runs a command, or reads a file, that is denied; empty if it can."""
     denied = [_without_directory(rule.specifier) for rule in deny if rule.tool == "Bash" and rule.specifier]
-    if not denied or call.tool not in SHELL_TOOLS:
+    secret = not call.hides_denied_files and any(rule.specifier and concerns(rule, "Read") for rule in deny)
+    if not (denied or secret) or call.tool not in SHELL_TOOLS:
         return ""
     command = call.arguments.get("command")
     commands = read_strictly(command) if call.tool in _FAMILIES["Bash"] and isinstance(command, str) else None
@@ -299,8 +315,16 @@ def _doubt(call: ToolCall, allowing: Sequence[Rule], deny: Sequence[Rule]) -> st
         return TOO_LONG if isinstance(command, str) and len(command) > LONGEST_COMMAND else UNREADABLE
     # What stands before a command can change what it does: the directory, its input.
     spelled_out = next((at for at, words in enumerate(commands) if not _spells_out(allowing, words)), len(commands))
+    unclear = commands[spelled_out:]
     names = [_expected(pattern)[0] for pattern in denied]
-    return doubt_about(commands[spelled_out:], lambda name: any(_word_fits(name.casefold(), fit) for fit in names))
+    doubt = ""
+    if denied:
+        doubt = doubt_about(unclear, lambda name: any(_word_fits(name.casefold(), fit) for fit in names))
+    if secret and not doubt:
+        doubt = doubt_about_reading(unclear)
+        if len(named_files(unclear)) > _MAX_NAMED_FILES:
+            doubt = "it reads too many files to be judged"
+    return doubt
 
 
 def _spells_out(rules: Sequence[Rule], words: Words) -> bool:
@@ -404,6 +428,29 @@ def _resolved(pattern: str, call: ToolCall) -> str:
     resolved = call.resolve(directory)
     separated = resolved if resolved.endswith(("/", "\\")) else f"{resolved}/"
     return f"{separated}{name}{start[wildcard.start() :]}"
+
+
+def unreadable_paths(deny: Sequence[Rule], cwd: str, resolve: Resolve) -> "re.Pattern[str] | None":
+    """An expression that fits the real paths, in lower case (`casefold`), that rules deny to read in the session with
+    this directory; None if there are no such rules. For many paths it is faster than `judge`. POSIX only."""
+    call = ToolCall("Read", {}, cwd, resolve)
+    specifiers = [rule.specifier for rule in deny if rule.specifier and concerns(rule, "Read")]
+    patterns = [pattern for each in specifiers for pattern in (each, _resolved(each, call))]
+    texts = dict.fromkeys(_expression(pattern.casefold(), resolve(cwd).casefold()) for pattern in patterns)
+    return re.compile("|".join(texts), re.DOTALL) if texts else None
+
+
+def _expression(pattern: str, cwd: str) -> str:
+    """What `fits` does, as a regular expression for whole absolute paths."""
+    start = "" if pattern.startswith("/") else re.escape(cwd.rstrip("/"))
+    names = []
+    for part in pattern.split("/"):
+        if part == _ANY_DEPTH:
+            names.append("(?:/[^/]+)*")
+        elif part not in ("", "."):
+            names.append("/" + re.escape(part).replace(r"\*", "[^/]*").replace(r"\?", "[^/]"))
+    below = "" if set("*?") & set(pattern) else "(?:/.*)?"
+    return f"(?:{start}{''.join(names)}{below})"
 
 
 def _refuses(rule: Rule, call: ToolCall) -> bool:

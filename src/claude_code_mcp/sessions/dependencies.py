@@ -336,7 +336,9 @@ class ClientEnvironments:
             settings=settings,
             launcher=launcher,
             stores=self._stores_below(launcher.config_dir, own=launcher.home.own),
-            enforcer=enforcer.guarding(launcher.config_dir, str(settings.state_dir)),
+            enforcer=enforcer.guarding(
+                launcher.config_dir, str(settings.state_dir), enclosed=launcher.home.enclosure is not None
+            ),
             hosted=hosted,
             directory=client.directory if client is not None else None,
         )

@@ -295,6 +295,7 @@ class PolicyEnforcer:
         self._default_directory = default_directory
         self._environment: Mapping[str, str] = {}
         self._guarded = guarded
+        self._enclosed = False
         self.bypass = BypassSwitch(policy)
         self.limits = PrincipalLimits(policy, spending)
 
@@ -307,10 +308,12 @@ class PolicyEnforcer:
         other.bypass = BypassSwitch(self._policy)
         return other
 
-    def guarding(self, *directories: str) -> "PolicyEnforcer":
-        """The same policy, counts and switches for sessions whose settings are in these directories."""
+    def guarding(self, *directories: str, enclosed: bool) -> "PolicyEnforcer":
+        """The same policy, counts and switches for sessions whose settings are in these directories, `enclosed` in a
+        sandbox or not."""
         other = copy.copy(self)
         other._guarded = directories
+        other._enclosed = enclosed
         return other
 
     # -- sessions ---------------------------------------------------------------------------------------------
@@ -408,6 +411,7 @@ class PolicyEnforcer:
                 self._resolve,
                 guarded=self._guarded,
                 roots=roots,
+                hides_denied_files=self._enclosed,
                 subagent_directory=subagent_directory,
             )
             return judge(call, profile.allow_rules, profile.deny_rules, profile.tools, profile.shell)

@@ -11,6 +11,8 @@ It is given
 - Claude Code's configuration directory: its conversations (writable) and settings (read-only), see below. What is no
   Claude Code has nothing of it.
 
+Files that a rule denies to read are empty in it, see `hidden_files.py`.
+
 What it writes elsewhere ends with its process. Each path is checked and opened when a process starts, and given by
 descriptor: a link that another session puts in its place leads nowhere. What holds something of the operator's is
 refused; see `protected_paths.py`.
@@ -56,6 +58,7 @@ from ..processes.environment import expand_home
 from ..processes.limits import ResourceLimits
 from ..store.transcript_lines import folder_of, in_folder
 from ..store.transcripts import ProjectFolders
+from .hidden_files import covers
 from .protected_paths import ProtectedPaths
 
 if TYPE_CHECKING:
@@ -324,6 +327,9 @@ class HomeSandbox:
             directories = [path.open(opened) for path in self._wanted(options, cwd)]
             if conversation is not None:
                 directories += self._claude_directory(cwd, conversation, opened)
+                # Not for programs of this server: git would take a covered file for one that was emptied.
+                places = [mount.target for mount in directories if mount is not None]
+                mounts += covers(self.profile.deny_rules, cwd, places, scratch)
             view = SandboxView(
                 (*filter(None, directories), *mounts),
                 cwd=cwd,

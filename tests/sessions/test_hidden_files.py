@@ -1,0 +1,64 @@
+"""Which files of a sandbox are covered because a rule denies to read them."""
+
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp.errors import ProcessFailed
+from claude_code_mcp.policy.rules import parse_rule
+from claude_code_mcp.sessions import hidden_files
+from claude_code_mcp.sessions.hidden_files import covers
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    for name in (".env", "sub/.env", "sub/other", "secrets/deep/key", "keys/a", "keys/deep/b", "real.txt"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("secret")
+    (root / "linked").mkdir()
+    (root / "linked" / ".env").symlink_to("../real.txt")
+    (root / "loop").symlink_to(".")
+    return root
+
+
+def covered(tree: Path, *rules: str, cwd: str = "", given: tuple[str, ...] = ("",)) -> dict[str, str]:
+    scratch = tree.parent / "scratch"
+    scratch.mkdir(exist_ok=True)
+    places = [str(tree / place) for place in given]
+    mounts = covers(list(map(parse_rule, rules)), str(tree / cwd), places, scratch)
+    assert all(not mount.writable for mount in mounts)
+    return {str(Path(mount.target).relative_to(tree)): Path(str(mount.source)).name for mount in mounts}
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("Read(**/.env)", {".env": "empty", "sub/.env": "empty", "real.txt": "empty"}),
+        ("Read(.env)", {".env": "empty"}),
+        ("Read(secrets/**)", {"secrets": "nothing"}),
+        ("Read(secrets)", {"secrets": "nothing"}),
+        ("Read(keys/*)", {"keys/a": "empty"}),
+        ("Read(**/KEY)", {"secrets/deep/key": "empty"}),
+        ("Read(/etc/**)", {}),
+        ("Edit(**/.env)", {}),
+        ("Read", {}),
+    ],
+)
+def test_files_and_directories_that_a_rule_fits_are_covered(tree: Path, rule: str, expected: dict[str, str]) -> None:
+    assert covered(tree, rule) == expected
+
+
+def test_an_absolute_rule_reaches_every_directory_that_is_given(tree: Path) -> None:
+    assert covered(tree, f"Read({tree}/**/.env)", cwd="keys", given=("sub", "keys")) == {"sub/.env": "empty"}
+    assert covered(tree, f"Read({tree}/sub/.env)", cwd="keys") == {"sub/.env": "empty"}
+
+
+def test_a_rule_starts_at_the_directory_of_the_session(tree: Path) -> None:
+    assert covered(tree, "Read(**/.env)", cwd="sub") == {"sub/.env": "empty"}
+
+
+def test_a_tree_that_is_too_large_to_be_searched_is_not_given(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hidden_files, "_MAX_ENTRIES", 3)
+    with pytest.raises(ProcessFailed, match="more than 3 files"):
+        covered(tree, "Read(**/.env)")
