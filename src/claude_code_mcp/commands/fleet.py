@@ -239,7 +239,7 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
         connection = await connect_machine(home.machine)
         try:
             machine = _machine(arguments, settings, home.machine.machine_id, await version)
-            ownership = KeptOwnership(connection, machine.id)
+            ownership = KeptOwnership(connection, machine.id, machine.run)
             async with (
                 _machine_at_work(settings, connection, machine, ownership) as service,
                 serving_gateway(
@@ -278,9 +278,10 @@ async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, 
         seed = await asyncio.to_thread(credentials_seed, settings.fleet_creds)
         async with keeping(connection, seed, replicas) as kept:
             machine = _machine(arguments, settings, machine_id, await asyncio.to_thread(_cli_version, settings))
+            # By way of the keeper, as every machine: it may take what was given to it, and nothing else.
+            ownership = KeptOwnership(connection, machine_id, machine.run)
             async with (
-                # By way of the keeper, as every machine: it may take what was given to it, and nothing else.
-                _machine_at_work(settings, connection, machine, KeptOwnership(connection, machine_id)) as service,
+                _machine_at_work(settings, connection, machine, ownership) as service,
                 serving_gateway(connection, settings, place, arguments.http, service, kept.receivers) as gateway,
             ):
                 print(f"The fleet is up; this machine is {machine.name} ({machine.id}).")
@@ -297,7 +298,7 @@ async def _runner(arguments: argparse.Namespace, settings: Settings) -> None:
     connection, machine_id = await _connected_runner(arguments, settings)
     try:
         machine = _machine(arguments, settings, machine_id, await version)
-        async with _machine_at_work(settings, connection, machine, KeptOwnership(connection, machine_id)):
+        async with _machine_at_work(settings, connection, machine, KeptOwnership(connection, machine_id, machine.run)):
             print(f"{machine.name} ({machine.id}) is a machine of the fleet.", flush=True)
             await asyncio.Event().wait()
     finally:

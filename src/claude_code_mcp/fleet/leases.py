@@ -75,6 +75,9 @@ class Holding:
     and a gateway asks for the rest of it, whoever has begun it."""
     stays: bool = False
     """Whether the session is the machine's own: nobody else can take it, whether or not the machine is there."""
+    run: str = ""
+    """The process of the machine that has claimed it, and below the number of that claim in the process."""
+    number: int = 0
 
 
 def suspend_aware_clock() -> float:

@@ -9,6 +9,7 @@ of the machine that asked: the reply of a request names any subject, and NATS do
 
 import hashlib
 import hmac
+import itertools
 import json
 import logging
 import time
@@ -26,7 +27,7 @@ from .. import __version__, json_text
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
 from . import names
 from .connection import FleetConnection, follow_bucket
-from .leases import HeldElsewhere, Holding, LeaseLapsed, StillArriving
+from .leases import HeldElsewhere, Holding, LeaseLapsed, StillArriving, suspend_aware_clock
 from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError, Msg, NatsError
 
 log = logging.getLogger(__name__)
@@ -126,6 +127,8 @@ class OwnershipBucket:
         only_given: bool = False,
         taking: bool = False,
         stays: bool = False,
+        run: str = "",
+        number: int = 0,
     ) -> Holding:
         """Takes a session for a machine, with the next epoch; `taking`: it has yet to be brought there; `stays`: it is
         that machine's own, which nobody else can take.
@@ -133,6 +136,8 @@ class OwnershipBucket:
         A session whose machine has no lease can be taken when that machine has had `FIRST_CLAIM_SECONDS` to come back,
         or `RETURN_SECONDS` after an interruption.
         `only_given` refuses what another machine has or had: a gateway gives that away, by this call without it.
+        `run` and `number` identify the claim of a machine. A claim that comes late, after a later one of the same
+        process, changes nothing and returns the holding as it is; one of an earlier process raises LeaseLapsed.
         Raises HeldElsewhere, PermissionDenied if the session is another principal's or was not given, and
         StillArriving if the machine has it only in name: its disk has nothing of it, or something old.
         """
@@ -151,10 +156,14 @@ class OwnershipBucket:
                 # After the session was read, and before it is written: a machine that regains its lease writes its
                 # sessions again, so either it finds our write there, or we fail to make it.
                 await self._check_gone(found, machine_id)
+                if run and found.machine == machine_id:
+                    if found.run == run and found.number >= number:
+                        return found
+                    await self._check_run(machine_id, run)
                 if found.arriving and not taking:
                     raise StillArriving(f"Session {session_id} has yet to be brought to machine {machine_id}.")
             epoch = (found.epoch if found else 0) + 1
-            holding = Holding(session_id, machine_id, epoch, principal, 0, arriving=taking, stays=stays)
+            holding = Holding(session_id, machine_id, epoch, principal, 0, taking, stays, run, number)
             try:
                 return await self._write(holding, found)
             except KeyWrongLastSequenceError:
@@ -226,6 +235,16 @@ class OwnershipBucket:
             if await self._alive(found.machine):
                 raise HeldElsewhere(found)
 
+    async def _check_run(self, machine_id: str, run: str) -> None:
+        """Raises LeaseLapsed if another process has the machine's lease."""
+        try:
+            entry = await self._machines.get(machine_id)
+            leased = json.loads(entry.value or b"{}").get("run")
+        except (KeyNotFoundError, ValueError, AttributeError):
+            return
+        if leased and leased != run:
+            raise LeaseLapsed(f"Another process of machine {machine_id} has its lease.")
+
     async def _alive(self, machine_id: str) -> bool:
         # Read from the leader of the bucket, never from a copy that may be behind: the bucket has no direct reads.
         try:
@@ -247,6 +266,7 @@ class OwnershipBucket:
         """Stores a holding unless somebody has written since `before`."""
         value: dict[str, Any] = {"machine": holding.machine, "epoch": holding.epoch, "principal": holding.principal}
         value |= {mark: True for mark in ("arriving", "stays") if getattr(holding, mark)}
+        value |= {"run": holding.run, "number": holding.number} if holding.run else {}
         # `update`, never `create`: that would take a marker of a deletion for permission to try again.
         last = before.revision if before else 0
         revision = await self._sessions.update(holding.session_id, json.dumps(value).encode(), last=last)
@@ -263,6 +283,8 @@ def _stored_holding(session_id: str, entry: KeyValue.Entry) -> Holding:
         entry.revision or 0,
         arriving=value.get("arriving") is True,
         stays=value.get("stays") is True,
+        run=str(value.get("run", "")),
+        number=int(value.get("number", 0)),
     )
 
 
@@ -343,6 +365,8 @@ class Keeper:
             log.warning("a request of machine %s wanted its answer elsewhere; it is not answered", machine_id)
             return
         try:
+            if _has_expired(message):
+                raise RequestExpired(f"The request {name!r} came too late; nothing was changed.")
             if name not in self._verbs:
                 raise InvalidArgument(f"The keeper has no {name!r}.")
             arguments = json_text.decode(message.data)
@@ -361,6 +385,7 @@ class Keeper:
             # Raised from here it would end the keeper, and the gateway with it, for all machines.
             log.exception("a request of machine %s failed", machine_id)
             answer = {"error": "ClaudeCodeError", "message": "The keeper has failed; its log says how."}
+        answer["time"] = time.time()
         try:
             await message.respond(json.dumps(answer).encode())
         except NatsError as problem:
@@ -369,7 +394,9 @@ class Keeper:
     async def _claim(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         session_id, principal = str(arguments["session_id"]), str(arguments["principal"])
         marks = {mark: arguments.get(mark) is True for mark in ("taking", "stays")}
-        return _fields(await self._bucket.claim(session_id, principal, machine_id, only_given=True, **marks))
+        run, number = str(arguments.get("run", "")), int(arguments.get("number", 0))
+        claim = self._bucket.claim
+        return _fields(await claim(session_id, principal, machine_id, only_given=True, run=run, number=number, **marks))
 
     async def _confirm(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         return _fields(await self._bucket.confirm(_own_holding(machine_id, arguments)))
@@ -411,12 +438,38 @@ class Keeper:
         return seal_for(key, session_id, secrets)
 
 
-class KeptOwnership:
-    """The holders as a machine reaches them: by asking the keeper."""
+class RequestExpired(UpstreamUnavailable):
+    """The keeper found a request after its deadline. The machine no longer waits for the answer, and may have asked
+    again or given up: the request must not change anything."""
 
-    def __init__(self, connection: FleetConnection, machine_id: str) -> None:
+
+_DEADLINE = "Fleet-Deadline"
+_CLOCK_TOLERANCE = 1.0
+
+
+def _has_expired(message: Msg) -> bool:
+    """Whether the deadline of a request has passed, by the keeper's clock; a request without a deadline has none."""
+    try:
+        return time.time() > float((message.headers or {})[_DEADLINE]) + _CLOCK_TOLERANCE
+    except (KeyError, ValueError):
+        return False
+
+
+class KeptOwnership:
+    """The holders as a machine reaches them: by asking the keeper.
+
+    Requests carry a deadline on the keeper's clock, which is known from its answers: a keeper that was frozen finds
+    them late. Keepers whose clocks differ cost one more request.
+    """
+
+    def __init__(self, connection: FleetConnection, machine_id: str, run: str = "") -> None:
+        """`run` is the process of the machine, as in its reports; without it claims are not told apart."""
         self._connection = connection
         self._machine_id = names.token(machine_id)
+        self._run = run
+        self._claims = itertools.count(1)
+        self._ahead: float | None = None
+        """Seconds by which the keeper's clock is ahead of `suspend_aware_clock`."""
 
     async def read(self, session_id: str) -> Holding | None:
         """The holder; None if no machine has the session."""
@@ -429,7 +482,11 @@ class KeptOwnership:
         """As OwnershipBucket.claim; for this machine alone."""
         if machine_id != self._machine_id:
             raise ValueError("a machine claims for itself alone")
-        marks = {"taking": taking, "stays": stays}
+        if self._ahead is None:
+            await self.ask("clock")  # a claim is never without a deadline
+        marks: dict[str, Any] = {"taking": taking, "stays": stays}
+        if self._run:
+            marks |= {"run": self._run, "number": next(self._claims)}
         return _holding(await self.ask("claim", session_id=session_id, principal=principal, **marks))
 
     async def confirm(self, holding: Holding) -> Holding:
@@ -447,18 +504,28 @@ class KeptOwnership:
     async def ask(self, verb: str, seconds: float = _CLAIM_SECONDS, /, **arguments: Any) -> Any:
         """One request to the keeper. Raises what the keeper has refused it with, and LeaseLapsed if none answers in so
         many seconds."""
-        subject = names.keeper(self._machine_id, verb)
-        try:
-            request = json.dumps(arguments).encode()
-            message = await self._connection.client.request(subject, request, timeout=seconds)
-        except (NatsError, OSError, TimeoutError) as problem:
-            raise LeaseLapsed(f"No keeper of the fleet answers: {problem or type(problem).__name__}.") from None
-        answer = json.loads(message.data)
+        answer = await self._ask_once(verb, seconds, arguments)
+        if answer.get("error") == RequestExpired.__name__:
+            answer = await self._ask_once(verb, seconds, arguments)  # its clock is known now
         if "error" not in answer:
             return answer["result"]
         if answer["error"] == "HeldElsewhere":
             raise HeldElsewhere(_holding(answer["holding"]))
         raise _REFUSALS.get(answer["error"], ClaudeCodeError)(answer["message"])
+
+    async def _ask_once(self, verb: str, seconds: float, arguments: dict[str, Any]) -> dict[str, Any]:
+        headers = None
+        if self._ahead is not None:
+            headers = {_DEADLINE: str(suspend_aware_clock() + self._ahead + seconds)}
+        try:
+            request, subject = json.dumps(arguments).encode(), names.keeper(self._machine_id, verb)
+            message = await self._connection.client.request(subject, request, timeout=seconds, headers=headers)
+        except (NatsError, OSError, TimeoutError) as problem:
+            raise LeaseLapsed(f"No keeper of the fleet answers: {problem or type(problem).__name__}.") from None
+        answer: dict[str, Any] = json.loads(message.data)
+        if isinstance(keeper_time := answer.get("time"), int | float):  # a keeper of an earlier version sends none
+            self._ahead = keeper_time - suspend_aware_clock()
+        return answer
 
 
 class KeptSecrets:
@@ -514,7 +581,7 @@ def open_sealed(key: PrivateKey, session_id: str, sealed: str) -> dict[str, Any]
 
 _REFUSALS: dict[str, type[ClaudeCodeError]] = {
     problem.__name__: problem
-    for problem in (PermissionDenied, InvalidArgument, LeaseLapsed, StillArriving, UpstreamUnavailable)
+    for problem in (PermissionDenied, InvalidArgument, LeaseLapsed, StillArriving, UpstreamUnavailable, RequestExpired)
 }
 
 
