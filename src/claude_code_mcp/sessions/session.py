@@ -639,7 +639,7 @@ class Session(SessionView):
             self.costs.spent_usd += self._unrecorded.cost_usd
             self.costs.usage, self.costs.model_turns = found.usage, found.model_turns
             # It may have been used in a terminal since.
-            self.created_at, self.used_at = record.created_at, max(record.used_at, *times[-1:])
+            self.created_at, self.used_at = record.created_at, max([record.used_at, *times[-1:]])
             self.first_prompt = record.first_prompt
             self.recorded_owner = record.owner
             self._origin = ForkPoint(*record.origin) if record.origin is not None else None
