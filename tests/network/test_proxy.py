@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import threading
 from unittest.mock import ANY
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 from claude_code_mcp.model.network import parse_credential
 from claude_code_mcp.network import http_exchange
 from claude_code_mcp.network import proxy as proxy_module
-from claude_code_mcp.network.proxy import ProxyNotes
+from claude_code_mcp.network.proxy import NameLookups, ProxyNotes
+from tests.support.waiting import HANG_SECONDS
 
 from .support import fields, proxying, serving
 
@@ -233,6 +236,31 @@ async def test_very_many_different_hosts_are_counted_together() -> None:
     assert json.dumps(written)
 
 
+async def test_slow_names_of_one_session_delay_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end, looking = threading.Event(), threading.Semaphore(0)
+
+    def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        if host.startswith("slow"):
+            looking.release()
+            may_end.wait(HANG_SECONDS)
+        return [(0, 0, 0, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    one, other = NameLookups(), NameLookups()
+    slow = [asyncio.ensure_future(one.addresses(f"slow{number}.example", 443)) for number in range(16)]
+    try:
+        for _ in range(4):
+            assert await asyncio.to_thread(looking.acquire, True, HANG_SECONDS)
+        async with asyncio.timeout(HANG_SECONDS):
+            assert await other.addresses("quick.example", 443) == ["127.0.0.1"]
+        assert not looking.acquire(blocking=False), "one session has four threads, and no more"
+    finally:
+        may_end.set()
+        await asyncio.gather(*slow)
+        one.close()
+        other.close()
+
+
 def test_the_limits_are_there() -> None:
     assert http_exchange.LONGEST_HEAD == 64 << 10
     assert http_exchange.IDLE == 300.0
@@ -247,3 +275,15 @@ async def test_the_log_says_whose_credential_cannot_be_read_and_for_which_host(
             assert status(await behind.raw(f"GET http://{listed}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode())) == 502
     (said,) = [record.getMessage() for record in caplog.records if listed in record.getMessage()]
     assert {"session-1", "ann"} <= {*said.split()}
+
+
+async def test_a_credential_that_cannot_be_read_writes_one_line_however_often_it_is_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as web:
+        listed = f"127.0.0.1:{web.port}"
+        async with proxying([listed], [parse_credential(listed, "Authorization", "env:MISSING")]) as behind:
+            for _ in range(20):
+                await behind.raw(f"GET http://{listed}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert caplog.text.count("cannot use the credential") == 1
+    assert "19 more lines" in caplog.text

@@ -20,18 +20,24 @@ class FoldedLog:
 
     def __init__(self, log: logging.Logger, owner: str, clock: Callable[[], float] = time.monotonic) -> None:
         """`owner` is the first value of every line."""
-        self._log = log
+        self._logger = log
         self._owner = owner
         self._clock = clock
         self._lines: dict[str, _Repeated] = {}
 
     def warning(self, text: str, *values: object) -> None:
+        self._write(self._logger.warning, text, *values)
+
+    def info(self, text: str, *values: object) -> None:
+        self._write(self._logger.info, text, *values)
+
+    def _write(self, write: Callable[..., None], text: str, *values: object) -> None:
         line, now = self._lines.get(text), self._clock()
         if line is not None and now - line.written_at < _SECONDS:
             line.since += 1
             return
         self._lines[text] = _Repeated(now)
-        self._log.warning(text, self._owner, *values)
+        write(text, self._owner, *values)
         if line is not None:
             self._write_count(text, line)
 
@@ -43,4 +49,4 @@ class FoldedLog:
 
     def _write_count(self, text: str, line: _Repeated) -> None:
         if line.since:
-            self._log.warning("%d more lines of %s were left out: %r", line.since, self._owner, text)
+            self._logger.warning("%d more lines of %s were left out: %r", line.since, self._owner, text)

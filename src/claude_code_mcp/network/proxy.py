@@ -1,7 +1,7 @@
 """The way out of a sandbox that may reach listed hosts only: an HTTP proxy of the server.
 
-Names are looked up by the server, outside of the sandbox, in threads of their own: a name server that is dead keeps
-nobody else waiting.
+Names are looked up by the server, outside of the sandbox, in a few threads for each session: slow lookups delay the
+session that asks for them and no other one.
 
 Refusals and uses of a credential are in the audit trail: the first of a kind at once, those that are just like it
 counted and together after a while and at the end. A session that asks ten thousand times must not push everything else
@@ -26,6 +26,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -46,6 +47,7 @@ from ..model.network import (
     rule_for,
     split_port,
 )
+from .folded_log import FoldedLog
 from .http_exchange import (
     IDLE,
     PIECE,
@@ -60,7 +62,10 @@ from .http_exchange import (
     same_host,
 )
 
-_lookups = ThreadPoolExecutor(8, "proxy-lookup")
+_MAX_THREADS = 2
+"""Threads of the pool that all sessions share which one session uses at once."""
+_MAX_LOOKUPS = 4
+"""Names of one session that are looked up at once."""
 _MOST_ADDRESSES = 8
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -70,15 +75,26 @@ class AddressRefused(Exception):
     """A host leads to no address that may be connected to; the text says why."""
 
 
-async def look_up(host: str, port: int) -> Sequence[str]:
-    """The addresses of a host, as texts. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    found = await loop.run_in_executor(_lookups, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    return [str(entry[4][0]) for entry in found]
+class NameLookups:
+    """The lookups of one session, in threads of its own."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_MAX_LOOKUPS, "proxy-lookup")
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        """The addresses of a host, as texts. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        looking = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await loop.run_in_executor(self._threads, looking)
+        return [str(entry[4][0]) for entry in found]
+
+    def close(self) -> None:
+        """Begins no more lookups; does not wait for those that run."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 async def checked_addresses(
-    rules: Sequence[HostRule], rule: HostRule, host: str, port: int, lookup: Lookup = look_up
+    rules: Sequence[HostRule], rule: HostRule, host: str, port: int, lookup: Lookup
 ) -> list[Address]:
     """The addresses that a host may be connected at: public ones, and others that the list names. AddressRefused if
     there are none; OSError if the host is not known."""
@@ -190,16 +206,20 @@ class SandboxProxy:
         context_for: Callable[[str], Awaitable[ssl.SSLContext]] | None,
         notes: ProxyNotes,
         *,
-        lookup: Lookup = look_up,
+        lookup: Lookup | None = None,
         trust: Callable[[], ssl.SSLContext] = ssl.create_default_context,
     ) -> None:
         """`environment` has the values of credentials. Where there are any, `context_for` makes the context with
-        which a client is answered that believes it is at a host, and `trust` that for connections to the host."""
+        which a client is answered that believes it is at a host, and `trust` that for connections to the host.
+        `lookup` stands for the name servers of this machine."""
         self._rules = rules
         self._environment = environment
         self._context_for = context_for
         self._notes = notes
-        self._lookup = lookup
+        self._names = NameLookups()
+        self._lookup = lookup or self._names.addresses
+        self._log = FoldedLog(log, notes.owner)
+        self._threads = asyncio.Semaphore(_MAX_THREADS)
         self._trust = trust
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -207,7 +227,9 @@ class SandboxProxy:
         """Ends every connection."""
         for connection in self._connections:
             connection.cancel()
+        self._names.close()
         self._notes.close()
+        self._log.close()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection from inside, until it ends."""
@@ -274,9 +296,10 @@ class SandboxProxy:
 
     async def _credential(self, rule: CredentialRule) -> Credential:
         try:
-            return await asyncio.to_thread(read_credential, rule, self._environment)
+            async with self._threads:
+                return await asyncio.to_thread(read_credential, rule, self._environment)
         except InvalidArgument as error:
-            log.error("%s cannot use the credential for %s: %s", self._notes.owner, rule.rule.text, error.message)
+            self._log.warning("%s cannot use the credential for %s: %s", rule.rule.text, error.message)
             raise _Refused(502, f"The credential for {rule.rule.text} cannot be read by the server.") from None
 
     # -- CONNECT --------------------------------------------------------------------------------------------------
@@ -301,9 +324,11 @@ class SandboxProxy:
         self, client: HttpPeer, host: str, port: int, rule: HostRule, credential: CredentialRule
     ) -> None:
         assert self._context_for is not None
-        context = await self._context_for(host)
+        async with self._threads:
+            context = await self._context_for(host)
         # Both are there before the client is told that the tunnel is open: a host that cannot be reached is a refusal.
-        upstream = await asyncio.to_thread(self._trust)
+        async with self._threads:
+            upstream = await asyncio.to_thread(self._trust)
         upstream.set_alpn_protocols(["http/1.1"])
         reader, writer, _ = await self._open(host, port, rule, upstream)
         try:

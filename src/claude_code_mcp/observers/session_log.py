@@ -11,6 +11,7 @@ from pathlib import Path
 from ..model.events import AuditEvent, AuditKind, Event, ProcessChanged, TurnEnded, WaitChanged
 from ..model.outcome import OutcomeCode
 from ..model.text import clip_line
+from ..network.folded_log import FoldedLog
 from ..private_files import open_private
 from ..redaction import Redactor
 
@@ -77,6 +78,10 @@ class SessionLog:
     )
     """What it wants to hear of."""
 
+    def __init__(self) -> None:
+        # A session with the network of the host can cause any number of them.
+        self._refusals = FoldedLog(log, "the server")
+
     @staticmethod
     def is_logged() -> bool:
         """Whether the log takes any line of it, by the level that it was set up with."""
@@ -108,7 +113,7 @@ class SessionLog:
         elif act.kind is AuditKind.BUDGET_WARNED:
             log.warning("%s", act.details.get("warning"))
         elif act.kind is AuditKind.AUTH_FAILED:
-            log.info("refused a request without a valid token")
+            self._refusals.info("%s refused a request without a valid token")
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
         match event:
