@@ -8,6 +8,7 @@ from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from claude_code_mcp.web.console import ConsolePort, serving_consoles
 from tests.conftest import StartService
+from tests.sessions.support import end_of
 from tests.support.waiting import HANG_SECONDS
 
 from .console_client import Browser, StreamEvent, until
@@ -48,15 +49,37 @@ async def test_the_console_is_in_use_while_a_browser_is_signed_in_or_was_used_ju
         await port.close()
 
 
-async def test_a_question_waits_for_a_person_who_is_signed_in_until_a_page_of_theirs_shows_it(
+async def signed_in_browser(port: ConsolePort) -> Browser:
+    link = await port.link()
+    browser = Browser(link["address"].rstrip("/"))
+    await asyncio.to_thread(lambda: browser.sign_in(ticket=link["url"].partition("#ticket=")[2]))
+    return browser
+
+
+async def test_a_question_is_denied_in_time_though_a_browser_is_signed_in(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service(permission_timeout_ms=50)
     async with serving_consoles(service, lambda: None) as consoles:
         port = ConsolePort(consoles, service, "name")
-        link = await port.link()
-        browser = Browser(link["address"].rstrip("/"))
-        await asyncio.to_thread(lambda: browser.sign_in(ticket=link["url"].partition("#ticket=")[2]))
+        await signed_in_browser(port)
+        prompt = script("Ask", tool("Bash", command="touch asked"), "Without it, then.")
+        turn = await service.create(prompt, SessionOptions(cwd=str(sandbox.project)))
+        assert (await end_of(turn)).result == "Without it, then."
+        assert not (sandbox.project / "asked").exists()
+        await port.close()
+
+
+async def test_a_question_that_is_pushed_waits_until_a_page_shows_it(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start_service(permission_timeout_ms=50)
+    async with serving_consoles(service, lambda: None) as consoles:
+        port = ConsolePort(consoles, service, "name")
+        browser = await signed_in_browser(port)
+        receiver = {"kind": "webhook", "url": "http://127.0.0.1:9/hook"}
+        made = await asyncio.to_thread(lambda: browser.post("/api/push/receivers", receiver))
+        assert made.status in (200, 201)
         prompt = script("Ask", tool("Bash", command="touch asked"), "Without it, then.")
         turn = await service.create(prompt, SessionOptions(cwd=str(sandbox.project)))
         await turn.session.wait(HANG_SECONDS)

@@ -347,6 +347,6 @@ class MachinePush(Push):
     async def _expects(self, question: Question) -> bool:
         """Whether somebody with a receiver may still come to see a question. While that cannot be known, they may."""
         try:
-            return bool((await self.chosen_for("", question.session_id)).receivers)
+            return (await self.chosen_for("", question.session_id)).pushes_questions
         except UpstreamUnavailable:
             return True

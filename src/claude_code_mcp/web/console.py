@@ -236,18 +236,15 @@ class Consoles:
     # -- who sees questions ---------------------------------------------------------------------------------------
 
     async def _expects(self, question: Question) -> bool:
-        """Whether somebody with a browser, or with a receiver of notifications, may still come to see a question."""
+        """Whether its owner may still come to see a question: a page of theirs is open, or it was pushed to them. To be
+        signed in is not enough, which lasts for weeks."""
         sessions = self._service.sessions(principal=None)
         owner = next((session.owner for session in sessions if session.id == question.session_id), None)
         if owner is None:
             return False
-
-        def may_come() -> bool:
-            if any(console.signed_in(owner) for console in self._made):
-                return True
-            return bool(self.push.preferences.read(owner).receivers)
-
-        return await asyncio.to_thread(may_come)
+        if any(console.watched(owner) for console in self._made):
+            return True
+        return (await asyncio.to_thread(self.push.preferences.read, owner)).pushes_questions
 
     @property
     def first(self) -> Console | None:

@@ -107,6 +107,11 @@ class Preferences(BaseModel):
     quiet_hours: QuietHours | None = None
     receivers: tuple[Receiver, ...] = ()
 
+    @property
+    def pushes_questions(self) -> bool:
+        """Whether questions are pushed to some receiver."""
+        return bool(self.receivers) and "question" in self.events
+
     def wants(self, news: str, moment: datetime) -> bool:
         """Whether a notice of this kind is to be sent at this moment."""
         quiet = self.quiet_hours is not None and self.quiet_hours.hold(moment)
