@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from pydantic import SecretStr
 
 from . import __version__
 from .config import Settings, load_settings, secrets_of, unknown_variables
@@ -124,7 +125,7 @@ async def run_http(settings: Settings, address: str) -> None:
     """Serves any number of clients over HTTP until a signal comes."""
     from .observers.metrics import Metrics  # noqa: PLC0415
     from .server.transports import systemd  # noqa: PLC0415
-    from .server.transports.callers import Callers  # noqa: PLC0415
+    from .server.transports.callers import TOKEN_FILE, Callers, created_token  # noqa: PLC0415
     from .server.transports.http import Address, check_exposure, read_address  # noqa: PLC0415
     from .web.console import serving_consoles  # noqa: PLC0415
     from .web.guard import Accounts  # noqa: PLC0415
@@ -132,13 +133,21 @@ async def run_http(settings: Settings, address: str) -> None:
     stop_requested, systemd_manager = asyncio.Event(), systemd.Notifier()
     listener = systemd.inherited_listener() if address == systemd.ADDRESS else None
     bind = read_address(address) if listener is None else Address(*listener.getsockname()[:2])
-    audit_file, callers = settings.state_dir / "audit.jsonl", await asyncio.to_thread(Callers, settings)
+    policy, audit_file = read_policy(settings, "remote"), settings.state_dir / "audit.jsonl"
+    callers = await asyncio.to_thread(Callers, settings)
     # Before anything is started: nobody must be able to reach it, not for a moment.
     check_exposure(bind, callers, settings)
+    announcement = ""
+    if not callers.required and policy.needs_token:
+        token, is_new = await asyncio.to_thread(created_token, settings.state_dir)
+        settings = settings.model_copy(update={"http_token": SecretStr(token)})
+        # Its holder is the user of this server, as every caller of a server without a token is.
+        callers = await asyncio.to_thread(Callers, settings, LOCAL)
+        announcement = _announcement(settings.state_dir / TOKEN_FILE, token if is_new else None)
     serving_at, principals = (bind.host, bind.port), callers.names
     with on_signals(stop_requested.set):
         async with (
-            running_service(settings, "remote", audit_file, serving_at, principals, others=callers.open) as (
+            running_service(settings, policy, audit_file, serving_at, principals, others=callers.open) as (
                 service,
                 hosting,
             ),
@@ -152,12 +161,24 @@ async def run_http(settings: Settings, address: str) -> None:
             async with _http_server(bind, mcp_server, callers, metrics, routes, listener) as server:
                 stopping = service.start_task(_stop_when_requested(server, consoles, stop_requested))
                 try:
+                    # Not by the log, which hides tokens and may be kept.
+                    sys.stderr.write(announcement)
                     # Before the first request is answered: whoever comes from now on waits at the socket.
                     systemd_manager.send("READY=1", f"STATUS=serves MCP on {server.url}")
                     await server.serve()
                 finally:
                     systemd_manager.send("STOPPING=1")
                     stopping.cancel()
+
+
+def _announcement(file: Path, created: str | None) -> str:
+    """Which token clients need that the operator has not configured; the token itself only if it was created now."""
+    if created is None:
+        return f"Clients need the token in {file}.\n"
+    return (
+        f"This server has no token, so it has created one. Clients send it as `Authorization: Bearer {created}`, and "
+        f"you sign in to the console with it. It is kept in {file}.\n"
+    )
 
 
 @asynccontextmanager
@@ -474,7 +495,8 @@ async def running_service(
         closing = [observer for observer in (audit, telemetry) if observer is not None]
         for observer in closing:
             service.observe(observer)
-        service.audit(AuditEvent(AuditKind.SERVER_STARTED, "server", details=_started(settings, policy)))
+        started = _started(settings, policy, over_http=serving_at is not None)
+        service.audit(AuditEvent(AuditKind.SERVER_STARTED, "server", details=started))
         try:
             async with service:
                 hosting.connect(service)
@@ -486,10 +508,10 @@ async def running_service(
                 await asyncio.to_thread(observer.close)
 
 
-def _started(settings: Settings, policy: Policy | str) -> dict[str, str | None]:
+def _started(settings: Settings, policy: Policy | str, *, over_http: bool) -> dict[str, str | None]:
     """What the audit trail says of a start. Whoever is not named in a policy file has the profile that it names itself,
     unless the settings name one."""
-    fallback = policy if isinstance(policy, str) else "shared"
+    fallback = policy if isinstance(policy, str) else "remote" if over_http else "shared"
     file = settings.policy_file
     return {
         "version": __version__,

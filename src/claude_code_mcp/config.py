@@ -85,8 +85,8 @@ class Settings(BaseModel):
     claude_path: str | None = Field(None, validation_alias="CLAUDE_CODE_PATH")
     """The Claude Code executable; unset, `claude` on PATH and then the bundled one are tried."""
     permission_timeout_ms: int = Field(300_000, gt=0, validation_alias="PERMISSION_TIMEOUT_MS")
-    """How long a question stays open before it counts as denied. While somebody is signed in to the console or has a
-    receiver of notifications, the time begins when a page of theirs is open and can show it, at most a day later."""
+    """How long a question stays open before it counts as denied. While its owner has a page of the console open, or a
+    receiver of notifications for questions, the time begins when a page shows the question, at most a day later."""
     questions_wait: bool = Field(False, validation_alias=f"{_OWN}QUESTIONS_WAIT")
     """Questions of sessions stay open as long as the session, whatever `PERMISSION_TIMEOUT_MS` says."""
     max_sessions: int = Field(10, gt=0, validation_alias="MAX_SESSIONS")

@@ -6,15 +6,17 @@ Test modules replace `server_settings` to change the server's environment.
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import RUN
@@ -122,8 +124,21 @@ def connect(wire: Wire, place: Sandbox, server_environment: dict[str, str]) -> I
 def open_client(wire: Wire, url: str | None, environment: dict[str, str], cwd: Path, ask: Any) -> Client:
     """A client of the wire's kind that is not connected yet."""
     command = StdioServerParameters(command=warm_commands.program(), env=environment, cwd=str(cwd))
-    server: Any = url or stdio_client(command)
+    token = environment.get("CLAUDE_CODE_MCP_TOKEN")
+    server: Any = stdio_client(command)
+    if url is not None:
+        server = url if token is None else with_token(url, token)
     return Client(server, mode=wire.mode, elicitation_callback=ask)
+
+
+@asynccontextmanager
+async def with_token(url: str, token: str) -> AsyncIterator[Any]:
+    """The connection of a client that sends a token with every request."""
+    async with (
+        httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=60) as http,
+        streamable_http_client(url, http_client=http) as streams,
+    ):
+        yield streams
 
 
 @pytest.fixture(scope="module")

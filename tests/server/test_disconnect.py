@@ -195,7 +195,7 @@ def connected(server: HttpServer, sandbox: Sandbox, mode: str = "legacy") -> Con
 def test_an_http_server_ends_well_and_leaves_nothing(
     number: signal.Signals, marked_environment: dict[str, str], mark: str, sandbox: Sandbox
 ) -> None:
-    with http_server(marked_environment, sandbox.project) as server:
+    with http_server({**marked_environment, "CLAUDE_CODE_MCP_PROFILE": "local"}, sandbox.project) as server:
         with connected(server, sandbox) as client:
             prompt = script("go", tool("Bash", command=ENDLESS), "never")
             client.create(prompt, allowedTools=["Bash"])
@@ -223,7 +223,8 @@ STATUS_AFTER = {"keep": "running", "interrupt": "interrupted", "stop": "interrup
 def test_over_http_the_sessions_of_a_client_that_left_are_treated_as_wished(
     setting: str, environment: dict[str, str], sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
-    settings = {**environment, **({"CLAUDE_CODE_MCP_ON_DISCONNECT": setting} if setting else {})}
+    settings = {**environment, "CLAUDE_CODE_MCP_PROFILE": "local"}
+    settings |= {"CLAUDE_CODE_MCP_ON_DISCONNECT": setting} if setting else {}
     slow = script("go", text("slow", delay=60))
     with http_server(settings, sandbox.project) as server, connected(server, sandbox) as stays:
         with connected(server, sandbox) as leaves:

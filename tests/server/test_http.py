@@ -262,7 +262,8 @@ def test_the_name_of_the_single_token_cannot_be_taken_in_the_file(tmp_path: Path
 
 
 def test_serving_without_a_token_is_said_in_the_log(environment: dict[str, str], sandbox: Sandbox) -> None:
-    with http_server(environment, sandbox.project) as server:
+    # No sandbox and no person: a session could read a token as well.
+    with http_server({**environment, "CLAUDE_CODE_MCP_PROFILE": "local"}, sandbox.project) as server:
         assert httpx2.post(server.url, json=HELLO, headers=ACCEPT, timeout=30).status_code == 200
     assert re.search(r"WARNING claude_code_mcp\.server\.transports\.http: .*\btoken", server.log)
 

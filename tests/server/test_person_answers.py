@@ -31,6 +31,7 @@ def server_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     policy.write_text(POLICY)
     return {
         "CLAUDE_CODE_MCP_POLICY": str(policy),
+        "CLAUDE_CODE_MCP_TOKEN": "token-of-the-user-0123456789",
         "CLAUDE_CODE_MCP_TOOLSETS": "sessions,code,query",
         "CLAUDE_CODE_MCP_PROFILE": "",
     }

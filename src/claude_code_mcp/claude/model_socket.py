@@ -36,7 +36,7 @@ import h11
 from ..model.outcome import ModelUsage, Usage, read_number
 from ..network.folded_log import FoldedLog
 from ..network.http_exchange import ClientGone, ExchangeFailed, Headers, HttpPeer, end_to_end
-from ..private_files import bind_below
+from ..private_files import bind_below, read_regular
 from .model_request import (
     CREDENTIAL_HEADERS,
     MAX_BODY,
@@ -129,6 +129,9 @@ INSIDE = "/run/model.sock"
 """Where a sandbox finds the socket."""
 _ENDPOINT = "https://api.anthropic.com"
 _CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+_LOGIN = "CLAUDE_CODE_OAUTH_TOKEN"
+"""The variable that stands for a login."""
+_MAX_LOGIN = 1 << 20
 _HEADERS = "ANTHROPIC_CUSTOM_HEADERS"
 """Lines of `Name: value` that Claude Code would send with every request."""
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -240,17 +243,19 @@ class ModelSocket:
         environment: Mapping[str, str],
         owner: str = "a session",
         access: ModelAccess = NOTHING_MORE,
+        login: Path | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`owner` says in the log whose requests it forwards."""
+        """`owner` says in the log whose requests it forwards. `login` is the file of a login of Claude Code, which is
+        used where the environment has no credentials."""
         self.traffic = ModelTraffic()
         self._log = FoldedLog(log, owner)
         self._access = access
         self._clock = clock
         self._endpoint = urlsplit(environment.get("ANTHROPIC_BASE_URL") or _ENDPOINT)
-        self._secrets = {_placeholder(name): environment[name] for name in _CREDENTIALS if environment.get(name)}
-        self._names = frozenset(name for name in _CREDENTIALS if environment.get(name))
+        self._environment = {name: environment[name] for name in _CREDENTIALS if environment.get(name)}
+        self._login = login
         # A header of the operator's own stands above the password in the address.
         self._added = {**_basic(self._endpoint), **_custom_headers(environment.get(_HEADERS, ""))}
         self._tls: ssl.SSLContext | None = None
@@ -262,16 +267,20 @@ class ModelSocket:
 
     def replaced(self, variables: Mapping[str, str]) -> dict[str, str]:
         """The variables that Claude Code is started with: the way to the socket in place of the address, placeholders
-        in place of the credentials, and no header of the operator's."""
+        in place of the credentials, and no header of the operator's. Blocks on the disk."""
         kept = {name: value for name, value in variables.items() if name != _HEADERS}
         inside = self._endpoint._replace(scheme="http", netloc=self._endpoint.netloc.rpartition("@")[2]).geturl()
-        placeholders = {name: _placeholder(name) for name in self._names}
+        names = [*self._environment] or ([_LOGIN] if self._login is not None and self._login.is_file() else [])
+        placeholders = {name: _placeholder(name) for name in names}
         return {**kept, **placeholders, "ANTHROPIC_BASE_URL": inside, "ANTHROPIC_UNIX_SOCKET": INSIDE}
 
-    @property
-    def has_credentials(self) -> bool:
-        """Whether it puts credentials in, so that Claude Code needs no login of its own."""
-        return bool(self._secrets)
+    def _secrets(self) -> dict[str, str]:
+        """The credentials by their placeholders. A login is read for every request, since Claude Code renews it.
+        Raises RequestNotAllowed if it has expired. Blocks on the disk."""
+        if self._environment or self._login is None:
+            return {_placeholder(name): value for name, value in self._environment.items()}
+        token = read_login(self._login, time.time())
+        return {_placeholder(_LOGIN): token} if token is not None else {}
 
     async def open(self, directory: Path) -> Path:
         """Listens in this directory, until `close`; returns the path of the socket. OSError if that is not possible."""
@@ -333,6 +342,7 @@ class ModelSocket:
         try:
             headers = allowed_headers(end_to_end(head.headers), self._access)
             request = await self._read(client, head)
+            secrets = await asyncio.to_thread(self._secrets)
         except RequestNotAllowed as error:
             self._log.warning("a request of %s to the model was refused: %s", error)
             await _refuse(client, "invalid_request_error", str(error))
@@ -344,7 +354,7 @@ class ModelSocket:
             return
         count = AnswerCount(self.traffic, request, self._clock) if costs else None
         try:
-            await self._exchange(client, self._sent_head(head, headers, request), request, count)
+            await self._exchange(client, self._sent_head(head, headers, secrets, request), request, count)
         finally:
             if count is not None:
                 count.finish()
@@ -379,9 +389,11 @@ class ModelSocket:
         finally:
             self._held -= size
 
-    def _sent_head(self, head: h11.Request, headers: Headers, request: ModelRequest) -> h11.Request:
+    def _sent_head(
+        self, head: h11.Request, headers: Headers, secrets: Mapping[str, str], request: ModelRequest
+    ) -> h11.Request:
         authority = self._endpoint.netloc.rpartition("@")[2]
-        sent = forwarded_headers(headers, authority, self._secrets, self._added)
+        sent = forwarded_headers(headers, authority, secrets, self._added)
         path, _, query = head.target.partition(b"?")
         if head.method == b"POST":
             sent += [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(request.body))]
@@ -522,6 +534,21 @@ def forwarded_headers(
 
 def _is_secret(value: bytes, secrets: Mapping[str, str]) -> bool:
     return value.removeprefix(b"Bearer ") in {secret.encode() for secret in secrets.values()}
+
+
+def read_login(file: Path, now: float) -> str | None:
+    """The access token in the file of a login; None if it has none. RequestNotAllowed if it has expired."""
+    try:
+        login = json.loads(read_regular(file, _MAX_LOGIN))["claudeAiOauth"]
+        token, expires = login["accessToken"], login.get("expiresAt")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if isinstance(expires, int | float) and expires / 1000 <= now:
+        raise RequestNotAllowed(
+            "The login of this server has expired. Its user starts `claude` once outside of a sandbox to renew it, or "
+            "sets ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN (`claude setup-token`)."
+        )
+    return token if isinstance(token, str) and token.isascii() and token.isprintable() else None
 
 
 def _custom_headers(text: str) -> dict[str, str]:

@@ -152,9 +152,9 @@ class Profile(_Frozen):
     server does not start without it."""
     image: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")
     """The image of a container; it must be there already."""
-    network: Literal["host", "model"] | tuple[HostRule, ...] = "host"
-    """What a sandbox can reach: what the `host` can, only the `model`, or the model and a list of hosts. Without a
-    sandbox it must be `host`."""
+    network: Literal["host", "model"] | tuple[HostRule, ...] | None = None
+    """What a sandbox can reach: only the `model`, which is the default; the model and a list of hosts; or everything
+    that the `host` can. Without a sandbox nothing is enforced, and only `host` can be written."""
     server_tools: tuple[Literal["web_search"], ...] = ()
     """Tools of the model's provider that a sandbox without the network of the host may use: `web_search`, which Claude
     Code's WebSearch needs. What it is asked leaves the sandbox."""
@@ -177,6 +177,11 @@ class Profile(_Frozen):
         if not isinstance(value, list | tuple):
             return value
         return tuple(parse_host_rule(entry) if isinstance(entry, str) else entry for entry in value)
+
+    @property
+    def sandbox_network(self) -> Literal["host", "model"] | tuple[HostRule, ...]:
+        """What a sandbox of this profile can reach. The network of the host only if the operator has written that."""
+        return "model" if self.network is None else self.network
 
     @property
     def hosts(self) -> tuple[HostRule, ...] | None:
@@ -225,7 +230,7 @@ class Profile(_Frozen):
 
     @model_validator(mode="after")
     def _network_needs_sandbox(self) -> "Profile":
-        if self.network != "host" and self.isolation not in ("sandbox", "container"):
+        if self.network not in (None, "host") and self.isolation not in ("sandbox", "container"):
             raise ValueError('network needs isolation = "sandbox", unless it is "host"')
         if self.hosts is not None and self.isolation != "sandbox":
             raise ValueError('a list of hosts as network needs isolation = "sandbox"')
@@ -336,6 +341,12 @@ class Policy:
     def profile_in(self, principal: str, groups: Collection[str]) -> Profile:
         """The profile that a caller would have in these groups, whichever it is in now."""
         return self.principals.get(principal) or self._of_groups(groups) or self.default
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether a server over HTTP must tell its callers from its sessions: some run in a sandbox, or only a person
+        may answer their questions. Without a token a session that reaches the server could act as its user."""
+        return any(profile.isolation != "none" or profile.answers == "person" for profile in self.profiles)
 
     @property
     def profiles(self) -> tuple[Profile, ...]:

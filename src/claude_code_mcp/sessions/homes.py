@@ -221,9 +221,11 @@ class Homes:
             self._unavailable = await asyncio.to_thread(bubblewrap.unavailable, self._environment)
         if self._unavailable is not None:
             self._refuse_without(profiles_of_sandboxes, self._unavailable)
-        if any(profile.network != "host" for profile in profiles) and not _reaches_by_socket(self._environment):
+        without_host = [each for each in profiles if self._is_isolated(each) and each.sandbox_network != "host"]
+        if without_host and not _reaches_by_socket(self._environment):
             raise InvalidArgument(
-                'network = "model", or a list, works with the API of Anthropic only, not with that of a cloud.',
+                "Without the network of the host a sandbox reaches the API of Anthropic only, and this server uses the "
+                'API of a cloud: say network = "host" in the profiles whose sessions run in a sandbox.',
                 field="network",
             )
         if any(profile.credentials for profile in profiles):
@@ -263,7 +265,7 @@ class Homes:
             return
         where = f"{settings.proxy_user_header} is believed from {', '.join(here)}"
         isolated = [profile for profile in profiles if self._is_isolated(profile)]
-        if settings.proxy_secret is None and any(profile.network == "host" for profile in isolated):
+        if settings.proxy_secret is None and any(profile.sandbox_network == "host" for profile in isolated):
             raise InvalidArgument(
                 f"{where}, and sessions with the host's network have that address: they could say that they are "
                 "anybody. Set CLAUDE_CODE_MCP_PROXY_SECRET and have the proxy send it in X-Proxy-Secret, or give the "
@@ -349,10 +351,8 @@ class Homes:
         )
         listed = enclosure.profile.environment
         variables = sandbox_variables(environment, config_dir, str(place / "home"), listed)
-        if enclosure.profile.network != "host":
-            from ..claude.model_socket import ModelSocket  # noqa: PLC0415 - few servers need HTTP for it
-
-            variables = ModelSocket(environment).replaced(variables)
+        if enclosure.profile.sandbox_network != "host":
+            variables = enclosure.model_socket().replaced(variables)
         if enclosure.network is not None:
             variables |= enclosure.network.variables(variables.get("ANTHROPIC_BASE_URL"))
         return Home(config_dir, variables, self._has_own(principal), login, enclosure, self._limits(principal))

@@ -62,7 +62,7 @@ from .hidden_files import covers
 from .protected_paths import ProtectedPaths
 
 if TYPE_CHECKING:
-    from ..claude.model_socket import ModelTraffic
+    from ..claude.model_socket import ModelSocket, ModelTraffic
 
 _PROJECTS = "projects"
 _BY_SESSION = ("file-history", "tasks")
@@ -270,15 +270,13 @@ class HomeSandbox:
             await asyncio.to_thread(scratch.mkdir, mode=0o700, exist_ok=True)
             visible = [Mount.at(str(file)) for file in files]
             before: Sequence[str] = ()
-            if self.profile.network != "host" and connected:
+            if self.profile.sandbox_network != "host" and connected:
                 if conversation is not None and await asyncio.to_thread(_is_node_script, argv[0]):
                     raise ProcessFailed(_NEEDS_BINARY)
-                from ..claude.model_request import ModelAccess  # noqa: PLC0415
-                from ..claude.model_socket import INSIDE, ModelSocket  # noqa: PLC0415 - few servers need HTTP for it
+                from ..claude.model_socket import INSIDE  # noqa: PLC0415 - few servers need HTTP for it
 
                 owner = f"session {conversation.session_id}" if conversation is not None else f"a program in {cwd}"
-                access = ModelAccess(frozenset(self.profile.server_tools), self.model_features)
-                model = ModelSocket(self.credentials, owner, access)
+                model = self.model_socket(owner)
                 # Before it is opened: a failure half way closes it as well.
                 ways.callback(model.close)
                 ways.traffic = model.traffic
@@ -289,7 +287,7 @@ class HomeSandbox:
                 visible += [Mount(target, source) for source, target in await way_out.open(scratch)]
                 visible += map(Mount.at, interpreter_files())
                 before = command_before()
-            reaches_host = self.profile.network == "host" and connected
+            reaches_host = self.profile.sandbox_network == "host" and connected
             isolate = partial(
                 self._isolate, argv, before, options, cwd, visible, scratch, environment, reaches_host, conversation
             )
@@ -362,14 +360,17 @@ class HomeSandbox:
         for name in USER_SETTINGS:
             yield self._inside(name)
         # Where the server puts a credential into its requests, it needs no login, and must not be able to read one.
-        if self.profile.network == "host" or not self._credentials_are_put_in():
+        if self.profile.sandbox_network == "host":
             # A login of the caller's own is renewed in place; that of the user is the user's to renew.
             yield self._inside(CREDENTIALS_FILE, writable=not self.shares_directory)
 
-    def _credentials_are_put_in(self) -> bool:
+    def model_socket(self, owner: str = "a session") -> "ModelSocket":
+        """The way to the model for one process, with the credentials or the login that it uses and never has."""
+        from ..claude.model_request import ModelAccess  # noqa: PLC0415 - few servers need HTTP for it
         from ..claude.model_socket import ModelSocket  # noqa: PLC0415
 
-        return ModelSocket(self.credentials).has_credentials
+        access = ModelAccess(frozenset(self.profile.server_tools), self.model_features)
+        return ModelSocket(self.credentials, owner, access, Path(self.config_dir, CREDENTIALS_FILE))
 
     def _inside(self, name: str, *, writable: bool = False) -> Mount:
         path = os.path.join(self.config_dir, name)

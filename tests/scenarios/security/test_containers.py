@@ -133,7 +133,9 @@ async def test_a_session_runs_as_the_engine_is_told_and_is_removed(
     start_service: StartService, sandbox: Sandbox, tmp_path: Path, engine: Path
 ) -> None:
     path = f"{engine}:{os.environ['PATH']}"
-    service = await start_service(extra={"PATH": path, "DEPLOY_CRED": "hunter2"}, policy=policy(sandbox, "known"))
+    service = await start_service(
+        extra={"PATH": path, "DEPLOY_CRED": "hunter2"}, policy=policy(sandbox, "known", network="host")
+    )
     options = SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash",))
     turn = await service.create(script("go", tool("Bash", command="env > seen; pwd >> seen"), "done"), options)
     assert (await end_of(turn)).result == "done"

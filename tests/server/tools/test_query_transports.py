@@ -28,7 +28,7 @@ async def connected(transport: str, era: str, environment: dict[str, str], sandb
         with wires.stdio_server(environment, sandbox, era) as stdio:
             yield stdio.call
     else:
-        with http_server(environment, sandbox.project) as server:
+        with http_server({**environment, "CLAUDE_CODE_MCP_PROFILE": "local"}, sandbox.project) as server:
             async with wires.http_client(server.url, era) as http:
                 yield http.call
 
@@ -130,7 +130,7 @@ def test_a_client_that_stops_reading_its_pipe_stops_nobody(
 async def test_a_client_that_stops_reading_its_stream_stops_nobody(
     environment: dict[str, str], sandbox: Sandbox
 ) -> None:
-    with http_server(environment, sandbox.project) as server:
+    with http_server({**environment, "CLAUDE_CODE_MCP_PROFILE": "local"}, sandbox.project) as server:
         async with wires.http_client(server.url, LEGACY) as stuck:
             stream = stuck.stream(query(LEGACY, script("Write", FLOODED), includePartialMessages=True))
             first = await anext(stream)

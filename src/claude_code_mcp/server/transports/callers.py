@@ -24,6 +24,8 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import os
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ from ...config import Settings
 from ...errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
 from ...model.events import AuditEvent, AuditKind
 from ...model.options import is_reserved
-from ...private_files import read_secret
+from ...private_files import private_directory, read_secret, replace_file
 from ...state.known_people import Identity, ListedCallers, PersonGroups, PersonNames
 from ...store.watched_files import WatchedFile, facts_of, is_empty
 from .access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
@@ -524,6 +526,29 @@ def load_tokens(settings: Settings, principal: str = "default", *, may_be_empty:
                 raise _taken(f"the tokens file {settings.http_tokens_file}", name)
             _add(tokens, name, token, f"the token of {name!r} in {settings.http_tokens_file}")
     return tokens
+
+
+TOKEN_FILE = "http-token"  # noqa: S105 - a name
+"""In the state directory, which no sandbox sees: the token that a server has created for itself."""
+
+
+def created_token(state_dir: Path) -> tuple[str, bool]:
+    """The token that servers on this state directory have created, and whether that was now. Raises OSError,
+    InvalidArgument for a file that others can read. Blocks on the disk."""
+    file, made = private_directory(state_dir) / TOKEN_FILE, secrets.token_urlsafe(32)
+    temporary = file.with_name(f"{TOKEN_FILE}.{secrets.token_hex(8)}")
+    replace_file(temporary, f"{made}\n".encode())
+    try:
+        # A link fails if another server was first: all have the same token then.
+        os.link(temporary, file)
+    except FileExistsError:
+        try:
+            return read_secret(file, _LARGEST).strip(), False
+        except OSError as error:
+            raise InvalidArgument(f"The token in {file} cannot be used: {error.strerror or error}.") from None
+    finally:
+        temporary.unlink()
+    return made, True
 
 
 def _taken(where: str, name: str) -> InvalidArgument:
