@@ -33,14 +33,17 @@ def pytest_configure(config):
     config.pluginmanager.register(leftovers.Leftovers(grace=0.2))
     config.pluginmanager.register(lost_workers.LostWorkers(config))
 
-@pytest.fixture
-def limit(request):
-    # A test gets a short limit only when it is about to hang: until then it may be as slow as the machine is.
-    def restart(*steps):
-        seconds = dict.fromkeys(("fail", "repeat", "exit", "abort", "kill"), NEVER) | dict.fromkeys(steps, 0.1)
-        request.config.pluginmanager.get_plugin("limits").restart(limits.Limit(**seconds))
+    global CONFIG
+    CONFIG = config
 
-    return restart
+@pytest.fixture
+def limit():
+    return shorten
+
+def shorten(*steps):
+    # A test gets a short limit only when it is about to hang: until then it may be as slow as the machine is.
+    seconds = dict.fromkeys(("fail", "repeat", "exit", "abort", "kill"), NEVER) | dict.fromkeys(steps, 0.1)
+    CONFIG.pluginmanager.get_plugin("limits").restart(limits.Limit(**seconds))
 """
 HANGING = """
 import asyncio
@@ -253,9 +256,7 @@ def test_a_worker_that_cannot_fail_its_test_is_ended_and_named_and_all_other_tes
     assert not is_running(left)  # the worker could not end it, and the controller has
 
 
-LOST = """
-import os
-
+PASSING = """
 def test_that_passes():
     pass
 """
@@ -270,10 +271,10 @@ def pytest_sessionfinish(session):
 
 def test_a_worker_that_is_lost_after_its_last_test_fails_the_run(tmp_path: Path) -> None:
     (tmp_path / "crash.py").write_text(CRASH)
-    run = run_suite(tmp_path, LOST, "-n", "1", "-p", "crash", "--max-worker-restart", "0")
+    run = run_suite(tmp_path, PASSING, "-n", "1", "-p", "crash", "--max-worker-restart", "0")
     assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.stdout + run.stderr
     assert "1 passed" in run.stdout
-    assert "gw0: the end of the session, for" in run.stdout
+    assert "gw0: ending the session, for" in run.stdout
 
 
 THREAD = """
@@ -306,10 +307,42 @@ def test_a_process_that_must_end_itself_without_xdist_says_why_and_ends_its_prog
     suite = STUCK.replace("def test_that_is_frozen", "def frozen")
     run = run_suite(tmp_path, suite, "-n", "0", program="tests.support.run")
     assert run.returncode == 1, run.stdout + run.stderr
-    assert "This process ends itself: test_suite.py::test_that_swallows_the_failure (call) took too long." in run.stderr
+    assert "This process exits: test_suite.py::test_that_swallows_the_failure (call) takes too long." in run.stderr
     assert "pytest exited unexpectedly. It was running:" in run.stdout
     assert "main: test_suite.py::test_that_swallows_the_failure (call)" in run.stdout
     assert not is_running(int((tmp_path / "left").read_text()))
+
+
+COLLECTING = """
+import time
+import conftest
+
+conftest.shorten("exit")
+time.sleep(600)
+"""
+ENDING = """
+import sys
+import time
+
+def pytest_sessionfinish():
+    sys.modules["conftest"].shorten("exit")
+    time.sleep(600)
+"""
+
+
+def test_collection_that_hangs_ends_the_run(tmp_path: Path) -> None:
+    run = run_suite(tmp_path, COLLECTING, "-n", "0")
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "This process exits: collecting tests takes too long." in run.stderr
+    assert "time.sleep(600)" in run.stderr
+
+
+def test_a_session_that_does_not_end_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "ending.py").write_text(ENDING)
+    run = run_suite(tmp_path, PASSING, "-n", "0", "-p", "ending")
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "This process exits: ending the session takes too long." in run.stderr
+    assert "in pytest_sessionfinish" in run.stderr
 
 
 ENDLESS = """
@@ -343,6 +376,6 @@ def test_the_whole_run_has_a_limit_and_names_what_was_running(tmp_path: Path) ->
 
 def test_the_limit_of_the_whole_run_is_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_RUN_MINUTES", "0")
-    run = run_suite(tmp_path, LOST, "-n", "0", program="tests.support.run")
+    run = run_suite(tmp_path, PASSING, "-n", "0", program="tests.support.run")
     assert run.returncode == 1, run.stdout + run.stderr
     assert "The tests have reached the limit of 0 minutes (TEST_RUN_MINUTES)." in run.stdout

@@ -84,7 +84,8 @@ class Limits:
             signal.signal(signal.SIGALRM, self._on_alarm)
 
     def pytest_collection(self) -> None:
-        self._watchdog.expect("collecting tests", limit_of(SESSION_SECONDS))
+        self._watchdog.doing = "collecting tests"
+        self._watchdog.expect_end(limit_of(SESSION_SECONDS))
 
     def pytest_collection_finish(self) -> None:
         self._watchdog.expect_nothing()
@@ -106,7 +107,8 @@ class Limits:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around everything: it is finished when this is
     def pytest_sessionfinish(self) -> Generator[None]:
-        self._watchdog.expect("the end of the session", limit_of(SESSION_SECONDS))
+        self._watchdog.doing = "ending the session"
+        self._watchdog.expect_end(limit_of(SESSION_SECONDS))
         try:
             yield
         finally:
@@ -115,6 +117,7 @@ class Limits:
     def _limited(self, item: pytest.Item, name: str) -> Generator[None]:
         mark = item.get_closest_marker("time_limit")
         self._phase = (item, name)
+        self._watchdog.doing = f"{item.nodeid} ({name})"
         self.restart(limit_of(float(mark.args[0]) if mark else self._limit))
         try:
             yield
@@ -123,13 +126,10 @@ class Limits:
             self._stop()
 
     def restart(self, limit: Limit) -> None:
-        """Gives the phase that is running this limit from now on."""
-        if self._phase is None:
-            return
-        item, name = self._phase
+        """Gives the phase of the test, or of the session, that is running this limit from now on."""
         self._asked_loop = None
-        self._watchdog.expect(f"{item.nodeid} ({name})", limit)
-        if _HAS_ALARM:
+        self._watchdog.expect_end(limit)
+        if self._phase is not None and _HAS_ALARM:
             signal.setitimer(signal.ITIMER_REAL, limit.fail, limit.repeat)
 
     def _stop(self) -> None:
@@ -167,20 +167,21 @@ class Watchdog:
         else:  # the controller adds the file to its report
             path = progress.stacks_path(progress.directory_of(config), worker)
             self._output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._expected: tuple[str, float] | None = None
+        self.doing = "starting"
+        self._deadline: float | None = None
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="test watchdog", daemon=True).start()
 
-    def expect(self, doing: str, limit: Limit) -> None:
-        """Something begins that must end within the limit."""
+    def expect_end(self, limit: Limit) -> None:
+        """The current phase must end within the limit."""
         now = time.monotonic()
-        self._expected = (doing, now + limit.exit)
+        self._deadline = now + limit.exit
         faulthandler.dump_traceback_later(limit.abort, exit=True, file=self._output)
-        self._file.write(doing, now + limit.kill)
+        self._file.write(self.doing, now + limit.kill)
 
     def expect_nothing(self) -> None:
-        """What was expected has happened."""
-        self._expected = None
+        """The current phase has ended, and the next one has not begun."""
+        self._deadline = None
         faulthandler.cancel_dump_traceback_later()
         self._file.write("idle", None)
 
@@ -191,17 +192,17 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._closed.wait(self._pause()):
-            expected = self._expected
-            if expected is not None and time.monotonic() >= expected[1]:
-                self._exit(expected[0])
+            deadline = self._deadline
+            if deadline is not None and time.monotonic() >= deadline:
+                self._exit()
 
     def _pause(self) -> float:
-        expected = self._expected
-        return _POLL_SECONDS if expected is None else min(max(expected[1] - time.monotonic(), 0.0), _POLL_SECONDS)
+        deadline = self._deadline
+        return _POLL_SECONDS if deadline is None else min(max(deadline - time.monotonic(), 0.0), _POLL_SECONDS)
 
-    def _exit(self, doing: str) -> None:
+    def _exit(self) -> None:
         try:
-            text = f"\nThis process ends itself: {doing} took too long.\n{every_stack()}\n"
+            text = f"\nThis process exits: {self.doing} takes too long.\n{every_stack()}\n"
             os.write(self._output, text.encode(errors="replace"))
             if self._is_alone:  # in other runs the controller does this
                 leftovers.end_marked()

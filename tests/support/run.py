@@ -30,7 +30,11 @@ def main(arguments: Sequence[str]) -> int:
     minutes = float(os.environ.get("TEST_RUN_MINUTES") or RUN_MINUTES)
     deadline = time.monotonic() + 60 * minutes
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that pytest is stopped too
-    return run(arguments, lambda: time.monotonic() > deadline, f"the limit of {minutes:g} minutes (TEST_RUN_MINUTES)")
+    limit = f"the limit of {minutes:g} minutes (TEST_RUN_MINUTES)"
+    try:
+        return run(arguments, lambda: time.monotonic() > deadline, limit)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 def run(arguments: Sequence[str], is_over: Callable[[], bool], limit: str, stop_seconds: float = STOP_SECONDS) -> int:
