@@ -87,7 +87,7 @@ NAME_NO_PROGRAM = frozenset(
         *("append_system_prompt", "output_schema", "permission_mode", "dangerously_skip_permissions", "ask"),
         *("allowed_tools", "disallowed_tools", "tools", "additional_directories", "hub_servers", "strict_mcp_config"),
         *("setting_sources", "max_turns", "max_budget_usd", "turn_timeout", "file_checkpointing", "persist", "debug"),
-        *("include_partial_messages", "stay_on_machine"),
+        *("include_partial_messages", "on_limit", "stay_on_machine"),
     }
 )
 
