@@ -160,7 +160,7 @@ def test_a_cli_that_is_too_old_or_no_cli_at_all(
 def test_a_wrong_path_to_the_cli_has_advice_of_its_own(environment: dict[str, str]) -> None:
     found = wrong({**environment, "CLAUDE_CODE_PATH": "/nowhere/claude"})
     assert "CLAUDE_CODE_PATH" in found["Claude Code"]["fix"]
-    assert "unset it" in found["Claude Code"]["fix"]
+    assert "unset" in found["Claude Code"]["fix"]
 
 
 BROKEN_FILES = [
@@ -295,5 +295,5 @@ def test_without_a_cli_one_line_says_so(environment: dict[str, str], path: str) 
 
 def test_a_misspelt_variable_is_found(quick: dict[str, str]) -> None:
     found = wrong({**quick, "CLAUDE_CODE_MCP_PROFIL": "local"})
-    assert "CLAUDE_CODE_MCP_PROFIL is set" in found["variables"]["detail"]
-    assert found["variables"]["fix"] == "did you mean CLAUDE_CODE_MCP_PROFILE?"
+    assert "CLAUDE_CODE_MCP_PROFIL " in found["variables"]["detail"]
+    assert "CLAUDE_CODE_MCP_PROFILE" in found["variables"]["fix"]

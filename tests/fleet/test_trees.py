@@ -117,7 +117,7 @@ async def test_commits_of_a_remote_are_not_stored_and_are_asked_for(fleet: Fleet
     await store.restore(tools(tmp_path), ref, str(target))
     assert contents(target) == contents(source)
     assert state(target) == state(source)
-    with pytest.raises(TreeRefused, match="Fetch them there first, from: origin"):
+    with pytest.raises(TreeRefused, match=": origin"):
         await store.restore(tools(tmp_path), ref, str(tmp_path / "empty"))
     # With the whole history it comes back anywhere.
     ref = await TreeStore(fleet, complete_below=64 << 20).save(tools(tmp_path), str(source), "s2")
@@ -158,7 +158,7 @@ async def test_a_target_with_anything_of_its_own_is_refused_and_stays(
 async def test_what_cannot_be_saved_exactly_is_refused(fleet: FleetConnection, tmp_path: Path) -> None:
     store, plain = TreeStore(fleet), tmp_path / "plain"
     plain.mkdir()
-    with pytest.raises(TreeRefused, match="not in a checkout"):
+    with pytest.raises(TreeRefused, match="checkout"):
         await store.save(tools(tmp_path), str(plain), "s1")
     source = repository(tmp_path / "source")
     git(source, "checkout", "-qb", "side")

