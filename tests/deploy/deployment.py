@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .yaml_reader import read_documents, read_yaml
+import yaml
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -16,6 +16,35 @@ KUBERNETES = DEPLOY / "kubernetes"
 PROGRAM = "claude-code-mcp"
 IMAGE_WRITABLE = {"/state", "/projects", "/home/claude", "/tmp"}
 """Where the server writes in its container; everything else may be read-only."""
+
+
+_AMBIGUOUS = re.compile(r"(?i)[0-9][0-9_]*\.[0-9]*|0x[0-9a-f]+|0o?[0-7]+|yes|no|on|off|y|n|~|[0-9]+:[0-9:]+")
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses duplicate keys, and plain scalars that YAML 1.1 and 1.2 read differently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        if len({*names}) < len(names):
+            raise yaml.constructor.ConstructorError(None, None, f"duplicate key among {names}", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if isinstance(node, yaml.ScalarNode) and node.style is None and _AMBIGUOUS.fullmatch(node.value):
+            raise yaml.constructor.ConstructorError(None, None, f"ambiguous: {node.value}", node.start_mark)
+        return super().construct_object(node, deep)
+
+
+def read_documents(text: str) -> list[Any]:
+    """Every document of a file."""
+    return list(yaml.load_all(text, _StrictLoader))
+
+
+def read_yaml(text: str) -> Any:
+    """The only document of a file."""
+    (document,) = read_documents(text)
+    return document
 
 
 def files() -> list[Path]:

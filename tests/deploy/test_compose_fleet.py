@@ -13,9 +13,8 @@ import pytest
 from tests.support.ports import free_port
 from tests.support.waiting import HANG_SECONDS
 
-from .deployment import text_of
+from .deployment import read_yaml, text_of
 from .processes import environment, output_of, running
-from .yaml_reader import read_yaml
 
 pytest.importorskip("nats", reason="the extra `fleet` is not installed")
 
