@@ -23,6 +23,12 @@ from claude_code_mcp.model.options import SessionOptions
             "Does not adhere",
         ),
         ("error: unknown option '--effort=low'", "effort", "--effort"),
+        (
+            "error: option '--permission-mode <mode>' argument 'dontAsk' is invalid. "
+            "Allowed choices are acceptEdits, bypassPermissions, default, plan.",
+            "permission_mode",
+            "acceptEdits, bypassPermissions, default, plan",
+        ),
     ],
 )
 def test_complaints_of_claude_code_name_the_option(stderr: str, field: str, words: str) -> None:

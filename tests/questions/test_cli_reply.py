@@ -181,3 +181,30 @@ def test_an_input_that_happens_to_have_answers_is_left_alone() -> None:
     asked = question("mcp__quiz__submit", {"answers": 42})
     assert allowed(asked) == {"answers": 42}
     assert allowed(asked, updated_input={"answers": [7]}) == {"answers": [7]}
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "updated", "missing"),
+    [
+        ("Bash", {"command": "ls", "description": "list"}, {"description": "list"}, "command"),
+        (
+            "Edit",
+            {"file_path": "/x", "old_string": "a", "new_string": "b"},
+            {"new_string": "c"},
+            "file_path, old_string",
+        ),
+        ("Write", {"file_path": "/x", "content": "a"}, {"content": "b"}, "file_path"),
+    ],
+)
+def test_an_updated_input_that_lacks_a_field_is_refused_and_the_question_stays_open(
+    tool: str, given: dict[str, Any], updated: dict[str, Any], missing: str
+) -> None:
+    problem = refusal(question(tool, given), Answer(allow=True, updated_input=updated))
+    assert problem.data["field"] == "updated_input"
+    assert missing in problem.message
+
+
+def test_an_updated_input_may_leave_out_what_the_tool_does_not_need() -> None:
+    asked = question("Bash", {"command": "ls", "timeout": 5})
+    assert allowed(asked, updated_input={"command": "pwd"}) == {"command": "pwd"}
+    assert allowed(question("mcp__x__y", {"a": 1, "b": 2}), updated_input={"a": 2}) == {"a": 2}

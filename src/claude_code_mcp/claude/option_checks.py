@@ -203,6 +203,10 @@ _BAD_SCHEMA = "--json-schema is not a valid JSON Schema: "
 _BAD_AGENTS = "Invalid --agents configuration:"
 _BAD_SERVERS = "Invalid MCP configuration:"
 _UNKNOWN_FLAG = re.compile(r"error: unknown option '--([a-z-]{1,40})")
+_UNKNOWN_VALUE = re.compile(
+    r"error: option '--([a-z-]{1,40})[^']{0,40}' argument '([^']{0,100})' is invalid\. "
+    r"Allowed choices are (.{1,400}?)\.?$"
+)
 _LONGEST = 500
 """Characters of the CLI's own words that a refusal quotes."""
 
@@ -223,6 +227,10 @@ def refused_argument(stderr: str) -> InvalidArgument | None:
         unknown = _UNKNOWN_FLAG.search(line)
         if unknown is not None and unknown[1] in _OPTIONS:
             return _refusal(_OPTIONS[unknown[1]], f"this version of Claude Code has no --{unknown[1]}")
+        value = _UNKNOWN_VALUE.search(line)
+        if value is not None and value[1] in _OPTIONS:
+            field, choices = _OPTIONS[value[1]], value[3]
+            return _refusal(field, f"this version of Claude Code has no {value[2]!r}; it has {choices}")
     return None
 
 

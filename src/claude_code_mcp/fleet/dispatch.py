@@ -41,6 +41,7 @@ from .routing import (
     MachineIdentity,
     PlacementRequest,
     RequestRoute,
+    directory_in,
     find_machine,
     route,
     with_machine,
@@ -472,7 +473,7 @@ class Dispatch:
 
 
 def _is_wanted(session: AbsentSession, wanted: Mapping[str, Any]) -> bool:
-    text, project = wanted.get("text"), wanted.get("projectDirectory")
+    text, project = wanted.get("text"), directory_in(wanted)
     if session.archived is not bool(wanted.get("archived")):
         return False
     if text and str(text).casefold() not in f"{session.session_id} {session.directory} {session.title}".casefold():

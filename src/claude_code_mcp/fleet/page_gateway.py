@@ -46,7 +46,7 @@ from .merged_results import Silent, merged_costs, number, objects
 from .nats_client import Client, NatsError
 from .page_link import FACTS, PageAnswer, PageRequest, ask_page
 from .records import AbsentSession
-from .routing import FleetView, MachineIdentity, PlacementRequest
+from .routing import FleetView, MachineIdentity, PlacementRequest, directory_in
 
 _ROWS_OF_ONE = 200
 """That a machine lists at once."""
@@ -249,7 +249,7 @@ class FleetRoutes:
             raise InvalidArgument("machine: must be a text.", field="machine")
         if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
             raise InvalidArgument("labels: must be a list of texts.", field="labels")
-        directory, key = body.get("workingDirectory"), body.get("messageKey")
+        directory, key = directory_in(body), body.get("messageKey")
         placement = PlacementRequest(
             user.principal, machine, frozenset(labels), directory if isinstance(directory, str) else None
         )

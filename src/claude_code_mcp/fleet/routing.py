@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from ..errors import InvalidArgument
-from ..model.options import is_session_id
+from ..model.options import DIRECTORY_NAMES, is_session_id
 from .leases import Holding
 from .machines import GRACE_SECONDS, FleetMember, Machine, Membership
 from .ownership import OwnershipBucket
@@ -76,6 +76,11 @@ def fleet_output(schema: JsonObject) -> dict[str, Any]:
             rows = {**items, "properties": {**items["properties"], **_ROW_FIELDS}}
             properties[name] = {**properties[name], "items": rows}
     return {**schema, "properties": properties}
+
+
+def directory_in(arguments: JsonObject) -> object:
+    """The directory in the arguments of a tool, by whichever of its names."""
+    return next((value for name in DIRECTORY_NAMES if (value := arguments.get(name))), None)
 
 
 _SESSION_ADDRESS = re.compile(r"claude-session:///([0-9A-Fa-f-]{36})(?=[/?]|$)")
@@ -214,7 +219,7 @@ def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PL
         machine, state = split_id(params["requestState"])
         return RequestRoute(Goal.MACHINE, {**sent, "requestState": state}, machine)
     if name in BEGINNING:
-        directory = arguments.get("workingDirectory") or arguments.get("cwd")
+        directory = directory_in(arguments)
         placement = PlacementRequest(
             principal, machine, frozenset(labels), directory if isinstance(directory, str) else None
         )

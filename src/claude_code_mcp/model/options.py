@@ -63,6 +63,8 @@ class Thinking(_Strict):
 
 BYPASS = "bypassPermissions"
 """The mode in which nothing is asked; refused unless it was switched on."""
+DIRECTORY_NAMES = ("workingDirectory", "cwd", "projectDirectory")
+"""The names of the argument that is a session's directory: clients use any of them with every tool."""
 PERMISSION_MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", BYPASS)
 """In the order in which people are offered them."""
 

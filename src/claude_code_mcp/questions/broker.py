@@ -32,6 +32,22 @@ _DENIALS = {
     QuestionKind.USER_QUESTION: "The user chose not to answer; go on with your best judgement.",
 }
 _LONGEST_QUESTION = 200
+_REQUIRED = {
+    "Agent": ("description", "prompt"),
+    "Bash": ("command",),
+    "Edit": ("file_path", "old_string", "new_string"),
+    "Glob": ("pattern",),
+    "Grep": ("pattern",),
+    "MultiEdit": ("file_path", "edits"),
+    "NotebookEdit": ("notebook_path", "new_source"),
+    "Read": ("file_path",),
+    "Skill": ("skill",),
+    "Task": ("description", "prompt"),
+    "WebFetch": ("url", "prompt"),
+    "WebSearch": ("query",),
+    "Write": ("file_path", "content"),
+}
+"""The fields without which Claude Code's own tools do not run."""
 
 
 def reply(question: Question, answer: Answer) -> dict[str, Any]:
@@ -84,6 +100,8 @@ def _updated_input(question: Question, answer: Answer) -> dict[str, Any]:
             # Claude Code takes an empty object for "unchanged" and would run what was asked.
             raise InvalidArgument("updated_input: must not be empty; deny the call instead.", field="updated_input")
         refuse_cut(answer.updated_input, question.tool_input)
+        if question.kind is QuestionKind.PERMISSION:
+            _refuse_partial(question, answer.updated_input)
     edited = dict(question.tool_input if answer.updated_input is None else answer.updated_input)
     if question.kind is not QuestionKind.PERMISSION:
         # A plan or a set of questions is edited in part: what is left out stays as it was.
@@ -96,6 +114,18 @@ def _updated_input(question: Question, answer: Answer) -> dict[str, Any]:
         asked = "; ".join(one_line(choice.question, _LONGEST_QUESTION) for choice in question.choices)
         raise _misfit(f"answers: required to allow this question ({asked}); deny it to leave it unanswered.")
     return edited if answers is None else {**edited, "answers": by_text}
+
+
+def _refuse_partial(question: Question, updated: Mapping[str, Any]) -> None:
+    """Claude Code would take such an input for the answer, and fail the call: the question would be used up."""
+    required = _REQUIRED.get(question.tool_name, ())
+    # Only fields that the call itself has: another version of the CLI may name them differently.
+    missing = [name for name in required if name in question.tool_input and name not in updated]
+    if missing:
+        raise InvalidArgument(
+            f"updated_input: {', '.join(missing)} is missing; it must be the whole input of {question.tool_name}.",
+            field="updated_input",
+        )
 
 
 def _needs_answers(question: Question) -> bool:

@@ -155,6 +155,8 @@ class FrameRouter:
                 if claims.session_id != self._session.id:
                     self._move_to(claims.session_id)
                 self._turns.process_began_turn()
+            case System() if frame.subtype == "compact_boundary":
+                self._turns.conversation_compacted()
             case ControlRequest():
                 self._request_received(frame, claims)
             case ControlCancel():

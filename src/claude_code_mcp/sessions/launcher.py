@@ -470,6 +470,9 @@ _KEPT_PROMPT = (
 )
 _MOST_NAMES = 10
 _MODEL = re.compile(r"claude-[a-z]{1,20}-(\d{1,3})(?:-(\d{1,2})(?!\d))?")
+_OLD_MODEL = re.compile(r"claude-(\d{1,3})(?:-(\d{1,2}))?-[a-z]{1,20}")
+_THINKING = (3, 7)
+"""Models before this version do not think."""
 _ADAPTIVE = (4, 6)
 """Models from this version on take no budget for their thinking."""
 _ALWAYS_ADAPTIVE = (5, 5)
@@ -538,14 +541,19 @@ def _on_tools(option: str, rules: tuple[str, ...]) -> list[str]:
 
 
 def _on_thinking(thinking: Thinking | None, model: str) -> list[str]:
-    """Seen in Claude Code's requests to the API: from 4.6 on it asks for adaptive thinking instead of a budget, and
-    from 5.5 on in any case."""
-    found = _MODEL.match(model)
-    if thinking is None or thinking.type == "adaptive" or found is None:
+    """Seen in Claude Code's requests to the API: before 3.7 it asks for no thinking, then for a budget, from 4.6 on for
+    adaptive thinking instead, and from 5.5 on in any case."""
+    found = _MODEL.match(model) or _OLD_MODEL.match(model)
+    if thinking is None or found is None:
         return []
-    version = int(found[1]), int(found[2] or 0)
+    version, name = (int(found[1]), int(found[2] or 0)), found[0]
+    if version < _THINKING:
+        return [] if thinking.type == "disabled" else [f"thinking has no effect on {name}, which does not think."]
+    if thinking.type == "adaptive":
+        fixed = f"thinking adaptive has no effect on {name}, which thinks within a fixed budget; set budgetTokens."
+        return [fixed] if version < _ADAPTIVE else []
     if version >= _ALWAYS_ADAPTIVE:
-        return [f"thinking has no effect on {found[0]}, which decides itself how much it thinks; effort steers that."]
+        return [f"thinking has no effect on {name}, which decides itself how much it thinks; effort steers that."]
     if version >= _ADAPTIVE and thinking.budget_tokens is not None:
-        return [f"thinking.budgetTokens has no effect on {found[0]}, which decides itself; effort steers that."]
+        return [f"thinking.budgetTokens has no effect on {name}, which decides itself; effort steers that."]
     return []

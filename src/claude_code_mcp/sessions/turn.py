@@ -52,6 +52,7 @@ _NOT_SAVED = (
 _NEVER_STARTED = "Ended before it had started."
 _TOO_LONG = "The turn took longer than it was given."
 _CANCELLED = "The session was cancelled."
+_COMPACTED = "The conversation was compacted: from now on it continues from a summary."
 _VIOLATION = (
     "Claude Code's output cannot be true: {}. A command of the session may have written it. The process was ended; the "
     "next message begins another one."
@@ -82,6 +83,8 @@ class Turn:
     """Whether the model has answered in it."""
     cleared: bool = False
     """Whether the conversation was replaced by another one in it."""
+    compacted: bool = False
+    """Whether the conversation was replaced by a summary in it."""
     last_answer: tuple[str, int] | None = None
     """The id of the last message of the model, and its size."""
     ending_as: OutcomeCode | None = None
@@ -243,6 +246,8 @@ class TurnRunner:
         if turn.cleared and outcome.ok and not outcome.result:
             going_on = f"The conversation was cleared. It goes on as session {self._session.id}."
             outcome = replace(outcome, result=going_on)
+        if turn.compacted and outcome.ok and not outcome.result:
+            outcome = replace(outcome, result=_COMPACTED)
         process, replica, session = self._process.process, self._deps.replica, self._session
         unsaved = outcome.ok and turn.last_answer is not None and not turn.cleared and session.options.persist
         if unsaved and turn.last_answer is not None:
@@ -254,6 +259,11 @@ class TurnRunner:
             self._deps.start_task(self._end_checked(turn, outcome, process, unsaved=unsaved))
         else:
             self.end(outcome)
+
+    def conversation_compacted(self) -> None:
+        """The CLI reports that it has replaced the conversation by a summary."""
+        if self.current is not None:
+            self.current.compacted = True
 
     def answer_received(self, frame: Conversation) -> None:
         """Notes the last message of the model itself, which must be in the transcript when the turn has ended."""

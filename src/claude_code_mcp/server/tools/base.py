@@ -23,14 +23,14 @@ from itertools import islice
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
 
 import mcp_types as types
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
 
 from ... import json_text
 from ...config import Settings, variable_of
 from ...errors import ClaudeCodeError, InvalidArgument
 from ...model.events import Output
-from ...model.options import is_session_id
+from ...model.options import DIRECTORY_NAMES, is_session_id
 from ...model.question import Question
 from ...model.text import as_json, cut_data, mark, page_of
 from ...questions.presentation import Redaction, input_size, shown_input, without_secrets
@@ -79,6 +79,27 @@ class Arguments(BaseModel):
     """Session options that have another name among these arguments, and that name."""
     from_settings: ClassVar[Mapping[str, str]] = {}
     """Session options that a setting gives where the caller does not, and that setting."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_one_spelling(cls, raw: Any) -> Any:
+        """Takes whole numbers as JSON may write them (2.0), and the directory by any of its names."""
+        if not isinstance(raw, Mapping):
+            return raw
+        taken = {
+            name: int(value) if isinstance(value, float) and value.is_integer() else value
+            for name, value in raw.items()
+        }
+        known = {field.alias for field in cls.model_fields.values()}
+        own = next((name for name in DIRECTORY_NAMES if name in known), None)
+        if own is not None:
+            values = {name: taken.pop(name) for name in DIRECTORY_NAMES if taken.get(name) is not None}
+            if len({*map(str, values.values())}) > 1:
+                raise ValueError(f"{' and '.join(values)} name different directories; give one of them")
+            taken = {name: value for name, value in taken.items() if name not in DIRECTORY_NAMES}
+            if values:
+                taken[own] = next(iter(values.values()))
+        return taken
 
 
 class ToolOutput(BaseModel):
@@ -176,6 +197,10 @@ class Tool(Generic[ArgumentsT]):
         # Arguments that do not fit are named so already.
         with contextlib.suppress(InvalidArgument):
             name_as_written(error, checked_arguments(self.arguments, raw), settings)
+        field, used = error.data.get("field"), next((name for name in DIRECTORY_NAMES if name in raw), None)
+        if field in DIRECTORY_NAMES and field not in raw and used is not None:
+            error.message = used + error.message[len(field) :] if error.message.startswith(field) else error.message
+            error.data["field"] = used
 
 
 def checked_arguments(model: type[ArgumentsT], raw: Mapping[str, Any]) -> ArgumentsT:
