@@ -127,6 +127,7 @@ TABLE: dict[str, list[Expected]] = {
     "file_checkpointing": [Expected(True, variables={"CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING": "1"})],
     "include_partial_messages": [Expected(False, removed=["--include-partial-messages"])],
     "persist": [Expected(False, ["--no-session-persistence"])],
+    "on_limit": [Expected("wait")],  # the server waits, not the process
     "debug": [Expected(True, ["--debug"])],
     "debug_file": [Expected("/tmp/debug.log", ["--debug-file=/tmp/debug.log"])],
 }

@@ -85,7 +85,7 @@ def test_groups_come_with_it_and_give_a_profile(proxied: Console) -> None:
     browser = through(proxied, "grace", **{"X-Forwarded-Groups": "others, leads"})
     assert let_in(browser).status == 200
     assert browser.get("/api/budgets").json["budgets"] == [
-        {"period": "day", "group": None, "limitUsd": 7.0, "spentUsd": 0}
+        {"period": "day", "limitUsd": 7.0, "spentUsd": 0}
     ]
 
 
