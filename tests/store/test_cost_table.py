@@ -4,7 +4,6 @@ import contextlib
 import random
 import sqlite3
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,11 +21,6 @@ from .test_index import Readings, index_file, kept
 
 Records = dict[str, Summary]
 NOTHING: Records = {}
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(tmp_path)
 
 
 class Parsings:

@@ -22,11 +22,6 @@ from .catalogue_disk import Disk, ids, lines, user
 pytestmark = pytest.mark.programs
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(tmp_path)
-
-
 def kept(disk: Disk) -> Catalogue:
     """The catalogue as a new process finds it."""
     return Catalogue(str(disk.config), disk.config.parent / "state")

@@ -17,11 +17,6 @@ from .catalogue_disk import Disk, ids, lines, user
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(tmp_path)
-
-
-@pytest.fixture
 def files(disk: Disk) -> SessionFiles:
     return SessionFiles(str(disk.config), ProjectFolders.below(str(disk.config)))
 

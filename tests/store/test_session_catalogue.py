@@ -3,7 +3,6 @@
 import os
 import random
 import uuid
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +15,6 @@ from claude_code_mcp.store.transcript_lines import folder_of
 from claude_code_mcp.store.transcript_summary import TranscriptSummary, summarize
 
 from .catalogue_disk import Disk, ids, lines, typed, user
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(tmp_path)
-
 
 # -- what is a session --------------------------------------------------------------------------------------------
 

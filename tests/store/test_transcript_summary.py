@@ -10,12 +10,6 @@ from claude_code_mcp.store.transcript_summary import summarize
 
 from .catalogue_disk import Disk, lines, typed, user
 
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(tmp_path)
-
-
 # -- what a session is called -------------------------------------------------------------------------------------
 
 

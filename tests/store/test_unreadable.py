@@ -57,11 +57,6 @@ print(json.dumps({"listed": listed, "told": told, "again": again, "told again": 
 """
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(tmp_path)
-
-
 def without_descriptors(
     disk: Disk, *, warm: bool, free: int = 0, question: dict[str, object] | None = None
 ) -> dict[str, object]:

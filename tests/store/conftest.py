@@ -1,0 +1,13 @@
+"""The fixture of the tests of stored sessions."""
+
+from pathlib import Path
+
+import pytest
+
+from .catalogue_disk import Disk
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    """An empty directory of transcripts, and the catalogue of its sessions."""
+    return Disk(tmp_path)
