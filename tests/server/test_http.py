@@ -14,8 +14,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.server.transports.callers import load_tokens
-from claude_code_mcp.server.transports.http import read_address
+from claude_code_mcp.server.transports.callers import Callers, load_tokens
+from claude_code_mcp.server.transports.http import check_exposure, read_address
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.support import warm_commands
@@ -111,7 +111,8 @@ def test_the_health_endpoint_needs_no_token(guarded: HttpServer) -> None:
 def test_a_body_that_is_too_large_is_refused(guarded: HttpServer) -> None:
     huge = {**HELLO, "params": {**HELLO["params"], "padding": "x" * (5 << 20)}}
     headers = {**ACCEPT, "authorization": f"Bearer {ANN}"}
-    assert httpx2.post(guarded.url, json=huge, headers=headers, timeout=30).status_code == 413
+    refused = httpx2.post(guarded.url, json=huge, headers=headers, timeout=30)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (413, -32600)
     assert posted(guarded, ANN).status_code == 200
 
 
@@ -270,6 +271,23 @@ def test_serving_without_a_token_is_said_in_the_log(environment: dict[str, str],
 
 def test_serving_with_a_token_says_no_such_thing(guarded: HttpServer) -> None:
     assert "WARNING claude_code_mcp.server.transports.http: " not in guarded.log
+
+
+@pytest.mark.parametrize(
+    ("address", "url", "warned"),
+    [
+        ("0.0.0.0:8765", None, True),
+        ("192.0.2.7:8765", "http://claude.example.org", True),
+        ("0.0.0.0:8765", "https://claude.example.org", False),
+        ("127.0.0.1:8765", None, False),
+    ],
+)
+def test_a_network_address_without_tls_is_said_in_the_log(
+    address: str, url: str | None, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = load_settings({}, http_token=ANN, web_url=url)
+    check_exposure(read_address(address), Callers(settings), settings)
+    assert ("without TLS" in caplog.text) is warned
 
 
 # -- no authorization server ----------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import uvicorn
+from mcp import types
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
@@ -31,7 +32,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ... import __version__
@@ -256,6 +257,12 @@ def check_exposure(address: Address, callers: Callers, settings: Settings) -> No
             "Set CLAUDE_CODE_MCP_TOKEN, CLAUDE_CODE_MCP_TOKENS_FILE or CLAUDE_CODE_MCP_OAUTH_ISSUER, or listen on "
             "127.0.0.1."
         )
+    if not address.loopback and not (settings.web_url or "").startswith("https://"):
+        log.warning(
+            "serving on %s without TLS: others on the network can read tokens and conversations. Put a proxy with TLS "
+            "in front and set CLAUDE_CODE_MCP_WEB_URL to its https address, or listen on 127.0.0.1.",
+            address.host,
+        )
 
 
 def own_origin(settings: Settings, address: Address) -> str:
@@ -477,6 +484,7 @@ def http_app(
         else None,
         custom_starlette_routes=[*routes, *more],  # type: ignore[list-item]  # Starlette takes any route
     )
+    app.add_middleware(_JsonTooLarge)
     app.add_middleware(mcp_server.streams.middleware)
     app.add_middleware(response_streams)
     app.add_middleware(callers.running.middleware)  # the outermost: it ends the others
@@ -561,6 +569,29 @@ def _health_of(problem: str | None) -> Response:
         return JSONResponse({"status": "ok", "version": __version__})
     reason = "the tokens file cannot be used"
     return JSONResponse({"status": "degraded", "version": __version__, "problem": reason})
+
+
+class _JsonTooLarge:
+    """Replaces the plain text with which the MCP SDK refuses a large body: clients expect JSON."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        replaced = False
+
+        async def send_json(message: Message) -> None:
+            nonlocal replaced
+            if message["type"] == "http.response.start" and message["status"] == 413:
+                replaced = b"json" not in dict(message["headers"]).get(b"content-type", b"")
+                if replaced:
+                    error = {"code": types.INVALID_REQUEST, "message": "The request body is too large."}
+                    answer = JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, 413)
+                    await answer(scope, receive, send)
+            if not replaced:
+                await send(message)
+
+        await self._app(scope, receive, send_json)
 
 
 def _unavailable(problem: str) -> Response:
