@@ -67,7 +67,7 @@ class CreateSession(Arguments):
     working_directory: Path | None = None
     model: Name | None = None
     permission_mode: Name | None = Field(None, json_schema_extra={"enum": list(PERMISSION_MODES)})
-    allowed_tools: Rules | None = Field(None, description="Allowed without asking, e.g. Bash(git diff *)")
+    allowed_tools: Rules | None = Field(None, description="Allowed without asking, e.g. Bash(npm test)")
     disallowed_tools: Rules | None = None
     max_turns: Count | None = None
     max_budget_usd: float | None = Field(None, gt=0)
