@@ -13,7 +13,7 @@ const PAUSE = 3000;
 const MOST_LINES = 2000;
 const CALL = /^\[(tool|ok|failed|denied)\] /;
 const STATUS_WORDS: Record<string, string> = {
-  running: "working", waiting_for_input: "asks", completed: "done", error: "failed", interrupted: "interrupted", cancelled: "ended",
+  running: "working", waiting_for_input: "asks", completed: "done", error: "failed", limit_reached: "usage limit", interrupted: "interrupted", cancelled: "ended",
 };
 
 class SessionApp {

@@ -10,6 +10,7 @@ import { button, h, replace } from "./dom";
 import { FindView } from "./find_view";
 import type { Live, Watcher } from "./live";
 import { GONE, goneNotice } from "./machines";
+import { LimitView, planWords } from "./limit_view";
 import { isWatched, statusWord, titleOf } from "./list_view";
 import { decisionWords, QuestionView, UnansweredView } from "./question_view";
 import { QueueView, type QueuedMessage } from "./queue_view";
@@ -49,6 +50,7 @@ export class ConversationView implements Watcher {
     resend: (message) => void this.resend(message),
     discard: (message) => this.taken(message.messageId),
   });
+  private readonly limit = new LimitView(() => this.id);
   private readonly unanswered = new UnansweredView((text) => this.sayPlain(text, freshKey()), (error) => (this.note.textContent = messageOf(error)));
   /** In place of the next message, for who may only watch. */
   private readonly watching = h("p", { class: "watching hint" });
@@ -94,7 +96,7 @@ export class ConversationView implements Watcher {
       });
     this.menu = new SessionMenu(() => this.row, around, (id, words) => void this.goneOn(id, words), this.lifetime.signal);
     this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", aria: { label: "Conversation" }, on: { scroll: () => this.scrolled() } },
-      this.shown.earlier, this.shown.element, this.shown.later, this.away, this.unanswered.element, this.asking, this.queue.element, this.note);
+      this.shown.earlier, this.shown.element, this.shown.later, this.away, this.limit.element, this.unanswered.element, this.asking, this.queue.element, this.note);
     this.element = h("div", { class: "conversation" },
       h("header", { class: "view-head" }, h("a", { class: "back", route: "/", aria: { label: "All sessions" } }, "‹"),
         h("div", { class: "heading" }, this.heading, this.about), this.changes,
@@ -307,6 +309,9 @@ export class ConversationView implements Watcher {
         if (this.unwritten) void this.readHistory();
         this.around.announce(data["code"] === "completed" ? "Claude has finished." : `The turn has ended: ${String(data["code"])}.`);
         break;
+      case "limit":
+        this.around.live.learn([{ sessionId: this.id, limit: (data["limit"] ?? null) as NonNullable<SessionRow["limit"]> | null }]);
+        break;
       case "budget":
         if (!this.shown.cutEnd) this.last?.warned(String(data["warning"]));
         this.around.announce(String(data["warning"]));
@@ -336,7 +341,8 @@ export class ConversationView implements Watcher {
   private learnStatus(status: NonNullable<SessionRow["status"]>): void {
     // Only a row takes back that nobody answered: of a turn that is told again, the states before that come again too.
     const missed = this.row.unanswered ? "unanswered" : null;
-    const needs = status === "waiting_for_input" ? "question" : status === "error" ? "error" : missed;
+    const limited = status === "limit_reached" && !this.row.limit?.continuesAt ? "limit" : missed;
+    const needs = status === "waiting_for_input" ? "question" : status === "error" ? "error" : limited;
     this.around.live.learn([{ sessionId: this.id, status, needs }]);
     this.setLive();
   }
@@ -563,6 +569,7 @@ export class ConversationView implements Watcher {
       row.branch && ` · ${row.branch}`, row.model && ` · ${row.model}`,
       row.permissionMode && row.permissionMode !== "default" && ` · ${row.permissionMode}`,
       dollars(row.costUsd) && ` · ${dollars(row.costUsd)}`, contextWords(row) && ` · ${contextWords(row)}`,
+      planWords(row.planUsage) && ` · plan: ${planWords(row.planUsage)}`,
       row.queued && ` · ${row.queued}`, row.retrying && ` · ${row.retrying}`);
     this.composer.setBusy(this.busy);
     // Of a session of somebody else only that is offered which may be done.
@@ -572,7 +579,8 @@ export class ConversationView implements Watcher {
     this.composer.element.hidden = watched;
     this.watching.textContent = watched ? `You are watching. ${row.sharedBy ?? ""} has shared this session with you.` : "";
     const missed = row.needs === "unanswered" && !watched ? row.unanswered : null;
-    if (this.unanswered.show(missed ?? null)) requestAnimationFrame(() => this.following && this.toEnd());
+    const limited = !watched && this.limit.show(row, !row.sharedBy);
+    if (this.unanswered.show(missed ?? null) || limited) requestAnimationFrame(() => this.following && this.toEnd());
     this.setLive();
   }
 

@@ -3,8 +3,9 @@
 
 import { get, messageOf } from "./api";
 import { freshId, h, replace } from "./dom";
+import { planWords } from "./limit_view";
 import { viewHead } from "./new_view";
-import type { Me } from "./types";
+import type { Me, PlanUsage } from "./types";
 import { visible } from "./words";
 
 interface Line {
@@ -26,6 +27,7 @@ interface Report {
   total: Partial<Line>;
   leftOut?: number | null;
   budgets?: Budget[] | null;
+  planUsage?: PlanUsage | null;
   error?: { message: string } | null;
   /** Machines of a fleet that do not answer. */
   unanswered?: { reason?: string }[];
@@ -68,7 +70,8 @@ export function costsView(me: Me): HTMLElement {
     try {
       const report = await get<Report>(`/api/costs?${query}`);
       const problems = [report.error?.message ?? "", ...(report.unanswered ?? []).map((each) => each.reason ?? "")].filter(Boolean);
-      shown = [...problems.map((problem) => h("p", { class: "problem" }, visible(problem))), budgets(report.budgets ?? []), table(report, by.value),
+      shown = [...problems.map((problem) => h("p", { class: "problem" }, visible(problem))), budgets(report.budgets ?? []),
+        planWords(report.planUsage) ? h("p", { class: "hint" }, `Plan: ${planWords(report.planUsage)} used.`) : null, table(report, by.value),
         report.leftOut ? h("p", { class: "hint" }, `… and ${report.leftOut.toLocaleString("en")} more`) : null];
     } catch (error) {
       shown = [h("p", { class: "problem" }, messageOf(error))];

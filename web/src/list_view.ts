@@ -2,6 +2,7 @@
 
 import { get, messageOf } from "./api";
 import { button, freshId, h, keyed, replace } from "./dom";
+import { limitWord } from "./limit_view";
 import type { Live } from "./live";
 import { machineSelect } from "./machines";
 import type { MachineRow, SessionRow } from "./types";
@@ -193,7 +194,7 @@ export class ListView {
   }
 }
 
-const NEEDS = { question: 0, unanswered: 1, stalled: 2, error: 3 } as const;
+const NEEDS = { question: 0, unanswered: 1, stalled: 2, error: 3, limit: 3 } as const;
 
 function rank(row: SessionRow): number {
   return row.needs && needsYou(row) ? NEEDS[row.needs] : row.pinned ? 4 : 5;
@@ -252,12 +253,16 @@ export function titleOf(row: SessionRow): string {
 }
 
 const STATUS_WORDS: Record<string, string> = {
-  running: "working", waiting_for_input: "asks", completed: "done", error: "failed", interrupted: "interrupted", cancelled: "ended",
+  running: "working", waiting_for_input: "asks", completed: "done", error: "failed", limit_reached: "usage limit", interrupted: "interrupted", cancelled: "ended",
 };
 
 export function statusWord(row: SessionRow): string {
   if (row.needs === "stalled") return "silent";
   if (row.needs === "unanswered") return "unanswered";
+  return limitWord(row) || statusOf(row);
+}
+
+function statusOf(row: SessionRow): string {
   return row.status ? (STATUS_WORDS[row.status] ?? row.status) : "";
 }
 

@@ -98,7 +98,7 @@ export class Live {
   }
 }
 
-const CLEARED = new Set(["needs", "asks", "unanswered", "queued", "retrying", "stalledSeconds", "status"]);
+const CLEARED = new Set(["needs", "asks", "unanswered", "queued", "retrying", "stalledSeconds", "status", "limit"]);
 
 /** A row of an event lacks what only a search tells; what is known of that stays. */
 function withoutEmpty(row: Record<string, unknown>): Record<string, unknown> {

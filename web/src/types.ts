@@ -1,6 +1,6 @@
 // What the server tells. Whatever may be absent is optional or null; both mean the same.
 
-export type Status = "running" | "waiting_for_input" | "completed" | "error" | "interrupted" | "cancelled";
+export type Status = "running" | "waiting_for_input" | "completed" | "error" | "limit_reached" | "interrupted" | "cancelled";
 
 export interface SessionRow {
   sessionId: string;
@@ -12,7 +12,7 @@ export interface SessionRow {
   lastUsed?: string | null;
   status?: Status | null;
   inMemory?: boolean;
-  needs?: "question" | "unanswered" | "stalled" | "error" | null;
+  needs?: "question" | "unanswered" | "stalled" | "error" | "limit" | null;
   /** A question that ended because nobody answered it. */
   unanswered?: { description: string; reason: string; at: string } | null;
   asks?: { questionId: string; kind: QuestionKind; description: string }[] | null;
@@ -36,6 +36,17 @@ export interface SessionRow {
   queued?: string | null;
   retrying?: string | null;
   stalledSeconds?: number | null;
+  /** What it does at a usage limit. */
+  onLimit?: "end" | "wait" | null;
+  /** The usage limit that ended its last turn; `continuesAt` if it continues automatically. */
+  limit?: { type?: string | null; resetsAt?: string | null; continuesAt?: string | null } | null;
+  planUsage?: PlanUsage | null;
+}
+
+/** How much of a subscription is used, by window: the part, from 0 to 1. */
+export interface PlanUsage {
+  windows?: Record<string, { used?: number; resetsAt?: string | null }> | null;
+  reportedAt?: string | null;
 }
 
 export type QuestionKind = "permission" | "plan_review" | "user_question";

@@ -37,6 +37,7 @@ from ..model.events import (
     StateChanged,
     TurnEnded,
     TurnStarted,
+    WaitChanged,
 )
 from ..model.options import Caller
 from ..service import Service
@@ -159,7 +160,7 @@ _MERGE_SECONDS = 0.025
 _LONGEST_RUN = 5000
 """Fragments of one text that are looked at."""
 _LIST_SECONDS = 0.5
-_LIST_EVENTS = (StateChanged, QuestionOpened, QuestionSettled, TurnStarted, TurnEnded, Stalled)
+_LIST_EVENTS = (StateChanged, QuestionOpened, QuestionSettled, TurnStarted, TurnEnded, WaitChanged, Stalled)
 Key = TypeVar("Key", bound=Hashable)
 FeedT = TypeVar("FeedT", bound="SessionFeed | TranscriptFeed | ListFeed")
 

@@ -14,7 +14,15 @@ from ..model.text import csv_of, iso
 from ..questions.presentation import as_offered, without_secrets
 from ..server.tools.base import Arguments, Images, Name, Text, dump, name_as_written
 from ..server.tools.context import AnswerTexts, ModeAfterPlan, answer_from
-from ..server.tools.library import MARKS, TeamGrouping, budget_rows, cost_report, everybodys_report, give_away
+from ..server.tools.library import (
+    MARKS,
+    TeamGrouping,
+    budget_rows,
+    cost_report,
+    everybodys_report,
+    give_away,
+    steer_limit,
+)
 from ..server.tools.sessions import CreateSession, session_options
 from ..server.tools.status import interruption, status_of
 from ..service import PendingTurn, Service
@@ -71,7 +79,20 @@ class ForkArguments(Arguments):
 
 
 class ManageArguments(Arguments):
-    action: Literal["rename", "tag", "model", "mode", "pin", "unpin", "archive", "unarchive", "delete", "move"]
+    action: Literal[
+        "rename",
+        "tag",
+        "model",
+        "mode",
+        "pin",
+        "unpin",
+        "archive",
+        "unarchive",
+        "delete",
+        "move",
+        "on_limit",
+        "continue",
+    ]
     text: str | None = None
     confirm: bool | None = None
     wait: bool | None = None
@@ -323,6 +344,9 @@ class SessionRoutes:
                     raise InvalidArgument("confirm: a session is deleted only with confirm.", field="confirm")
                 await stored.delete(session_id, caller=caller)
                 message = "It is deleted."
+            case "on_limit" | "continue":
+                managed = await steer_limit(self._service, caller, session_id, arguments.action, arguments.text)
+                message = managed.message or ""
             case "move":
                 wait, without_tree = bool(arguments.wait), bool(arguments.confirm)
                 session_id = await give_away(self._service, caller, session_id, wait=wait, without_tree=without_tree)

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from playwright.sync_api import expect
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import text, thinking, tool
+from tests.sessions.usage_limit_support import SUBSCRIPTION, limited
 from tests.support.system_packages import require
 
 from .conftest import OpenBrowser
@@ -123,3 +125,34 @@ def test_a_question_that_nobody_answered_stands_under_needs_you_and_is_asked_aga
     send(page, "Never mind")
     person.says("Enough.")
     expect(missed).to_be_hidden(timeout=PATIENCE)
+
+
+@pytest.fixture
+def subscribed(tmp_path_factory: pytest.TempPathFactory, site: Site, model: ScriptedModelThread) -> Iterator[Site]:
+    """A server with a subscription, whose limits Claude Code reports."""
+    sandbox = Sandbox(tmp_path_factory.mktemp("subscribed"), model.url)
+    with running(Site(sandbox, sandbox.environment(**SUBSCRIPTION))) as started:
+        yield started
+
+
+def test_at_a_usage_limit_one_press_waits_one_gives_up_and_one_continues(
+    open_browser: OpenBrowser, subscribed: Site
+) -> None:
+    person = open_browser(subscribed, **PHONE).sign_in()
+    person.start("Make an otter", subscribed.project(limited(time.time() + 3600, times=1, then="An otter.")))
+    page = person.page
+    notice = page.locator(".limit-notice")
+    expect(notice).to_contain_text("The 5-hour limit is reached", timeout=PATIENCE)
+    expect(notice).to_contain_text("It resets at")
+    expect(page.locator(".about")).to_contain_text("plan: 5-hour 100 %, weekly 40 %", timeout=PATIENCE)
+    notice.get_by_role("button", name="Wait and continue then").click()
+    expect(notice).to_contain_text("The session continues at", timeout=PATIENCE)
+    expect(page.locator(".about .badge")).to_contain_text("continues at")
+    page.reload()
+    notice.get_by_role("button", name="Do not continue").click(timeout=PATIENCE)
+    expect(notice).not_to_contain_text("The session continues at", timeout=PATIENCE)
+    notice.get_by_role("button", name="Continue now").click()
+    person.says("An otter.")
+    expect(notice).to_be_hidden(timeout=PATIENCE)
+    page.goto(f"{subscribed.url}/#/costs")
+    expect(page.locator(".page")).to_contain_text("Plan: 5-hour 100 %, weekly 40 % used.", timeout=PATIENCE)

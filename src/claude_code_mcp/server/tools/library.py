@@ -181,7 +181,7 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
         case "model" | "mode":
             return await _reconfigure(call, arguments)
         case "on_limit" | "continue":
-            return await _steer_limit(call, arguments)
+            return await steer_limit(service, caller, session_id, arguments.action, text)
         case "move":
             wait, without_tree = bool(arguments.wait), bool(arguments.confirm)
             session_id = await give_away(service, caller, session_id, wait=wait, without_tree=without_tree)
@@ -193,13 +193,13 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
     return Managed(session_id=session_id, message=f"It is {'' if on else 'no longer '}{mark}.")
 
 
-async def _steer_limit(call: Call, arguments: ManageSession) -> Reply:
+async def steer_limit(service: Service, caller: Caller, session_id: str, action: str, text: str | None) -> Managed:
     """`on_limit` says what the session does at a usage limit; `continue` sends again at once what one has stopped."""
     steps: dict[str, Literal["wait", "end", "now"]] = {"wait": "wait", "end": "end"}
-    step = "now" if arguments.action == "continue" else steps.get(_needed(arguments.text))
+    step = "now" if action == "continue" else steps.get(_needed(text))
     if step is None:
         raise InvalidArgument("text: must be wait or end.", field="text")
-    session = await call.service.steer_limit(arguments.session_id, step, caller=call.caller)
+    session = await service.steer_limit(session_id, step, caller=caller)
     if step == "now":
         message = "It continues now."
     elif session.continues_at is not None:
