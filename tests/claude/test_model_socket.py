@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -381,3 +382,37 @@ async def test_garbage_writes_two_lines_however_much_of_it_there_is(
         socket.close()
         assert len(caplog.records) == 2
         assert "299 more lines" in caplog.text
+
+
+# -- a login ----------------------------------------------------------------------------------------------------------
+
+
+def login(directory: Path, expires_in: float) -> Path:
+    file = directory / ".credentials.json"
+    expires_at = int((time.time() + expires_in) * 1000)
+    file.write_text(json.dumps({"claudeAiOauth": {"accessToken": TOKEN, "expiresAt": expires_at}}))
+    return file
+
+
+async def test_a_login_is_used_and_never_shown(tmp_path: Path) -> None:
+    upstream = Upstream()
+    async with await asyncio.start_server(upstream.take, "127.0.0.1", 0) as server:
+        address = {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+        socket = ModelSocket(address, login=login(tmp_path, 3600.0))
+        given = socket.replaced({})["CLAUDE_CODE_OAUTH_TOKEN"]
+        assert TOKEN not in given
+        path = await socket.open(tmp_path)
+        try:
+            assert b" 200 " in await said(path, post(ASKED, f"Authorization: Bearer {given}"))
+            assert f"bearer {TOKEN}".encode() in upstream.received[0].lower()
+            login(tmp_path, -1.0)
+            assert b"has expired" in await said(path, post(ASKED, f"Authorization: Bearer {given}"))
+        finally:
+            socket.close()
+
+
+def test_a_key_stands_before_a_login(tmp_path: Path) -> None:
+    given = ModelSocket({"ANTHROPIC_API_KEY": KEY}, login=login(tmp_path, 3600.0)).replaced({})
+    assert "ANTHROPIC_API_KEY" in given
+    assert "CLAUDE_CODE_OAUTH_TOKEN" not in given
+    assert "CLAUDE_CODE_OAUTH_TOKEN" not in ModelSocket({}, login=tmp_path / "missing").replaced({})

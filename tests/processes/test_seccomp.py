@@ -11,12 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.processes.bubblewrap import ARCHITECTURES, REFUSED, Mount, filter_program
+from claude_code_mcp.processes.bubblewrap import Mount
+from claude_code_mcp.processes.system_calls import ARCHITECTURES, filter_program
 from tests.support.bubblewrap import missing
 
 from .test_bubblewrap import PYTHON, Place
 
 ALLOW, KILL = "allow", "kill"
+IO_URING, CLONE3 = (425, 426, 427), 435
+PROBED = (
+    *("pidfd_getfd", "kcmp", "process_vm_readv", "process_vm_writev", "keyctl", "add_key", "request_key", "ptrace"),
+    *("unshare", "bpf", "userfaultfd"),
+)
 I386, ARM = 0x40000003, 0x40000028
 ATTACH, SEIZE, TRACE_ME, CONTINUE = 16, 0x4206, 0, 7
 
@@ -31,8 +37,8 @@ def verdict(program: bytes, number: int, architecture: int, first: int = 0) -> s
         position += 1
         if code == 0x20:
             (loaded,) = struct.unpack_from("<I", data, value)
-        elif code in (0x15, 0x35):
-            holds = loaded == value if code == 0x15 else loaded >= value
+        elif code in (0x15, 0x35, 0x45):
+            holds = {0x15: loaded == value, 0x35: loaded >= value, 0x45: bool(loaded & value)}[code]
             position += if_true if holds else if_false
         elif code == 0x06:
             return {0x7FFF0000: ALLOW, 0x80000000: KILL}.get(value) or errno.errorcode[value & 0xFFFF]
@@ -40,15 +46,34 @@ def verdict(program: bytes, number: int, architecture: int, first: int = 0) -> s
             raise AssertionError(f"an instruction that is not expected: {code:#x}")
 
 
+@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_what_reaches_into_other_processes_is_refused_and_everything_else_is_not(machine: str) -> None:
+def test_what_is_not_listed_is_refused_and_what_is_newer_does_not_exist(machine: str, nested: bool) -> None:
+    program, architecture = filter_program(machine, nested=nested), ARCHITECTURES[machine]
+    assert program is not None
+    refused = {*architecture.refused.values(), *(() if nested else architecture.namespaces.values())}
+    absent = {*IO_URING, *range(architecture.last + 1, 424), *range(467, 600), *(() if nested else [CLONE3])}
+    for number in {*range(600)} - {architecture.socket}:
+        expected = "EPERM" if number in refused else "ENOSYS" if number in absent else ALLOW
+        assert verdict(program, number, architecture.name) == expected, number
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_processes_and_threads_are_made_and_no_namespaces(machine: str) -> None:
     program, architecture = filter_program(machine), ARCHITECTURES[machine]
     assert program is not None
-    refused = {architecture.calls[name] for name in REFUSED}
-    assert len(refused) == len(REFUSED)
-    for number in range(600):
-        expected = "EPERM" if number in refused else ALLOW
-        assert verdict(program, number, architecture.name) == expected, number
+    for flags in (17, 0x3D0F00, 0x4111):  # of fork, of a thread, of vfork
+        assert verdict(program, architecture.clone, architecture.name, flags) == ALLOW
+    for flag in (0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
+        assert verdict(program, architecture.clone, architecture.name, 17 | flag) == "EPERM"
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_sockets_are_unix_ip_and_netlink_ones(machine: str) -> None:
+    program, architecture = filter_program(machine), ARCHITECTURES[machine]
+    assert program is not None
+    allowed = [one for one in range(64) if verdict(program, architecture.socket, architecture.name, one) == ALLOW]
+    assert allowed == [1, 2, 10, 16]
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
@@ -56,7 +81,7 @@ def test_a_program_can_be_debugged_that_is_started_for_it_and_no_other(machine: 
     program, architecture = filter_program(machine), ARCHITECTURES[machine]
     assert program is not None
     decided = {
-        request: verdict(program, architecture.calls["ptrace"], architecture.name, request)
+        request: verdict(program, architecture.ptrace, architecture.name, request)
         for request in (ATTACH, SEIZE, TRACE_ME, CONTINUE)
     }
     assert decided == {ATTACH: "EPERM", SEIZE: "EPERM", TRACE_ME: ALLOW, CONTINUE: ALLOW}
@@ -106,6 +131,9 @@ calls = {{
     "add_key": (b"user", b"name", b"value", 5, -4),
     "request_key": (b"user", b"name", None, -4),
     "ptrace": (16, sleeper.pid, 0, 0),
+    "unshare": (0x10000000,),
+    "bpf": (0, 0, 0),
+    "userfaultfd": (0,),
 }}
 for name, arguments in calls.items():
     ctypes.set_errno(0)
@@ -117,7 +145,9 @@ for name, arguments in calls.items():
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 @pytest.mark.skipif(os.uname().machine not in ARCHITECTURES, reason="there is no filter for this machine")
 async def test_the_kernel_refuses_them_in_a_sandbox_and_not_outside(place: Place) -> None:
-    numbers = dict(ARCHITECTURES[os.uname().machine].calls)
+    architecture = ARCHITECTURES[os.uname().machine]
+    numbers = {**architecture.refused, **architecture.namespaces, "ptrace": architecture.ptrace}
+    numbers = {name: numbers[name] for name in PROBED}
     (place.given / "probe.py").write_text(PROBE.format(numbers=numbers))
     _, said = await place.run(f"{PYTHON} -IS probe.py", Mount.at(sys.base_prefix))
     assert {*said.splitlines()} == {f"{name} refused" for name in numbers}

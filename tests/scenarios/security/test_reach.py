@@ -64,6 +64,10 @@ found["other machines"] = [line.split(":")[0].strip() for line in open("/proc/ne
 found["abstract Unix sockets"] = connects(socket.AF_UNIX, "\0" + abstract)
 found["Unix sockets in the file system"] = connects(socket.AF_UNIX, shared)
 found["the server's state, with its token"] = os.path.exists(state + "/http-token")
+try:
+    found["the host of a virtual machine (vsock)"] = bool(socket.socket(40))
+except OSError:
+    found["the host of a virtual machine (vsock)"] = False
 found["other processes"] = any(b"--" + b"http" in open(one, "rb").read() for one in glob.glob("/proc/[0-9]*/cmdline"))
 json.dump(found, open("found.json", "w"))
 """
