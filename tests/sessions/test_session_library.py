@@ -179,10 +179,13 @@ async def test_a_session_is_deleted_only_while_nobody_has_it_open(
         with pytest.raises(SessionBusy, match="open in another"):
             await service.stored.delete(session.id)
     await service.stored.mark(session.id, Mark.PINNED, True)
+    exported = await service.stored.export(session.id, "markdown")
+    assert exported.exists()
     assert list(sandbox.home.glob(f".claude/projects/*/{session.id}.jsonl"))
     await service.stored.delete(session.id)
     assert not list(sandbox.home.glob(f".claude/**/*{session.id}*"))
     assert not list(sandbox.root.glob(f"state/sessions/**/{session.id}*"))
+    assert not exported.exists()
     assert await service.catalogue() == []
     with pytest.raises(SessionNotFound):
         await service.find(session.id)

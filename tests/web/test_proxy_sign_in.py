@@ -84,9 +84,7 @@ def test_there_are_names_that_a_proxy_cannot_give(proxied: Console, name: str) -
 def test_groups_come_with_it_and_give_a_profile(proxied: Console) -> None:
     browser = through(proxied, "grace", **{"X-Forwarded-Groups": "others, leads"})
     assert let_in(browser).status == 200
-    assert browser.get("/api/budgets").json["budgets"] == [
-        {"period": "day", "limitUsd": 7.0, "spentUsd": 0}
-    ]
+    assert browser.get("/api/budgets").json["budgets"] == [{"period": "day", "limitUsd": 7.0, "spentUsd": 0}]
 
 
 def test_who_the_proxy_says_is_in_a_group_no_more_has_its_profile_no_more(proxied: Console) -> None:

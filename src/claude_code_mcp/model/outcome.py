@@ -339,7 +339,7 @@ _STATE_AFTER = {
     OutcomeCode.DROPPED: State.INTERRUPTED,
     OutcomeCode.LIMIT_REACHED: State.LIMITED,
 }
-_LOG_IN = (
+LOG_IN_HINT = (
     "(For the server: `claude-code-mcp claude auth login` on its machine, or ANTHROPIC_API_KEY in its environment, "
     "which many clients take from the `env` of its entry. `claude-code-mcp doctor` says what is missing.)"
 )
@@ -495,7 +495,7 @@ def _detail(result: Mapping[str, Any], code: OutcomeCode) -> str:
     if code is OutcomeCode.STRUCTURED_OUTPUT_MISSING:
         return "The model finished without giving the structured output that was asked for."
     reason = _text(result, "result") or "Claude Code reported an error without saying which."
-    return f"{reason} {_LOG_IN}" if code is OutcomeCode.API_ERROR and "/login" in reason else reason
+    return f"{reason} {LOG_IN_HINT}" if code is OutcomeCode.API_ERROR and "/login" in reason else reason
 
 
 def _text(result: Mapping[str, Any], key: str) -> str | None:

@@ -496,7 +496,7 @@ def within(field: str, requested: Number | None, ceiling: Number | None) -> Numb
         return ceiling if requested is None else requested
     # Every comparison with NaN is false, so that it would pass as being no more than the ceiling.
     if requested > ceiling or (isinstance(requested, float) and math.isnan(requested)):
-        raise _denied(field, f"{requested:g} is more than the {ceiling:g} that you may have")
+        raise _denied(field, f"{requested:g} is more than the {ceiling:g} that the operator's policy allows you")
     return requested
 
 

@@ -7,6 +7,7 @@ server's or one in a terminal.
 
 import base64
 import contextlib
+import glob
 import os
 import uuid
 from collections import OrderedDict
@@ -359,8 +360,8 @@ class SessionLibrary:
         self._records.remove(session_id)
         for mark in (Mark.PINNED, Mark.ARCHIVED, Mark.RENAMED):
             self.catalogue.marks.set(session_id, mark, False)
-        if self.catalogue.find(session_id) is not None:  # the CLI's history still names it
-            self.catalogue.marks.set(session_id, Mark.DELETED, True)
+        for export in (self._state_dir / "exports").glob(f"{glob.escape(session_id)}*"):
+            export.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _alone(self, session_id: str) -> Iterator[None]:

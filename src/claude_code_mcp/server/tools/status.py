@@ -15,7 +15,7 @@ from ...config import Settings
 from ...errors import Cancelled, ClaudeCodeError, InvalidArgument, SessionBusy, TurnTimeout
 from ...model.events import Event, Gap, Output, Stalled, TurnStarted
 from ...model.options import Worktree
-from ...model.outcome import CODE_TOOL_STATUS, SESSION_TOOL_STATUS, OutcomeCode, State
+from ...model.outcome import CODE_TOOL_STATUS, LOG_IN_HINT, SESSION_TOOL_STATUS, OutcomeCode, State
 from ...model.outcome import Outcome as TurnOutcome
 from ...model.question import Question
 from ...model.text import as_json, cut, iso, sharing_line
@@ -55,6 +55,8 @@ _MAX_STRUCTURE = 256 << 10
 _MAX_TOOLS = 20
 _MAX_RULES = 20
 _MAX_DROPPED = 500
+_REFUSED_LOGIN = frozenset({401, 403})
+"""The answers of the API that another attempt does not change."""
 
 
 class ToolUseEvent(ToolOutput):
@@ -261,7 +263,8 @@ def retrying_line(session: SessionView) -> str | None:
         return None
     of = f" of {retry.of}" if retry.of else ""
     problem = f"API error {retry.status}" if retry.status else "The API cannot be reached"
-    return f"{problem}: attempt {retry.attempt}{of}, next in {retry.delay_ms / 1000:.1f} s"
+    hint = f". The key or login was refused {LOG_IN_HINT}" if retry.status in _REFUSED_LOGIN else ""
+    return f"{problem}: attempt {retry.attempt}{of}, next in {retry.delay_ms / 1000:.1f} s{hint}"
 
 
 def pending_inputs(questions: Sequence[Question], parts: ResultParts, start: int = 0) -> list[PendingInput]:
@@ -569,9 +572,11 @@ def unfinished_report(session: SessionView, parts: ResultParts, settings: Settin
 
 def _outcome_report(session: SessionView, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
     warning = f"{outcome.detail}\n\n" if outcome.code is OutcomeCode.NOT_SAVED else ""
+    # Without a login, the detail repeats the CLI's sentence and adds what to do on a server.
+    message = outcome.detail if outcome.detail.startswith(outcome.result) else outcome.result
     return TurnReport(
         session_id=session.id,
-        result=parts.text("result", f"{warning}{outcome.result}", _MAX_PART)
+        result=parts.text("result", f"{warning}{message}", _MAX_PART)
         if outcome.result
         else parts.text("error", outcome.detail, _MAX_PART),
         is_error=not outcome.ok,
