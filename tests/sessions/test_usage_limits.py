@@ -5,8 +5,10 @@ import time
 
 import pytest
 
+from claude_code_mcp.errors import PermissionDenied
 from claude_code_mcp.model.events import AuditEvent, Event, TurnEnded, UsageReported, WaitChanged
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode, State
+from claude_code_mcp.policy.policy import OPEN_PROFILE, Policy
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
@@ -134,3 +136,26 @@ class TurnEnds:
     async def next(self) -> Outcome:
         async with asyncio.timeout(PATIENCE):
             return await self._outcomes.get()
+
+
+async def test_where_the_cli_waits_itself_the_turn_goes_through_and_nothing_else_waits(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start_service({**SUBSCRIPTION, "CLAUDE_CODE_RETRY_WATCHDOG": "1"})
+    step = limited(time.time() + 2, times=1, then="done")
+    retried = {**step, "headers": {**step["headers"], "x-should-retry": "true"}}
+    session, outcome = await run(service, script("work", retried), options(sandbox, on_limit="wait"))
+    assert (outcome.ok, outcome.result) == (True, "done")
+    assert events(session, WaitChanged) == []
+    assert session.turns == 1
+
+
+async def test_a_profile_decides_what_callers_leave_open_and_can_forbid_to_wait(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    waiting = await start_service(SUBSCRIPTION, policy=Policy(OPEN_PROFILE.model_copy(update={"on_limit": "wait"})))
+    session, _ = await run(waiting, script("work", limited(time.time() + 3600)), options(sandbox))
+    assert waits(session)
+    ending = await start_service(SUBSCRIPTION, policy=Policy(OPEN_PROFILE.model_copy(update={"on_limit": "end"})))
+    with pytest.raises(PermissionDenied, match="may not wait"):
+        await ending.create(script("work", "x"), options(sandbox, on_limit="wait"))
