@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.executable import MINIMUM_VERSION
+from claude_code_mcp.claude.executable import MINIMUM_VERSION, TESTED_VERSION
 from claude_code_mcp.commands.chat import without_repetition
 from claude_code_mcp.processes.environment import DEPTH
 from tests.support.bubblewrap import missing
@@ -137,6 +137,19 @@ def test_a_cli_that_cannot_say_who_is_logged_in_is_judged_by_what_it_would_use(
         assert list(wrong(old)) == ["login"]
     else:
         assert examine(old)[0] == 0
+
+
+def test_a_cli_that_is_newer_than_the_tested_one_is_named_and_is_no_problem(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    major, minor, patch = TESTED_VERSION
+    for version, newer in (TESTED_VERSION, False), ((major, minor, patch + 1), True):
+        name = ".".join(map(str, version))
+        says = f'case "$1" in --version) echo "{name} (Claude Code)";; *) echo "unknown command" >&2; exit 1;; esac'
+        cli = script(tmp_path / "claude", says)
+        code, found = examine({**environment, "CLAUDE_CODE_PATH": cli})
+        assert code == 0
+        assert ("newer" in found["Claude Code"]["detail"].partition(cli)[2]) is newer
 
 
 @pytest.mark.parametrize(

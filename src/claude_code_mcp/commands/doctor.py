@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import __version__
-from ..claude.executable import MINIMUM_VERSION, find_executable, read_version, version_text
+from ..claude.executable import MINIMUM_VERSION, TESTED_VERSION, find_executable, read_version, version_text
 from ..client.connections import NotRunning, ask_server
 from ..config import Settings, load_settings, unknown_variables, without_settings
 from ..errors import ClaudeCodeError, ExecutableNotFound, ProcessFailed, StateUnavailable
@@ -270,6 +270,8 @@ def _check_claude(settings: Settings) -> Iterator[Finding]:
         detail += f", older than {version_text(MINIMUM_VERSION)}, the oldest that works"
         yield Finding(subject, False, detail, f"update it: `{path} update`, or install it again")
         return
+    if version > TESTED_VERSION:
+        detail += f", newer than {version_text(TESTED_VERSION)}, which this release was tested with"
     yield Finding(subject, True, detail)
     yield _check_login(path)
 
