@@ -15,7 +15,7 @@ import logging
 import time
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Self
 
@@ -38,6 +38,8 @@ RETURN_SECONDS = 2.0
 """The same after NATS was away: then every lease has ended, and all machines come back at once."""
 MOST_ASKED = 500
 """Sessions that a machine may ask about at once."""
+MAX_HELD = 10_000
+"""Sessions that a machine is told of that it holds."""
 _ATTEMPTS = 8
 _REQUEST_SECONDS = 5.0
 _CLAIM_SECONDS = RETURN_SECONDS + _REQUEST_SECONDS
@@ -112,6 +114,20 @@ class OwnershipBucket:
         # What stays on its machine has no copy that could be shown.
         absent = [each for each in holdings if not each.stays and (each.arriving or each.machine not in alive)]
         return sorted(absent, key=lambda holding: holding.revision, reverse=True)
+
+    async def held_by(self, machine_id: str) -> list[Holding]:
+        """The sessions that a machine holds and has all of, the newest first, MAX_HELD at most. Reads all holders."""
+        watcher: Any = await self._sessions.watchall(ignore_deletes=True)
+        held = []
+        try:
+            while (entry := await watcher.updates(timeout=_REQUEST_SECONDS)) is not None:
+                holding = _stored_holding(entry.key, entry)
+                if holding.machine == machine_id and not holding.arriving:
+                    held.append(holding)
+        finally:
+            with anyio.CancelScope(shield=True), suppress(NatsError):
+                await watcher.stop()
+        return sorted(held, key=lambda holding: holding.revision, reverse=True)[:MAX_HELD]
 
     async def read(self, session_id: str) -> Holding | None:
         """The holder; None if no machine has the session."""
@@ -322,6 +338,7 @@ class Keeper:
             "release": self._release,
             "read": self._read,
             "elsewhere": self._elsewhere,
+            "held": self._held,
             "sealing_key": self._sealing_key,
             "unseal": self._unseal,
             "clock": self._clock,
@@ -420,6 +437,9 @@ class Keeper:
         elsewhere = [each for each in found if each and (each.machine != machine_id or each.arriving)]
         return [each.session_id for each in elsewhere if not each.stays]
 
+    async def _held(self, machine_id: str, _: dict[str, Any]) -> Any:
+        return [_fields(each) for each in await self._bucket.held_by(machine_id)]
+
     async def _sealing_key(self, _: str, __: dict[str, Any]) -> Any:
         return b64encode(bytes(self._secret.public_key)).decode()
 
@@ -488,6 +508,10 @@ class KeptOwnership:
         if self._run:
             marks |= {"run": self._run, "number": next(self._claims)}
         return _holding(await self.ask("claim", session_id=session_id, principal=principal, **marks))
+
+    async def held(self) -> list[Holding]:
+        """As OwnershipBucket.held_by; of this machine."""
+        return [_holding(each) for each in await self.ask("held")]
 
     async def confirm(self, holding: Holding) -> Holding:
         """As OwnershipBucket.confirm."""

@@ -196,6 +196,7 @@ ServerWith = Callable[[FleetReplica], AbstractAsyncContextManager[MachineParts]]
 _WHOLE_HISTORY = 64 << 20
 """Bytes up to which the history of a repository is stored with a session's tree. Of a larger one that has a remote only
 what the remote has not: such a tree can be restored only where somebody has fetched the rest."""
+_SHOWN_LOST = 20
 _LAST_COPIES = 10.0
 """Seconds in which the output of the last turns leaves the machine when it ends, while the fleet answers."""
 
@@ -253,6 +254,7 @@ async def _serving(
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_find_elsewhere, keeper, holdings, mover, replica, service)
                 tasks.start_soon(_note_staying, holdings, service)
+                tasks.start_soon(_give_up_lost, keeper, holdings, service)
                 # Before gateways reach this machine: who was removed, and is there again, has begun nothing here yet.
                 await tasks.start(_follow_removals, removals, holdings)
                 tasks.start_soon(_update_copies, copies, holdings, replica, service)
@@ -316,6 +318,41 @@ async def _find_elsewhere(
                 looked = lapses
             except (ClaudeCodeError, OSError) as problem:
                 log.debug("which sessions other machines have is not known yet: %s", problem)
+        await anyio.sleep(RENEWAL_SECONDS)
+
+
+async def _give_up_lost(keeper: KeptOwnership, holdings: Holdings, service: Service) -> None:
+    """Gives up the sessions of which this machine has lost both record and conversation since its last run, so that
+    they go on from the fleet's copy. Looked for once, when the fleet answers."""
+
+    def is_lost(holding: Holding) -> bool:
+        stores = service.relocation.environment_of(Caller(holding.principal)).stores
+        return (
+            stores.recorder.records.read(holding.session_id) is None
+            and stores.catalogue.find(holding.session_id) is None
+        )
+
+    while True:
+        if holdings.lapses is not None:
+            try:
+                lost = []
+                for holding in await keeper.held():
+                    if not await asyncio.to_thread(is_lost, holding):
+                        continue
+                    # Claimed by this process meanwhile it has another epoch, and is not released by this.
+                    if holdings.held(holding.session_id) is None:
+                        await keeper.release(holding)
+                        lost.append(holding.session_id)
+                if lost:
+                    shown = ", ".join(lost[:_SHOWN_LOST]) + (", …" if len(lost) > _SHOWN_LOST else "")
+                    log.warning(
+                        "this machine has lost %d session(s), which go on from the fleet's copy: %s", len(lost), shown
+                    )
+                return
+            except InvalidArgument:  # of a keeper of an earlier version
+                return
+            except (ClaudeCodeError, OSError) as problem:
+                log.debug("which sessions this machine has lost is not known yet: %s", problem)
         await anyio.sleep(RENEWAL_SECONDS)
 
 
