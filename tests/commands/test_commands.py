@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import claude_code_mcp
 from claude_code_mcp import __version__
+from claude_code_mcp.claude.executable import find_executable, read_version
 from claude_code_mcp.config import Settings, load_settings, variable_of
 from claude_code_mcp.server.transports.callers import load_tokens
 from tests.support import warm_commands
@@ -22,7 +24,11 @@ def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPro
 
 def test_the_version_is_told(environment: dict[str, str]) -> None:
     for flag in ("--version", "-V"):
-        assert run(environment, flag).stdout == f"claude-code-mcp {__version__}\n"
+        ours, place, claude = run(environment, flag).stdout.splitlines()
+        assert ours == f"claude-code-mcp {__version__}"
+        assert Path(place.removeprefix("installed in ")).samefile(Path(claude_code_mcp.__file__).parent)
+        assert find_executable(None, environment) in claude
+        assert read_version(claude.split()[2]) is not None
 
 
 def test_help_names_every_command(environment: dict[str, str]) -> None:

@@ -288,6 +288,16 @@ def _version(path: str) -> tuple[int, int, int] | str:
     return version
 
 
+def claude_code_in_use() -> str:
+    """Version and place of the Claude Code that sessions run, or why there is none, in a line."""
+    try:
+        path = find_executable(load_settings().claude_path)
+    except ClaudeCodeError as error:
+        return f"Claude Code: {error.message}"
+    version = _version(path)
+    return f"Claude Code {version if isinstance(version, str) else version_text(version)} at {path}"
+
+
 def _check_login(path: str) -> Finding:
     login = login_of(path)
     detail = login.method if login.exists else "nobody is logged in: every turn would fail"

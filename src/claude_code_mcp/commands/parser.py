@@ -117,6 +117,18 @@ class _Misuse(InvalidArgument):
         self.usage = usage
 
 
+class _PrintVersion(argparse.Action):
+    """Prints this version, where it is installed, and the version of Claude Code that sessions run."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from .doctor import claude_code_in_use  # noqa: PLC0415 - no other command needs it
+
+        print(f"claude-code-mcp {__version__}")
+        print(f"installed in {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}")
+        print(claude_code_in_use())
+        parser.exit()
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises `_Misuse` where argparse would end the process, so that a waiting client can be told why."""
 
@@ -155,7 +167,7 @@ def build_parser(names: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentPar
         epilog=_FIRST_STEPS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-V", "--version", action="version", version=f"claude-code-mcp {__version__}")
+    parser.add_argument("-V", "--version", action=_PrintVersion, nargs=0, help="show the versions and end")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in dict.fromkeys(COMMANDS[name] for name in names):
         import_module(f".{name}", __package__).add_to(commands)
