@@ -67,9 +67,12 @@ STEPS: tuple[str, ...] = (
         state TEXT NOT NULL,
         usage TEXT NOT NULL,
         checksum BLOB NOT NULL,
-        body TEXT NOT NULL
+        body TEXT NOT NULL,
+        continues_at REAL  -- when it continues automatically after a usage limit
     ) STRICT;
     CREATE INDEX sessions_by_change ON sessions (change);
+    CREATE INDEX sessions_that_continue ON sessions (config_dir, continues_at, session_id, principal)
+        WHERE continues_at IS NOT NULL;
 
     CREATE TABLE holders (
         session_id TEXT PRIMARY KEY, server TEXT NOT NULL, token TEXT NOT NULL, description TEXT NOT NULL,
@@ -180,12 +183,6 @@ STEPS: tuple[str, ...] = (
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX oauth_tokens_by_grant ON oauth_tokens (grant_id);
     CREATE INDEX oauth_tokens_by_age ON oauth_tokens (expires_at);
-    """,
-    """
-    -- When a session continues automatically after a usage limit. The index has all that is read of those sessions.
-    ALTER TABLE sessions ADD COLUMN continues_at REAL;
-    CREATE INDEX sessions_that_continue ON sessions (config_dir, continues_at, session_id, principal)
-        WHERE continues_at IS NOT NULL;
     """,
 )
 
