@@ -116,6 +116,9 @@ def test_a_session_is_seen_answered_and_shown_from_another_terminal(place: Share
     assert "Run: touch answered" in row
     shown = place.command("show", session_id[:8]).stdout
     assert ": Run: touch answered" in shown
+    refused = place.command("answer", entry["inputId"], "say", "hi")
+    assert refused.returncode == 2
+    assert "allow" in refused.stderr, "a permission takes no text as its answer"
     answer = place.command("answer", entry["inputId"][:8], "allow")
     assert answer.returncode == 0
     assert answer.stdout.index("Run: touch answered") < answer.stdout.index("Answered: allow.")

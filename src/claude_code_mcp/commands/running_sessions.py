@@ -409,7 +409,7 @@ def _logs(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 
 _DECISIONS = {
     "allow": "yes, this once; approve a plan",
-    "session": "yes, and do not ask for the like again in this session",
+    "session": "yes, and allow similar calls in this session",
     "edits": "approve a plan and accept edits from then on",
     "deny": "no; TEXT is the reason, or what to change in a plan",
     "say": "answer Claude's question: a TEXT for each part, a label or anything else",
@@ -444,8 +444,11 @@ def _answer(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
             decision = _asked_at_terminal(asked)
         elif arguments.decision == "say":
             parts = len(asked.question.choices)
-            if asked.question.kind is not QuestionKind.USER_QUESTION or len(arguments.text) != parts:
-                raise NoAnswer(f"say: this question has {parts} parts to answer.")
+            if asked.question.kind is not QuestionKind.USER_QUESTION:
+                raise NoAnswer("say: this is not a question of Claude's. Answer it with allow, or deny TEXT.")
+            if len(arguments.text) != parts:
+                wanted = "1 TEXT" if parts == 1 else f"{parts} TEXTs, one for each part"
+                raise NoAnswer(f"say: this question needs {wanted}.")
             decision = {"decision": "allow", "answers": arguments.text}
         else:
             decision = decide(asked, arguments.decision, " ".join(arguments.text))
