@@ -254,7 +254,7 @@ async def _serving(
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_find_elsewhere, keeper, holdings, mover, replica, service)
                 tasks.start_soon(_note_staying, holdings, service)
-                tasks.start_soon(_give_up_lost, keeper, holdings, service)
+                tasks.start_soon(_give_up_lost, keeper, copies, holdings, service)
                 # Before gateways reach this machine: who was removed, and is there again, has begun nothing here yet.
                 await tasks.start(_follow_removals, removals, holdings)
                 tasks.start_soon(_update_copies, copies, holdings, replica, service)
@@ -321,7 +321,7 @@ async def _find_elsewhere(
         await anyio.sleep(RENEWAL_SECONDS)
 
 
-async def _give_up_lost(keeper: KeptOwnership, holdings: Holdings, service: Service) -> None:
+async def _give_up_lost(keeper: KeptOwnership, copies: LeftCopies, holdings: Holdings, service: Service) -> None:
     """Gives up the sessions of which this machine has lost both record and conversation since its last run, so that
     they go on from the fleet's copy. Looked for once, when the fleet answers."""
 
@@ -335,9 +335,13 @@ async def _give_up_lost(keeper: KeptOwnership, holdings: Holdings, service: Serv
     while True:
         if holdings.lapses is not None:
             try:
-                lost = []
+                lost, deleted = [], set(await copies.left())
                 for holding in await keeper.held():
                     if not await asyncio.to_thread(is_lost, holding):
+                        continue
+                    # Deleted here on purpose: `_update_copies` removes the copy. A session may be deleted just now.
+                    deleted.update(await copies.left())
+                    if holding.session_id in deleted:
                         continue
                     # Claimed by this process meanwhile it has another epoch, and is not released by this.
                     if holdings.held(holding.session_id) is None:
