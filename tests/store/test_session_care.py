@@ -112,14 +112,6 @@ def test_pinned_ones_come_first_and_archived_ones_apart(disk: Disk) -> None:
     assert ids(kept(disk)) == made[::-1]
 
 
-def test_a_deleted_session_is_not_listed_while_its_transcript_is_still_there(disk: Disk) -> None:
-    session_id = disk.session("hello")
-    catalogue = kept(disk)
-    assert ids(catalogue) == [session_id]
-    catalogue.marks.set(session_id, Mark.DELETED, True)
-    assert ids(catalogue) == []
-
-
 def _mark_many(state: str, numbers: list[int]) -> None:
     marks = Marks(Database(Path(state)))
     for number in numbers:

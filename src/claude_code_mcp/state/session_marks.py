@@ -1,4 +1,4 @@
-"""Marks of sessions: pinned, archived or deleted, for all servers of the user.
+"""Marks of sessions, such as pinned and archived, for all servers of the user.
 
 All methods and functions block on the disk: call them from a thread.
 """
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 class Mark(StrEnum):
     PINNED = "pinned"
     ARCHIVED = "archived"
-    DELETED = "deleted"
     COPY_LEFT = "copy_left"
     """Deleted on this disk, while a fleet has a copy that is yet to be removed: `LeftCopies` of `fleet/session_copy.py`
     does that."""
@@ -32,7 +31,6 @@ class MarkedSessions:
 
     pinned: frozenset[str] = frozenset()
     archived: frozenset[str] = frozenset()
-    deleted: frozenset[str] = frozenset()
     copy_left: frozenset[str] = frozenset()
     renamed: frozenset[str] = frozenset()
 

@@ -316,8 +316,7 @@ class Catalogue:
             used = {session_id: transcript.mtime_ns / 1e9 for session_id, transcript in files.items()}
             for session_id in used.keys() & history.keys():
                 used[session_id] = max(history[session_id].last_used, used[session_id])
-            ids = [session_id for session_id in used if session_id not in marked.deleted]
-            ids.sort(key=used.__getitem__, reverse=True)
+            ids = sorted(used, key=used.__getitem__, reverse=True)
             pinned = marked.pinned
             order = [*filter(pinned.__contains__, ids), *(other for other in ids if other not in pinned)]
             self._order = files, history, marked, order
