@@ -88,7 +88,8 @@ def test_a_change_that_the_server_has_compared_has_line_numbers() -> None:
     diff = "@@ -8,3 +8,3 @@\n eight\n-nine\n+9\n ten\n@@ -20,1 +20,0 @@\n-last"
     asking = replace(asked("Write", file_path="/f", content="all of it").question, change=FileChange(diff))
     lines = list(question_lines(asking))
-    assert [line.text for line in lines[-6:]] == [
+    assert [line.text for line in lines[-7:]] == [
+        "…",
         "     8   eight",
         "     9 - nine",
         "     9 + 9",

@@ -65,7 +65,7 @@ def test_a_change_to_a_file_is_shown_in_its_place_and_not_as_fields() -> None:
     *_, last = message.splitlines()
     assert "q-1f2e" in last
     assert message.splitlines()[-7:-1] == [
-        "…",
+        f"--- change to the file {last.split()[-2]} ---",
         "     1   one",
         "     2 - two",
         "     2 + 2\\u202e",

@@ -121,7 +121,10 @@ def test_settings_that_cannot_be_used_are_told_by_the_client(shared: SharedPlace
         opened(client)
         answer = client.ask(request("tools/call", 1, name="claude_list_sessions", arguments={}))
         assert "MAX_SESSIONS" in answer["result"]["content"][0]["text"]
-        assert "no shared server" in client.end()[2]
+        said = client.end()[2]
+        assert "serving in this process, without the shared server: " in said
+        assert ".." not in said
+        assert ".;" not in said
 
 
 def test_it_ends_by_itself_when_nobody_uses_it_and_nothing_is_at_work(shared: SharedPlace, sandbox: Sandbox) -> None:

@@ -65,9 +65,8 @@ def _changed_file(question: Question, diff: str) -> Iterator[Line]:
     head, *rest = full_text(replace(question, tool_input=others, change=None)).split("\n")
     yield Line(head, Style.HEAD)
     yield from map(Line, rest)
-    for number, (sign, line) in enumerate(change_lines(diff)):
-        if number or sign != "@":  # above the first hunk there is nothing to be told apart from
-            yield Line(line, _DIFF_STYLES.get(sign, Style.SAME))
+    for sign, line in change_lines(diff):
+        yield Line(line, _DIFF_STYLES.get(sign, Style.SAME))
 
 
 def _texts(tool_input: Mapping[str, Any], fields: tuple[str, str]) -> tuple[str | None, str | None]:

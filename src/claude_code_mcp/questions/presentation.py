@@ -255,14 +255,16 @@ def fields_in_change(question: Question) -> Sequence[str]:
 
 def change_lines(diff: str) -> Iterator[tuple[str, str]]:
     """The lines of a diff for people, each with its sign (`@`, `+`, `-`, a space or a backslash) and its number: of a
-    line that goes in the file as it is, of every other in the file as it will be. Nothing in them is invisible."""
+    line that goes in the file as it is, of every other in the file as it will be. Nothing in them is invisible. "…"
+    marks lines that are left out, so a hunk that begins with the first line has none above it."""
     before = after = 0
     for line in diff.split("\n"):
         sign, text = line[:1], visible(line[1:].replace("\r", "\\r"))
         if sign == "@":
             found = _HUNK.match(line)
             before, after = (int(found[1]), int(found[2])) if found else (0, 0)
-            yield sign, "…"
+            if max(before, after) > 1 or not found:
+                yield sign, "…"
         elif sign == "\\":
             yield sign, f"{'':>6}  {text.strip()}"
         else:

@@ -56,7 +56,7 @@ def serve_shared(argv: list[str], load: "Callable[[], loop.Serve]") -> int:
     try:
         where, fingerprint = place.find_place(argv[1:], os.environ)
     except OSError as error:
-        _say(f"no shared server: {error}; serving in this process")
+        _say_alone(str(error))
         return loop.greet(argv, load)
     if sys.platform != "win32":
         _signal.signal(_signal.SIGINT, loop.exit_on_interrupt)
@@ -65,7 +65,7 @@ def serve_shared(argv: list[str], load: "Callable[[], loop.Serve]") -> int:
     try:
         front.run()
     except _NoServer as problem:
-        _say(f"no shared server: {problem}; serving in this process")
+        _say_alone(str(problem))
         return load()(argv, front.hand_over())
     except (BrokenPipeError, ConnectionError):
         pass  # the client is gone
@@ -79,9 +79,11 @@ def _exit(*_: object) -> "NoReturn":
     os._exit(0)
 
 
-def _say(text: str) -> None:
+def _say_alone(reason: str) -> None:
+    """Says on stderr why this process serves its client itself. A reason may be a sentence or part of one."""
+    text = f"claude-code-mcp: serving in this process, without the shared server: {reason.rstrip('.')}.\n"
     try:
-        os.write(2, f"claude-code-mcp: {text}\n".encode(errors="backslashreplace"))
+        os.write(2, text.encode(errors="backslashreplace"))
     except OSError:
         pass
 
