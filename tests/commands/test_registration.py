@@ -210,6 +210,136 @@ def test_claude_code_registers_it_by_its_own_command(environment: dict[str, str]
     assert "--shared" not in settings["mcpServers"]["claude-code"]["args"]
 
 
+# -- removing ---------------------------------------------------------------------------------------------------------
+
+
+INSTALLED = {**FILES, "codex": ".codex/config.toml"}
+STARTS = {
+    "json": {
+        "empty object": "{}",
+        "empty servers": '{\n  "KEY": {}\n}\n',
+        "no servers": '// mine\r\n{\r\n\t"a": 1 // one\r\n}\r\n',
+        "other servers": '{\n  "KEY": {\n    // mine\n    "x": {"command": "x"}, // x\n  },\n  "b": [1],\n}\n',
+        "one line": '{"KEY": {"x": {"command": "x"}}}',
+    },
+    "toml": {
+        "comment": "# mine",
+        "other table": 'model = "m" # mine\n\n\n[mcp_servers.x]\ncommand = "x"\n# of tui\n[tui]\nx = 1\n\n',
+    },
+}
+
+
+def _starts() -> list[Any]:
+    return [
+        pytest.param(client, text.replace("KEY", KEYS.get(client, "mcpServers")), id=f"{client}, {name}")
+        for client in sorted(INSTALLED)
+        for name, text in STARTS["toml" if client == "codex" else "json"].items()
+    ]
+
+
+@pytest.mark.parametrize(("client", "text"), _starts())
+def test_removing_restores_the_file_as_it_was(
+    environment: dict[str, str], sandbox: Sandbox, client: str, text: str
+) -> None:
+    file = sandbox.home / INSTALLED[client]
+    file.parent.mkdir(parents=True)
+    file.write_bytes(text.encode())
+    assert run(environment, "config", client, "--install", "--yes").returncode == 0
+    installed = file.read_bytes()
+    refused = run(environment, "config", client, "--remove")
+    assert (refused.returncode, file.read_bytes()) == (2, installed)
+    assert "claude-code" in refused.stdout
+    removed = run(environment, "config", client, "--remove", "--yes")
+    assert removed.returncode == 0, removed.stderr
+    assert file.read_bytes().decode() == text
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    again = run(environment, "config", client, "--remove", "--yes")
+    assert again.returncode == 0
+    assert "nothing to remove" in again.stdout
+
+
+@pytest.mark.parametrize("client", sorted(INSTALLED))
+def test_a_file_that_has_only_our_entry_is_deleted_when_that_is_removed(
+    environment: dict[str, str], sandbox: Sandbox, client: str
+) -> None:
+    file = sandbox.home / INSTALLED[client]
+    for flags in (["--own"], []):  # the second changes the entry, and leaves a copy of the first
+        assert run(environment, "config", client, "--install", "--yes", *flags).returncode == 0
+    assert file.with_name(f"{file.name}.bak").exists()
+    removed = run(environment, "config", client, "--remove", "--yes")
+    assert (removed.returncode, f"Deleted: {file}" in removed.stdout) == (0, True)
+    assert [*file.parent.iterdir()] == []
+    assert "nothing to remove" in run(environment, "config", client, "--remove", "--yes").stdout
+    assert not file.exists()
+
+
+def test_removing_keeps_what_was_written_since(environment: dict[str, str], sandbox: Sandbox) -> None:
+    cursor, codex = sandbox.home / INSTALLED["cursor"], sandbox.home / INSTALLED["codex"]
+    cursor.parent.mkdir(parents=True)
+    cursor.write_text('{"mcpServers": {}}')
+    for client in ("cursor", "codex"):
+        assert run(environment, "config", client, "--install", "--yes").returncode == 0
+    cursor.write_text(cursor.read_text().replace('"mcpServers": {', '"mcpServers": {\n    // mine'))
+    codex.write_text(codex.read_text() + '\n[mcp_servers.claude-code.env]\nA = "b"\n\n# of tui\n[tui]\nx = 1\n')
+    for client in ("cursor", "codex"):
+        removed = run(environment, "config", client, "--remove", "--yes")
+        assert removed.returncode == 0, removed.stderr
+    assert "// mine" in cursor.read_text()
+    assert decode_with_comments(cursor.read_text()) == {"mcpServers": {}}
+    assert codex.read_text() == "# of tui\n[tui]\nx = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("client", "content"),
+    [
+        ("cursor", "// a comment\n{"),
+        ("codex", "x ="),
+        ("codex", 'mcp_servers = { claude-code = { command = "x" } }'),
+    ],
+)
+def test_a_file_that_is_not_understood_is_left_alone_when_removing(
+    environment: dict[str, str], sandbox: Sandbox, client: str, content: str
+) -> None:
+    file = sandbox.home / INSTALLED[client]
+    file.parent.mkdir()
+    file.write_text(content)
+    answer = run(environment, "config", client, "--remove", "--yes")
+    assert (answer.returncode, file.read_text()) == (2, content)
+    assert "remove the entry by hand" in answer.stderr
+
+
+def test_vs_code_has_an_entry_for_the_project_and_one_for_the_user(
+    environment: dict[str, str], sandbox: Sandbox
+) -> None:
+    user = sandbox.home / ".xdg/config/Code/User/mcp.json"
+    assert "MCP: Open User Configuration" in run(environment, "config", "vscode", "--user").stdout
+    assert run(environment, "config", "vscode", "--user", "--install", "--yes").returncode == 0
+    assert decode_with_comments(user.read_text())["servers"]["claude-code"]["type"] == "stdio"
+    assert not (sandbox.project / ".vscode").exists()
+    assert run(environment, "config", "vscode", "--user", "--remove", "--yes").returncode == 0
+    assert not user.exists()
+    refused = run(environment, "config", "cursor", "--user", "--install", "--yes")
+    assert refused.returncode == 2
+    assert "for all projects already" in refused.stderr
+
+
+def test_claude_code_removes_it_by_its_own_command(environment: dict[str, str], sandbox: Sandbox) -> None:
+    assert run(environment, "config", "claude-code", "--install", "--yes").returncode == 0
+    removed = run(environment, "config", "claude-code", "--remove", "--yes")
+    assert removed.returncode == 0, removed.stderr
+    assert "claude-code" not in json.loads((sandbox.home / ".claude.json").read_text()).get("mcpServers", {})
+    assert "nothing to remove" in run(environment, "config", "claude-code", "--remove", "--yes").stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--remove"], ["generic", "--remove"], ["cursor", "--remove", "--install"], ["--user"]]
+)
+def test_what_cannot_be_removed_is_refused(environment: dict[str, str], arguments: list[str]) -> None:
+    answer = run(environment, "config", *arguments)
+    assert answer.returncode == 2
+    assert arguments[-1] in answer.stderr
+
+
 def test_a_wrong_path_of_the_cli_has_its_own_advice(environment: dict[str, str]) -> None:
     answer = run({**environment, "CLAUDE_CODE_PATH": "/nowhere/claude"}, "claude", "--version")
     assert answer.returncode == 5

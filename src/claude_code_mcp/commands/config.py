@@ -1,7 +1,7 @@
 """`config`: the settings in force, their reference, and how this server is registered in each client.
 
-`--install` changes only our entry in a client's file: comments, order and whatever a person has added stay. The file as
-it was is kept beside it.
+`--install` and `--remove` change only our entry in a client's file: comments, order and whatever a person has added
+stay. A copy of the original file is kept as `.bak`.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from ..model.text import visible
 from ..private_files import FILE, replace_file
 from ..shared import place
 from .conventions import ExitCode, add_config_file, add_json, agreed, failed, print_json
-from .json_edit import remove_value, set_value
+from .json_edit import is_empty, remove_value, set_value
 
 _PAGE = """\
 # Settings
@@ -66,7 +66,9 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--url", metavar="URL", help="with CLIENT: the entry for a server that runs with --http there")
     parser.add_argument("--install", action="store_true", help="with CLIENT: write it after showing what changes")
-    parser.add_argument("--yes", action="store_true", help="with --install: do not ask")
+    parser.add_argument("--remove", action="store_true", help="with CLIENT: remove the entry that --install wrote")
+    parser.add_argument("--user", action="store_true", help="with vscode: for all projects, not only for this one")
+    parser.add_argument("--yes", action="store_true", help="with --install and --remove: do not ask")
     parser.add_argument("--markdown", action="store_true", help="print the reference of all settings as Markdown")
     add_json(parser, "print the settings in force as a JSON object")
     add_config_file(parser)
@@ -76,8 +78,13 @@ def add_to(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.json and (arguments.client or arguments.markdown):
         raise InvalidArgument("--json is for the settings in force: it goes with neither CLIENT nor --markdown.")
-    if (arguments.own or arguments.url or arguments.install) and not arguments.client:
-        raise InvalidArgument("--own, --url and --install go with the name of a client.")
+    of_client = arguments.own or arguments.url or arguments.install or arguments.remove or arguments.user
+    if of_client and not arguments.client:
+        raise InvalidArgument("--own, --url, --install, --remove and --user go with the name of a client.")
+    if arguments.remove and (arguments.install or arguments.own or arguments.url):
+        raise InvalidArgument("--remove removes any entry of this server: it takes no --install, --own or --url.")
+    if arguments.user and arguments.client != "vscode":
+        raise InvalidArgument("--user is for vscode: the entry in any other client is for all projects already.")
     if arguments.markdown:
         print(settings_page(), end="")
         return 0
@@ -137,15 +144,25 @@ class ServerAddress:
 
 
 def _register(arguments: argparse.Namespace) -> int:
-    host, address = HOSTS[arguments.client], _registration(arguments)
+    host = VSCODE_USER if arguments.user else HOSTS[arguments.client]
+    if arguments.remove and arguments.client == "claude-code":
+        return remove_by_command(yes=arguments.yes)
+    if arguments.remove:
+        return remove_from_file(*_file_of(host, "--remove", arguments.client), yes=arguments.yes)
+    address = _registration(arguments)
     if not arguments.install:
         print(host.instructions(address))
         return 0
     if arguments.client == "claude-code":
         return install_by_command(address, yes=arguments.yes)
-    if host.file is None or host.merged is None:
-        raise InvalidArgument(f"--install: {arguments.client} has no file of its own.")
-    return install_in_file(host.file(), host.merged, address, yes=arguments.yes)
+    file, dialect = _file_of(host, "--install", arguments.client)
+    return install_in_file(file, dialect.merged, address, yes=arguments.yes)
+
+
+def _file_of(host: "McpHost", flag: str, client: str) -> "tuple[Path, JsonDialect | CodexFile]":
+    if host.file is None or host.dialect is None:
+        raise InvalidArgument(f"{flag}: {client} has no configuration file that we know.")
+    return host.file(), host.dialect
 
 
 def _registration(arguments: argparse.Namespace) -> ServerAddress:
@@ -185,8 +202,8 @@ class McpHost:
     instructions: Callable[[ServerAddress], str]
     """What a person is told to do."""
     file: Callable[[], Path] | None = None
-    merged: Callable[[str, ServerAddress], str] | None = None
-    """The text of its file with the entry in it. InvalidArgument if the file cannot be read."""
+    dialect: "JsonDialect | CodexFile | None" = None
+    """How the entry is written in that file, and read from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +245,35 @@ class JsonDialect:
             raise InvalidArgument(f"The file cannot be changed safely ({error}); add the entry by hand.") from None
         return text
 
+    def removed(self, text: str) -> str:
+        """The text of a file without the entry, and without the objects that are empty then; an empty text if nothing
+        is left. The same text if it has no entry. InvalidArgument if the file cannot be read."""
+        if not text.strip("\ufeff \t\r\n"):
+            return text
+        try:
+            without = remove_value(text, [self.key, NAME])
+            if without == text:
+                return text
+            if is_empty(without, [self.key]):
+                without = remove_value(without, [self.key])
+            return "" if "".join(without.lstrip("\ufeff").split()) == "{}" else without
+        except ValueError as error:
+            raise InvalidArgument(f"The file cannot be changed safely ({error}); remove the entry by hand.") from None
+
+    def registered(self, text: str) -> ServerAddress | None:
+        """What the entry in a file says; None if there is no entry that `merged` could have written."""
+        try:
+            return _address_in(decode_with_comments(text.lstrip("\ufeff"))[self.key][NAME], self.url_field)
+        except (ValueError, TypeError, KeyError):
+            return None
+
+
+def _address_in(entry: Any, url_field: str) -> ServerAddress:
+    """KeyError or TypeError if the entry is not ours."""
+    if "command" in entry:
+        return ServerAddress([entry["command"], *entry["args"]])
+    return ServerAddress(url=entry[url_field], with_token="headers" in entry or "bearer_token_env_var" in entry)
+
 
 def _json_host(shown: str, file: Callable[[], Path] | None, dialect: JsonDialect) -> McpHost:
     """A client with a JSON file."""
@@ -235,7 +281,7 @@ def _json_host(shown: str, file: Callable[[], Path] | None, dialect: JsonDialect
     def instructions(address: ServerAddress) -> str:
         return f"{shown}\n{json.dumps({dialect.key: {NAME: dialect.entry(address)}}, indent=2)}"
 
-    return McpHost(instructions, file, dialect.merged if file is not None else None)
+    return McpHost(instructions, file, dialect)
 
 
 def claude_code_arguments(executable: str, address: ServerAddress) -> list[str]:
@@ -247,49 +293,95 @@ def claude_code_arguments(executable: str, address: ServerAddress) -> list[str]:
     return [*add, "--transport", "http", NAME, address.url, *header]
 
 
-def _codex_table(address: ServerAddress) -> str:
-    if address.url is None:
-        command, *arguments = address.command
-        lines = [f"command = {json.dumps(command)}", f"args = {json.dumps(arguments)}"]
-    else:
-        lines = [f"url = {json.dumps(address.url)}"]
-        lines += [f'bearer_token_env_var = "{TOKEN}"'] if address.with_token else []
-    return "\n".join([f"[mcp_servers.{NAME}]", *lines, f"tool_timeout_sec = {_CODEX_TIMEOUT}"])
+class CodexFile:
+    """The TOML file of Codex. It is changed line by line, to keep comments and order; that nothing else has changed is
+    checked by its meaning."""
+
+    _header = f"[mcp_servers.{NAME}]"
+
+    def table(self, address: ServerAddress) -> str:
+        """The lines of the entry."""
+        if address.url is None:
+            command, *arguments = address.command
+            lines = [f"command = {json.dumps(command)}", f"args = {json.dumps(arguments)}"]
+        else:
+            lines = [f"url = {json.dumps(address.url)}"]
+            lines += [f'bearer_token_env_var = "{TOKEN}"'] if address.with_token else []
+        return "\n".join([self._header, *lines, f"tool_timeout_sec = {_CODEX_TIMEOUT}"])
+
+    def merged(self, text: str, address: ServerAddress) -> str:
+        """The text with the table in place of the old one, or at the end; all else, what else the table had too, is as
+        it was. InvalidArgument if that cannot be done."""
+        before: list[str] = []
+        kept: list[str] = []
+        after: list[str] = []
+        inside = False
+        for line in text.splitlines():
+            if line.strip() == self._header:
+                inside = True
+            elif inside and line.startswith("["):
+                inside, after = False, [line]
+            elif not inside:
+                (after if after else before).append(line)
+            elif line.strip() and line.partition("=")[0].strip() not in _OURS_IN_CODEX:
+                kept.append(line)
+        table = "\n".join([self.table(address), *kept])
+        parts = ["\n".join(before).rstrip(), table, "\n".join(after)]
+        merged = "\n\n".join(part for part in parts if part) + "\n"
+        old, new = self._contents(text, merged, "add")
+        if _without_ours(old, _OURS_IN_CODEX) != _without_ours(new, _OURS_IN_CODEX):
+            raise InvalidArgument("The file cannot be changed safely; add the entry by hand.")
+        return merged
+
+    def removed(self, text: str) -> str:
+        """The text without the table and those below it, such as its `env`; an empty text if nothing is left. The same
+        text if it has no such table. InvalidArgument if that cannot be done."""
+        kept: list[str] = []
+        between: list[str] = []
+        inside = False
+        for line in text.splitlines(keepends=True):
+            if line.startswith("["):
+                was_inside, inside = inside, line.startswith((self._header, f"[mcp_servers.{NAME}."))
+                if was_inside and not inside:
+                    kept += between  # comments above a table are about that one
+            if not inside:
+                kept.append(line)
+            elif line.lstrip().startswith("#"):
+                between.append(line)
+            elif line.strip():
+                between = []
+        if inside:
+            kept += between
+        old, _ = self._contents(text, "", "remove")
+        if NAME not in old.get("mcp_servers", {}):
+            return text
+        removed = "".join(kept).rstrip()
+        removed += "\n" if removed else ""
+        _, new = self._contents("", removed, "remove")
+        if _without_ours(old) != _without_ours(new) or NAME in new.get("mcp_servers", {}):
+            raise InvalidArgument("The file cannot be changed safely; remove the entry by hand.")
+        return removed
+
+    def registered(self, text: str) -> ServerAddress | None:
+        """What the entry says; None if there is no entry that `merged` could have written."""
+        try:
+            return _address_in(tomllib.loads(text)["mcp_servers"][NAME], "url")
+        except (tomllib.TOMLDecodeError, TypeError, KeyError):
+            return None
+
+    def _contents(self, old: str, new: str, action: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        try:
+            return tomllib.loads(old), tomllib.loads(new)
+        except tomllib.TOMLDecodeError as error:
+            problem = f"The file cannot be changed safely ({error}); {action} the entry by hand."
+            raise InvalidArgument(problem) from None
 
 
-def _codex_merged(text: str, address: ServerAddress) -> str:
-    """The table in place of the old one, or at the end; all else, what else the table had too, must be as it was."""
-    before: list[str] = []
-    kept: list[str] = []
-    after: list[str] = []
-    inside = False
-    for line in text.splitlines():
-        if line.strip() == f"[mcp_servers.{NAME}]":
-            inside = True
-        elif inside and line.startswith("["):
-            inside, after = False, [line]
-        elif not inside:
-            (after if after else before).append(line)
-        elif line.strip() and line.partition("=")[0].strip() not in _OURS_IN_CODEX:
-            kept.append(line)
-    table = "\n".join([_codex_table(address), *kept])
-    parts = ["\n".join(before).rstrip(), table, "\n".join(after)]
-    merged = "\n\n".join(part for part in parts if part) + "\n"
-    try:
-        # The file was changed line by line, to keep comments and order:
-        # that nothing else has changed is checked by its meaning.
-        old, new = tomllib.loads(text), tomllib.loads(merged)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidArgument(f"The file cannot be changed safely ({error}); add the entry by hand.") from None
-    if _without_ours(old) != _without_ours(new):
-        raise InvalidArgument("The file cannot be changed safely; add the entry by hand.")
-    return merged
-
-
-def _without_ours(content: Mapping[str, Any]) -> dict[str, Any]:
+def _without_ours(content: Mapping[str, Any], fields: Sequence[str] | None = None) -> dict[str, Any]:
+    """The content of a file without these fields of our entry; without the whole entry if none are named."""
     servers = dict(content.get("mcp_servers", {}))
     ours = servers.pop(NAME, {})
-    kept = {name: value for name, value in ours.items() if name not in _OURS_IN_CODEX}
+    kept = {} if fields is None else {name: value for name, value in ours.items() if name not in fields}
     return {**content, "mcp_servers": {**servers, **({NAME: kept} if kept else {})}}
 
 
@@ -339,6 +431,8 @@ def _zed_file() -> Path:
 _PLAIN = f"${{{TOKEN}}}"
 _OF_ENVIRONMENT = f"${{env:{TOKEN}}}"
 _USUAL = JsonDialect("mcpServers", _PLAIN)
+_VSCODE = JsonDialect("servers", _OF_ENVIRONMENT, has_type=True)
+_CODEX = CodexFile()
 HOSTS: dict[str, McpHost] = {
     "claude-code": McpHost(lambda address: f"Run:\n{shlex.join(claude_code_arguments('claude', address))}"),
     "claude-desktop": _json_host(
@@ -351,15 +445,11 @@ HOSTS: dict[str, McpHost] = {
         _user_file_of("cursor"),
         JsonDialect("mcpServers", _OF_ENVIRONMENT),
     ),
-    "vscode": _json_host(
-        "Add to .vscode/mcp.json:",
-        lambda: Path(".vscode", "mcp.json"),
-        JsonDialect("servers", _OF_ENVIRONMENT, has_type=True),
-    ),
+    "vscode": _json_host("Add to .vscode/mcp.json:", lambda: Path(".vscode", "mcp.json"), _VSCODE),
     "codex": McpHost(
-        lambda address: f"Add to ~/.codex/config.toml:\n{_codex_table(address)}",
+        lambda address: f"Add to ~/.codex/config.toml:\n{_CODEX.table(address)}",
         lambda: Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "config.toml",
-        _codex_merged,
+        _CODEX,
     ),
     "windsurf": _json_host(
         "Add to ~/.codeium/windsurf/mcp_config.json:",
@@ -382,18 +472,21 @@ HOSTS: dict[str, McpHost] = {
     ),
     "generic": _json_host("The entry that most clients take:", None, _USUAL),
 }
+VSCODE_USER = _json_host(
+    "Add to the mcp.json of your user profile (MCP: Open User Configuration):",
+    lambda: files_of("vscode", os.environ, Path())[1],
+    _VSCODE,
+)
+"""VS Code, for all projects of this user."""
 
 
-# -- installing ---------------------------------------------------------------------------------------------------
+# -- installing and removing --------------------------------------------------------------------------------------
 
 
 def install_by_command(address: ServerAddress, *, yes: bool) -> int:
     """Claude Code changes its file all the time; only it can write to it safely."""
     executable = find_executable(os.environ.get(variable_of("claude_path")))
-    try:
-        present = json.loads(user_file(os.environ).read_bytes())["mcpServers"][NAME]
-    except (OSError, ValueError, KeyError, TypeError):
-        present = None  # its own command says what is wrong with the file
+    present = entry_in_claude_code()
     wanted: Entry = {"url": address.url}
     if address.url is None:
         wanted = {"command": address.command[0], "args": [*address.command[1:]]}
@@ -403,6 +496,27 @@ def install_by_command(address: ServerAddress, *, yes: bool) -> int:
     commands = [claude_code_arguments(executable, address)]
     if present:
         commands.insert(0, [executable, "mcp", "remove", "--scope", "user", NAME])
+    return _run_commands(commands, yes=yes)
+
+
+def remove_by_command(*, yes: bool) -> int:
+    """Removes the entry by Claude Code's own command, as `install_by_command` added it."""
+    if not entry_in_claude_code():
+        return _nothing_to_remove(user_file(os.environ))
+    executable = find_executable(os.environ.get(variable_of("claude_path")))
+    return _run_commands([[executable, "mcp", "remove", "--scope", "user", NAME]], yes=yes)
+
+
+def entry_in_claude_code() -> Any:
+    """The entry of this server for all projects; None if it is missing or the file cannot be read, about which Claude
+    Code's own command says more."""
+    try:
+        return json.loads(user_file(os.environ).read_bytes())["mcpServers"][NAME]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _run_commands(commands: Sequence[Sequence[str]], *, yes: bool) -> int:
     print("\n".join(map(shlex.join, commands)), flush=True)
     if not yes and not agreed("Run this?"):
         return failed("Nothing was changed.", ExitCode.REFUSED)
@@ -416,29 +530,85 @@ def install_in_file(
     file: Path, merged: Callable[[str, ServerAddress], str], address: ServerAddress, *, yes: bool
 ) -> int:
     file = file.resolve()  # a link to the file stays one
-    try:
-        before = file.read_bytes().decode("utf-8")  # with the line ends that it has
-    except FileNotFoundError:
-        before = ""
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"{file} cannot be read: {error}") from None
+    before = _text_of(file)
     after = merged(before, address)
     if after == before:
         print(f"{file} has it already.")
         return int(ExitCode.DONE)
-    difference = difflib.unified_diff(before.splitlines(), after.splitlines(), str(file), str(file), n=1, lineterm="")
-    print("\n".join(map(visible, difference)), flush=True)
+    _print_difference(file, before, after)
     if not yes and not agreed(f"Write {file}?"):
         return failed("Nothing was changed.", ExitCode.REFUSED)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # In one step, since the client may read its file at any moment, and with the mode that the file has; a new one
-        # is for its owner alone, since entries of clients often hold tokens.
-        mode = file.stat().st_mode & 0o777 if file.exists() else FILE
-        if before:
-            replace_file(file.with_name(f"{file.name}.bak"), before.encode(), mode)
-        replace_file(file, after.encode(), mode)
+        _write(file, before, after)
     except OSError as error:
         raise ClaudeCodeError(f"{file} cannot be written: {error.strerror}.") from None
     print(f"Written: {file}" + (f" (before: {file.name}.bak)" if before else ""))
     return int(ExitCode.DONE)
+
+
+def remove_from_file(file: Path, dialect: JsonDialect | CodexFile, *, yes: bool) -> int:
+    """Removes the entry. Restores the exact file from before `--install` if nothing else has changed in it since;
+    deletes a file in which nothing is left."""
+    file = file.resolve()
+    before = _text_of(file)
+    after = dialect.removed(before)
+    if after == before:
+        return _nothing_to_remove(file)
+    backup = file.with_name(f"{file.name}.bak")
+    original = _text_of(backup) if backup.is_file() else ""
+    address = dialect.registered(before)
+    restores = bool(original) and address is not None and _adds(dialect, original, address, before)
+    if restores:
+        after = original
+    _print_difference(file, before, after)
+    if not yes and not agreed(f"Write {file}?" if after else f"Delete {file}, in which nothing else is left?"):
+        return failed("Nothing was changed.", ExitCode.REFUSED)
+    try:
+        if after:
+            _write(file, before, after)
+        else:
+            file.unlink()
+        if restores or (not after and original and not dialect.removed(original)):
+            backup.unlink()  # the file itself is that, or it had nothing but our entry too
+    except OSError as error:
+        raise ClaudeCodeError(f"{file} cannot be changed: {error.strerror}.") from None
+    print(f"Written: {file}" if after else f"Deleted: {file}")
+    return int(ExitCode.DONE)
+
+
+def _adds(dialect: JsonDialect | CodexFile, original: str, address: ServerAddress, present: str) -> bool:
+    """Whether `--install` has made the present text from the original."""
+    try:
+        return dialect.removed(original) == original and dialect.merged(original, address) == present
+    except InvalidArgument:
+        return False
+
+
+def _nothing_to_remove(file: Path) -> int:
+    print(f"{file} has no entry of this server; there is nothing to remove.")
+    return int(ExitCode.DONE)
+
+
+def _text_of(file: Path) -> str:
+    """The text with the line ends that it has; empty if there is no file."""
+    try:
+        return file.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"{file} cannot be read: {error}") from None
+
+
+def _print_difference(file: Path, before: str, after: str) -> None:
+    difference = difflib.unified_diff(before.splitlines(), after.splitlines(), str(file), str(file), n=1, lineterm="")
+    print("\n".join(map(visible, difference)), flush=True)
+
+
+def _write(file: Path, before: str, after: str) -> None:
+    """Writes the file in one step, since the client may read it at any moment, and with the mode that it has; a new one
+    is for its owner alone, since entries of clients often hold tokens. Keeps the text before as `.bak`."""
+    mode = file.stat().st_mode & 0o777 if file.exists() else FILE
+    if before:
+        replace_file(file.with_name(f"{file.name}.bak"), before.encode(), mode)
+    replace_file(file, after.encode(), mode)

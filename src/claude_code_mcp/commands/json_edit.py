@@ -69,12 +69,18 @@ def remove_value(text: str, path: Sequence[str]) -> str:
         rest = _REST_OF_LINE.match(text, end)
         assert rest is not None
         return text[:start] + text[rest.end() :]
-    if at == 0:
-        return text[: place.start + 1] + text[member.value.end :]
+    if at == 0:  # comments above it stay
+        return text[: max(place.start + 1, _line_start(text, member.start))] + text[member.value.end :]
     before = members[at - 1]
     assert before.comma is not None
     kept = text[before.comma + 1 : _line_start(text, member.start)]
     return text[: before.comma] + kept + text[member.value.end :]
+
+
+def is_empty(text: str, path: Sequence[str]) -> bool:
+    """Whether the object at the path has neither members nor comments. False if it is missing or no object."""
+    place, missing = _find(parse(text), path)
+    return not missing and place.members == {} and not text[place.start + 1 : place.end - 1].strip()
 
 
 def _line_start(text: str, at: int) -> int:
