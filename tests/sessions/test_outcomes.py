@@ -8,7 +8,9 @@ import pytest
 
 from claude_code_mcp.errors import LimitReached
 from claude_code_mcp.model.events import Retrying, Stalled, StateChanged
+from claude_code_mcp.model.options import Caller
 from claude_code_mcp.model.outcome import OutcomeCode, State
+from claude_code_mcp.policy.policy import OPEN_PROFILE, GroupBudget, Limits, Policy
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import fail, script, structured, text, tool
@@ -108,8 +110,44 @@ async def test_a_spent_budget_ends_the_turn_and_refuses_the_next(service: Servic
     session, outcome = await run(service, prompt, options(sandbox, allowed_tools=("Bash",), max_budget_usd=0.01))
     assert (outcome.code, session.state) == (OutcomeCode.MAX_BUDGET, State.ERROR)
     assert outcome.usage.cost_usd > 0.01
-    with pytest.raises(LimitReached, match="budget"):
+    own = "The session's own budget of $0.01 (maxBudgetUsd) is spent."
+    assert outcome.detail == own
+    with pytest.raises(LimitReached) as refused:
         await service.send(session.id, "hello")
+    assert refused.value.message == own
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (
+            Policy(OPEN_PROFILE.model_copy(update={"limits": Limits(session_usd=0.01)})),
+            "The budget of $0.01 that the operator allows a session is spent.",
+        ),
+        (
+            Policy(OPEN_PROFILE.model_copy(update={"limits": Limits(daily_usd=0.01)})),
+            "its share of your budget of $0.01 for today",
+        ),
+        (
+            Policy(
+                OPEN_PROFILE.model_copy(update={"limits": Limits(daily_usd=9, monthly_usd=8)}),
+                budgets={"leads": GroupBudget(daily_usd=7, monthly_usd=0.01)},
+            ),
+            "its share of the budget of the group leads of $0.01 for this month",
+        ),
+    ],
+    ids=["session of the profile", "day", "month of a group"],
+)
+async def test_a_turn_that_a_budget_ends_says_whose_it_was(
+    start_service: StartService, sandbox: Sandbox, policy: Policy, said: str
+) -> None:
+    policy.assign("alice", ["leads"])
+    service = await start_service(policy=policy, principals=["alice"])
+    prompt = script("spend", {**DEAR, **tool("Bash", command="true")}, "never said")
+    given = options(sandbox, allowed_tools=("Bash",))
+    _, outcome = await run(service, prompt, given, caller=Caller("alice"))
+    assert outcome.code is OutcomeCode.MAX_BUDGET
+    assert said in outcome.detail
 
 
 @pytest.mark.soak

@@ -361,7 +361,7 @@ async def test_a_session_counts_until_the_last_of_its_messages_is_accepted(start
         ),
         pytest.param(
             Policy(OPEN_PROFILE, budgets={"leads": GroupBudget(daily_usd=5)}),
-            "of the group leads of $5 for this day",
+            "of the group leads of $5 for today",
             marks=pytest.mark.soak,
         ),
         (

@@ -226,6 +226,20 @@ def test_of_a_groups_budget_nothing_is_given_away_twice(database: Database) -> N
     assert two.reserve("carol", "d", math.inf, half, [Budget(8.0)]) == 4
 
 
+def test_the_budget_with_the_least_left_is_known_while_something_is_reserved(database: Database) -> None:
+    spending = Spending(database, Clock(), lambda _: ["leads"])
+    day, month, group = Budget(10.0, "day"), Budget(20.0), Budget(30.0, "month", "leads")
+    spending.reserve("alice", "a", 10.0, half, [month, group])
+    assert spending.tightest_budget("a") == day
+    spending.write(spending.note("bob", 25.0))
+    spending.release("a")
+    assert spending.tightest_budget("a") is None
+    spending.reserve("alice", "a", 10.0, half, [month, group])
+    assert spending.tightest_budget("a") == group
+    spending.moved("a", "b")
+    assert spending.tightest_budget("b") == group
+
+
 def test_a_month_is_that_of_the_calendar(database: Database) -> None:
     clock = Clock()
     spending = Spending(database, clock)

@@ -284,7 +284,17 @@ class LiveProcess:
         # Answers on their way count too: many at once would each find money left.
         unfinished = sum(at_least(used, model).cost_usd for model, used in process.traffic.unfinished.models.items())
         spent = self._owner.uncharged_usd + unfinished >= left
-        return "The budget of this session is spent." if spent else None
+        return self.budget_spent if spent else None
+
+    @property
+    def budget_spent(self) -> str:
+        """The sentence that the process has spent its budget: the session's own, or its reservation from a larger
+        one."""
+        limits, limit = self._deps.enforcer.limits, self._owner.options.max_budget_usd
+        is_own = limit is not None and self.budget is not None and self.budget >= limit - self.spent_before
+        if limit is not None and is_own:
+            return limits.session_budget_spent(self._owner.owner, limit)
+        return limits.reservation_spent(self._owner.id)
 
     def _look_at_disk(self, find_start: Callable[[], ConversationStart]) -> tuple[ConversationStart, Usage]:
         """How the conversation begins, and what was used in it so far; afterwards nobody else has it open (SessionBusy)

@@ -242,10 +242,20 @@ class PrincipalLimits:
         if not amount and (spent_up is not None or math.isinf(limit)):
             raise _over(spent_up or budgets[0], spent=spent_up is not None)
         if not amount:
-            spent = self.spending.today(principal) >= limit
-            how = "spent; it starts anew at midnight UTC" if spent else "spent, or reserved for sessions at work"
-            raise LimitReached(f"Your budget of ${limit:g} for today is {how}.", limit=limit)
+            raise _over(Budget(limit, "day"), spent=self.spending.today(principal) >= limit)
         return amount
+
+    def session_budget_spent(self, principal: str, limit: float) -> str:
+        """The sentence that a session's budget is spent, which says who has set it."""
+        if limit == self._policy.profile(principal).limits.session_usd:
+            return f"The budget of ${limit:g} that the operator allows a session is spent."
+        return f"The session's own budget of ${limit:g} (maxBudgetUsd) is spent."
+
+    def reservation_spent(self, session_id: str) -> str:
+        """The sentence that a session has spent its reservation, which names the budget that was reserved from."""
+        budget = self.spending.tightest_budget(session_id)
+        name = "your budget for today" if budget is None else budget.name
+        return f"The turn has spent its share of {name}. If some of it is left, the next message can use that."
 
 
 def _group_budgets(group: str, limits: GroupBudget) -> list[Budget]:
@@ -254,10 +264,9 @@ def _group_budgets(group: str, limits: GroupBudget) -> list[Budget]:
 
 
 def _over(budget: Budget, *, spent: bool) -> LimitReached:
-    whose = "Your budget" if budget.group is None else f"The budget of the group {budget.group}"
     when = "at midnight UTC" if budget.period == "day" else "with the next month, UTC"
     how = f"spent; it starts anew {when}" if spent else "spent, or reserved for sessions at work"
-    return LimitReached(f"{whose} of ${budget.limit:g} for this {budget.period} is {how}.", limit=budget.limit)
+    return LimitReached(f"{budget.name[0].upper()}{budget.name[1:]} is {how}.", limit=budget.limit)
 
 
 class BypassSwitch:

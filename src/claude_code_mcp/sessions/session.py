@@ -361,9 +361,9 @@ class Session(SessionView):
         self.refuse_if_cancelled()
         if self._released:
             raise Cancelled(f"Session {self.id} takes no more messages: the server stops.", session_id=self.id)
-        if self.budget_left == 0:
-            spent = f"The budget of ${self.options.max_budget_usd:g} of session {self.id} is spent."
-            raise LimitReached(spent, session_id=self.id)
+        if self.options.max_budget_usd is not None and self.budget_left == 0:
+            limits = self.deps.enforcer.limits
+            raise LimitReached(limits.session_budget_spent(self.owner, self.options.max_budget_usd), session_id=self.id)
         if self.deps.replica is not None and not self.options.stay_on_machine:
             self.deps.replica.check_held(self.id)
         if not self.options.persist and self._turns.any_sent and self.process.live is None:

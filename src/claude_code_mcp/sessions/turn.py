@@ -423,6 +423,8 @@ class TurnRunner:
             interrupted=interrupted,
             rate_limited=self._events.rate_limited,
         )
+        if outcome.code is OutcomeCode.MAX_BUDGET and self._process.live is not None:
+            return replace(outcome, detail=self._process.live.budget_spent)
         plan = self._events.plan
         if outcome.code is not OutcomeCode.LIMIT_REACHED or plan is None or not plan.rejected:
             return outcome

@@ -21,7 +21,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from ..model.options import LOCAL
@@ -47,6 +47,12 @@ class Budget:
     limit: float
     period: Period = "month"
     group: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The budget in words, for the caller whom it limits."""
+        whose = "your budget" if self.group is None else f"the budget of the group {self.group}"
+        return f"{whose} of ${self.limit:g} for {'today' if self.period == 'day' else 'this month'}"
 
     def is_low(self, spent: float) -> bool:
         """Whether so much of it is spent that it warns."""
@@ -205,9 +211,21 @@ class NotedAmount:
     """Those that the principal was in when it was noted."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    """What a session of this server may still spend."""
+
+    principal: str
+    left: float
+    groups: Collection[str]
+    """Those that the principal was in when it was made."""
+    budget: Budget
+    """The budget that had the least left then."""
+
+
 class Spending:
-    """`note`, `today`, `reserved`, `release` and `moved` use memory only; the others block on the disk. All are
-    thread-safe."""
+    """`note`, `today`, `reserved`, `tightest_budget`, `release` and `moved` use memory only; the others block on the
+    disk. All are thread-safe."""
 
     def __init__(
         self,
@@ -232,9 +250,8 @@ class Spending:
         """By caller: amounts of this server that are not there yet."""
         self._noted_groups: defaultdict[str, float] = defaultdict(float)
         """The same by group."""
-        self._reserved_groups: dict[str, Collection[str]] = {}
-        self._reserved: dict[str, tuple[str, float]] = {}
-        """By session of this server: who reserved, and how much is left of it."""
+        self._reserved: dict[str, _Reservation] = {}
+        """By session of this server."""
 
     def today(self, who: str) -> float:
         """What the caller has spent today, as far as this server knows: `refresh` adds what others wrote."""
@@ -253,8 +270,8 @@ class Spending:
             if session_id in self._reserved:
                 # In the same step as the amount: otherwise the same dollars
                 # would count as spent and as reserved for a moment.
-                left = max(0.0, self._reserved[session_id][1] - usd)
-                self._reserved[session_id] = who, left
+                found = self._reserved[session_id]
+                self._reserved[session_id] = replace(found, principal=who, left=max(0.0, found.left - usd))
             return NotedAmount(who, usd, session_id, groups)
 
     def write(self, noted: NotedAmount, budgets: Sequence[Budget] = ()) -> list[BudgetWarning]:
@@ -265,17 +282,16 @@ class Spending:
         with self._writing:
             with self._lock:
                 day = self._begin_day()
-                remaining = self._reserved[session_id][1] if session_id in self._reserved else None
-                for_groups = self._reserved_groups.get(session_id, ())
+                reservation = self._reserved.get(session_id)
             self._life.begin()
 
             def change(db: "sqlite3.Connection") -> list[BudgetWarning]:
                 _add(db, day, who, session_id, usd)
                 _add_to_groups(db, day, groups, who, usd)
-                if remaining is None:
+                if reservation is None:
                     db.execute("DELETE FROM reservations WHERE session_id = ?", (session_id,))
                 else:
-                    _reserve(db, session_id, who, self._life.id, remaining, for_groups)
+                    _reserve(db, session_id, who, self._life.id, reservation.left, reservation.groups)
                 # In this transaction: of two servers that write at once, the second finds the warning of the first.
                 now = self._clock()
                 due = (warn_once(db, budget, who, day, now, self._life.id) for budget in budgets)
@@ -336,40 +352,43 @@ class Spending:
                 day = self._begin_day()
                 noted = self._noted[who]
                 # Without the session's own, which the new reservation replaces.
-                mine = sum(left for each, (by, left) in self._reserved.items() if by == who and each != session_id)
+                others = [each for name, each in self._reserved.items() if name != session_id]
+                mine = sum(each.left for each in others if each.principal == who)
                 groups = tuple(self._groups_of(who))
                 # Of this server, for each group of a budget: noted, and reserved by others than this session.
                 of_groups = {
-                    budget.group: self._noted_groups[budget.group] + self._reserved_for(budget.group, session_id)
+                    budget.group: self._noted_groups[budget.group]
+                    + sum(each.left for each in others if budget.group in each.groups)
                     for budget in budgets
                     if budget.group is not None
                 }
             self._life.begin()
 
-            def change(db: "sqlite3.Connection") -> tuple[float, float]:
+            def change(db: "sqlite3.Connection") -> tuple[float, float, Budget]:
                 written = _spent(db, day).get(who, 0.0)
                 # All of it within one transaction: another server cannot reserve between the look and the row.
                 elsewhere = self._reserved_elsewhere(db, who)
-                left = limit - written - noted - mine - elsewhere
+                left, tightest = limit - written - noted - mine - elsewhere, Budget(limit, "day")
                 for budget in budgets:
                     spent = spent_of(db, budget, who, day)
                     if budget.group is None:
-                        left = min(left, budget.limit - spent - noted - mine - elsewhere)
+                        found = budget.limit - spent - noted - mine - elsewhere
                     else:
-                        others = self._group_reserved_elsewhere(db, budget.group)
-                        left = min(left, budget.limit - spent - of_groups[budget.group] - others)
+                        reserved = self._group_reserved_elsewhere(db, budget.group)
+                        found = budget.limit - spent - of_groups[budget.group] - reserved
+                    if found < left:
+                        left, tightest = found, budget
                 amount = min(left, share(left)) if left > 0 else 0.0
                 if amount > 0:
                     _reserve(db, session_id, who, self._life.id, amount, groups)
-                return written, max(0.0, amount)
+                return written, max(0.0, amount), tightest
 
-            written, amount = self._database.write(change)
+            written, amount, tightest = self._database.write(change)
             with self._lock:
                 if day == self._day:
                     self._written[who] = written
                 if amount > 0:
-                    self._reserved[session_id] = who, amount
-                    self._reserved_groups[session_id] = groups
+                    self._reserved[session_id] = _Reservation(who, amount, groups, tightest)
             return amount
 
     def spent(self, who: str, budget: Budget) -> float:
@@ -378,14 +397,6 @@ class Spending:
             day = self._begin_day()
             noted = self._noted[who] if budget.group is None else self._noted_groups[budget.group]
         return noted + self._database.read(lambda db: spent_of(db, budget, who, day))
-
-    def _reserved_for(self, group: str, session_id: str) -> float:
-        """What this server's sessions have reserved that counts for a group, without one; the caller holds the lock."""
-        return sum(
-            self._reserved[each][1]
-            for each, groups in self._reserved_groups.items()
-            if each != session_id and each in self._reserved and group in groups
-        )
 
     def _group_reserved_elsewhere(self, db: "sqlite3.Connection", group: str) -> float:
         query = "SELECT server, remaining, groups FROM reservations WHERE server != ? AND groups != '[]'"
@@ -398,13 +409,18 @@ class Spending:
         """What is left of the session's reservation; None if it has none."""
         with self._lock:
             found = self._reserved.get(session_id)
-            return None if found is None else found[1]
+            return None if found is None else found.left
+
+    def tightest_budget(self, session_id: str) -> Budget | None:
+        """The budget that had the least left when the session reserved; None if it has no reservation."""
+        with self._lock:
+            found = self._reserved.get(session_id)
+            return None if found is None else found.budget
 
     def release(self, session_id: str) -> bool:
         """Gives back what is left of a reservation, in memory; `write_reservation` makes it known to others. False
         without one."""
         with self._lock:
-            self._reserved_groups.pop(session_id, None)
             return self._reserved.pop(session_id, None) is not None
 
     def moved(self, old: str, new: str) -> str | None:
@@ -415,8 +431,7 @@ class Spending:
             if found is None:
                 return None
             self._reserved[new] = found
-            self._reserved_groups[new] = self._reserved_groups.pop(old, ())
-            return found[0]
+            return found.principal
 
     def _reserved_elsewhere(self, db: "sqlite3.Connection", who: str) -> float:
         """What the caller's sessions on other servers that live may still spend. What servers that have died had
