@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing.script import script, stall, tool
 from tests.sessions.support import until
+from tests.sessions.usage_limit_support import SUBSCRIPTION, limited
 
 from .conftest import StartCaller, ToolCaller, time_runs_out, while_it_speaks
 from .test_timeouts import has_fallen_silent
@@ -110,6 +112,16 @@ async def test_a_call_that_runs_into_a_limit_or_out_of_time_tells_what_it_cost(s
     report = dict(limited.structured_content or {})
     assert report["errorSubtype"] == "error_max_turns"
     assert_sum(caller.session(report), [report])
+
+
+async def test_a_usage_limit_is_shown_with_the_session_that_it_stopped(start_caller: StartCaller) -> None:
+    caller: ToolCaller = await start_caller(extra=SUBSCRIPTION)
+    stopped = await caller.call("claude_code", prompt=script("Work", limited(time.time() + 3600)))
+    report = dict(stopped.structured_content or {})
+    [session] = (await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"]))["sessions"]
+    assert session["limit"] == report["limit"]
+    assert session["limit"]["type"] == "five_hour"
+    assert session["planUsage"]["status"] == "rejected"
 
 
 async def test_a_server_that_stops_tells_what_its_calls_have_cost_so_far(start_caller: StartCaller) -> None:

@@ -522,6 +522,8 @@ class SessionInfo(ToolOutput):
     error: ErrorInfo | None = None
     retrying: str | None = None
     stalled_seconds: int | None = None
+    limit: LimitInfo | None = None
+    plan_usage: dict[str, Any] | None = None
     truncated: list[TruncatedPart] | None = None
 
 
