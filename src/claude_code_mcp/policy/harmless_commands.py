@@ -44,8 +44,9 @@ _GREP = Program(
     )
 )
 PROGRAMS: Mapping[str, Program] = {
-    **dict.fromkeys(("cat", "head", "tail", "wc", "cut", "tr"), _FILES),
-    **dict.fromkeys(("ls", "stat", "du", "basename", "dirname", "realpath", "pwd", "cd", "whoami"), _NAMES),
+    # `du` too: with `--files0-from` it prints the contents of a file as names that do not exist.
+    **dict.fromkeys(("cat", "head", "tail", "wc", "cut", "tr", "du"), _FILES),
+    **dict.fromkeys(("ls", "stat", "basename", "dirname", "realpath", "pwd", "cd", "whoami"), _NAMES),
     **dict.fromkeys(("echo", "true", "false"), _NAMES),
     "grep": _GREP,
 }
@@ -81,9 +82,17 @@ def doubt_about_reading(commands: Sequence[Words]) -> str:
         for word in words[1:] if program.reads else ():
             if isinstance(word, FileGlob):
                 return f"the file names in the words of {shown} may stand for files that must not be read"
-            if (word.startswith("--") and "=" in word) or word.startswith(("/proc", "/dev")):
+            if (word.startswith("--") and "=" in word) or _may_be_of_kernel(word):
                 return f"it is not known which files {shown} reads"
     return ""
+
+
+def _may_be_of_kernel(word: str) -> bool:
+    """Whether a path may lead to /proc or /dev, where a file has another meaning for each process."""
+    names = [name for name in word.split("/") if name not in ("", ".")]
+    if not {"proc", "dev"} & {*names}:
+        return False
+    return ".." in names or (word.startswith("/") and names[0] in ("proc", "dev"))
 
 
 def named_files(commands: Sequence[Words]) -> list[str]:
