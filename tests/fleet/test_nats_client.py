@@ -204,6 +204,16 @@ async def test_a_request_that_waits_when_the_client_is_closed_fails_at_once() ->
                 await asking
 
 
+async def test_the_limit_of_a_request_covers_a_pause_of_the_requests() -> None:
+    async with brief_server() as brief:
+        connection = await connect(brief.url)
+        async with connection.without_requests():
+            with pytest.raises(NatsError):
+                async with asyncio.timeout(HANG_SECONDS):
+                    await connection.client.request("a", timeout=0.01)
+        await connection.abandon()
+
+
 async def test_what_was_published_arrives_although_the_connection_is_closed_right_after(tmp_path: Path) -> None:
     async with running(tmp_path) as server:
         reader, writer = await connect(server.url), await connect(server.url)

@@ -226,16 +226,15 @@ class Client(nats.aio.client.Client):
         old_style: bool = False,
         headers: dict[str, Any] | None = None,
     ) -> Msg:
-        """As nats-py's, but the limit covers everything that the request waits for: nats-py's begins only when the
-        request is sent. Raises NatsTimeoutError."""
-        async with self.requests.counted():
-            try:
-                async with asyncio.timeout(timeout):
-                    return await super().request(subject, payload, timeout, old_style, headers)
-            except NatsError:
-                raise
-            except TimeoutError:
-                raise NatsTimeoutError from None
+        """As nats-py's, but the limit covers everything that the request waits for, a pause of the requests included:
+        nats-py's begins only when the request is sent. Raises NatsTimeoutError."""
+        try:
+            async with asyncio.timeout(timeout), self.requests.counted():
+                return await super().request(subject, payload, timeout, old_style, headers)
+        except NatsError:
+            raise
+        except TimeoutError:
+            raise NatsTimeoutError from None
 
     async def drain(self) -> None:
         """Sends all published messages if the server reads them in time, and closes the client. Raises no NatsError."""
