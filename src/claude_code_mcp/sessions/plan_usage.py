@@ -9,6 +9,7 @@ import logging
 import time
 from typing import Any
 
+from ..errors import ClaudeCodeError
 from ..model.events import AuditEvent, Event, UsageReported
 from ..model.text import iso
 from ..state.database import Database
@@ -24,25 +25,35 @@ class PlanUsages:
     def __init__(self, database: Database, start_task: StartTask) -> None:
         self._documents = Documents(database, "plan_usage")
         self._start_task = start_task
+        self._unwritten: dict[str, dict[str, Any]] = {}
+        """The latest report for each caller that is not in the database yet."""
+        self._writing: set[str] = set()
 
     async def of(self, principal: str) -> dict[str, Any] | None:
         """The last report for a caller; None if there is none, or if it cannot be read."""
         try:
             return await asyncio.to_thread(self._documents.read, principal)
-        except OSError as error:
+        except (ClaudeCodeError, OSError) as error:
             log.warning("the usage of the plan cannot be read: %s", error)
             return None
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
         if isinstance(event, UsageReported):
             document = {**event.plan.as_json(), "line": event.plan.line, "reportedAt": iso(event.at or time.time())}
-            self._start_task(self._write(owner, document))
+            # One task for each caller, however many reports there are: commands of a session can write frames too.
+            self._unwritten[owner] = document
+            if owner not in self._writing:
+                self._writing.add(owner)
+                self._start_task(self._write(owner))
 
     def act(self, act: AuditEvent) -> None:
         """Acts say nothing of the plan."""
 
-    async def _write(self, owner: str, document: dict[str, Any]) -> None:
+    async def _write(self, owner: str) -> None:
         try:
-            await asyncio.to_thread(self._documents.write, owner, document)
-        except OSError as error:
+            while (document := self._unwritten.pop(owner, None)) is not None:
+                await asyncio.to_thread(self._documents.write, owner, document)
+        except (ClaudeCodeError, OSError) as error:
             log.warning("the usage of the plan cannot be recorded: %s", error)
+        finally:
+            self._writing.discard(owner)

@@ -1,0 +1,32 @@
+"""How much of a plan is used, as it is remembered."""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from claude_code_mcp.model.events import UsageReported
+from claude_code_mcp.model.usage_limits import PlanUsage, UsageWindow
+from claude_code_mcp.sessions.plan_usage import PlanUsages
+from claude_code_mcp.state.database import Database
+
+
+async def test_of_many_reports_at_once_the_last_is_kept_and_one_task_writes_it(tmp_path: Path) -> None:
+    tasks: list[asyncio.Task[None]] = []
+
+    def start_task(work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+        tasks.append(asyncio.get_running_loop().create_task(work))
+        return tasks[-1]
+
+    database = Database(tmp_path)
+    usages = PlanUsages(database, start_task)
+    for percent in range(101):
+        plan = PlanUsage("allowed", windows={"five_hour": UsageWindow(percent / 100)})
+        usages.event("session", "local", UsageReported(plan))
+    assert len(tasks) == 1
+    await tasks[0]
+    assert (await usages.of("local") or {})["line"] == "5-hour 100%"
+    usages.event("session", "local", UsageReported(PlanUsage("rejected")))
+    await asyncio.gather(*tasks)
+    assert (await usages.of("local") or {})["status"] == "rejected"
+    database.close()
