@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import SessionBusy
+from claude_code_mcp.errors import SessionBusy, TranscriptUnreadable
 from claude_code_mcp.model.events import AuditEvent, Event, TurnEnded, WaitChanged
 from claude_code_mcp.model.usage_limits import LimitWait, StoppedTurn, wait_after
 from claude_code_mcp.sessions.limit_waits import MAX_SLEEP, LimitWaits
@@ -118,12 +118,13 @@ async def test_a_wait_that_is_given_up_or_hurried_is_not_forgotten_by_the_sleep(
     assert 7 <= continued[0][1] < 8
 
 
-async def test_a_session_that_cannot_continue_just_now_is_tried_again() -> None:
+@pytest.mark.parametrize("problem", [SessionBusy("at work"), TranscriptUnreadable("no descriptor"), OSError("disk")])
+async def test_a_session_that_cannot_continue_just_now_is_tried_again(problem: Exception) -> None:
     def begin(waits: LimitWaits, clock: SimulatedTime) -> None:
         waits.plan("busy", "local", 10.0)
 
     continued: list[tuple[str, float]] = []
-    await simulated(1000, begin, continued, SessionBusy("at work"))
+    await simulated(1000, begin, continued, problem)
     times = [at for _, at in continued]
     assert len(times) == 3
     assert all(30 <= later - earlier <= 61 for earlier, later in itertools.pairwise(times))

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from ..errors import Cancelled, ClaudeCodeError, LimitReached, SessionBusy, UpstreamUnavailable
+from ..errors import Cancelled, ClaudeCodeError, LimitReached, SessionBusy, TranscriptUnreadable, UpstreamUnavailable
 from ..model.events import AuditEvent, Event, WaitChanged
 from .background import StartTask
 from .dependencies import Stores
@@ -29,8 +29,8 @@ _OTHERS_FIRST = 5.0
 """Seconds that the server which has a session in memory is given before others continue it."""
 _RETRY = 60.0
 """Seconds, or up to half of that less, after which a session that could not continue just now is tried again."""
-_LATER = (SessionBusy, LimitReached, UpstreamUnavailable)
-"""Refusals that pass: another message runs, a budget is spent, a machine of the fleet cannot be reached."""
+_TEMPORARY = (SessionBusy, LimitReached, UpstreamUnavailable, TranscriptUnreadable, OSError)
+"""Another message runs, a budget is spent, a machine of the fleet cannot be reached, or the disk fails."""
 
 Continue = Callable[[str, str], Awaitable[float | None]]
 """Continues the session with this id, of this owner. Returns when it is to be tried instead, None if it is done."""
@@ -126,8 +126,8 @@ class LimitWaits:
             again_at = await self._continue(session_id, owner)
         except Cancelled:
             again_at = None  # it does not wait any more, or the server stops
-        except _LATER as refusal:
-            log.info("session %s does not continue yet: %s", session_id, refusal.message)
+        except _TEMPORARY as problem:
+            log.info("session %s does not continue yet: %s", session_id, problem)
             again_at = self._clock() + _RETRY * random.uniform(0.5, 1)  # noqa: S311 - only spreads them
         except ClaudeCodeError as error:
             log.warning("session %s does not continue automatically: %s", session_id, error.message)
