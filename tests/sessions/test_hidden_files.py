@@ -1,6 +1,9 @@
 """Which files of a sandbox are covered because a rule denies to read them."""
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,3 +65,34 @@ def test_a_tree_that_is_too_large_to_be_searched_is_not_given(tree: Path, monkey
     monkeypatch.setattr(hidden_files, "_MAX_ENTRIES", 3)
     with pytest.raises(ProcessFailed, match="more than 3 files"):
         covered(tree, "Read(**/.env)")
+
+
+def test_a_link_to_a_missing_file_is_not_covered(tree: Path) -> None:
+    (tree / "keys" / ".env").symlink_to("missing")
+    assert covered(tree, "Read(**/.env)", cwd="keys") == {}
+
+
+@pytest.mark.parametrize(("problem", "expected"), [(PermissionError(), {"sub": "nothing"}), (FileNotFoundError(), {})])
+def test_a_directory_that_cannot_be_read_is_covered_as_a_whole(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, problem: OSError, expected: dict[str, str]
+) -> None:
+    refuse_to_list(tree / "sub", problem, monkeypatch)
+    assert covered(tree, "Read(sub/.env)") == expected
+
+
+def test_a_directory_that_the_disk_does_not_give_stops_the_start(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_to_list(tree / "sub", OSError(errno.EIO, "Input/output error"), monkeypatch)
+    with pytest.raises(ProcessFailed, match="sub cannot be searched"):
+        covered(tree, "Read(sub/.env)")
+
+
+def refuse_to_list(directory: Path, problem: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root, as which tests may run, can list every directory."""
+    real = os.scandir
+
+    def scandir(path: str) -> Any:
+        if path == str(directory):
+            raise problem
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)

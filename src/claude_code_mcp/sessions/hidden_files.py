@@ -23,8 +23,8 @@ _PROBE = "claude-code-mcp-probe"
 
 def covers(deny: Sequence[Rule], cwd: str, visible: Iterable[str], scratch: Path) -> list[Mount]:
     """The mounts that hide files which may not be read below the directories that are `visible` in a sandbox. The empty
-    file and directory that are mounted are made in `scratch`. ProcessFailed if there is too much to look at. Blocks on
-    the disk."""
+    file and directory that are mounted are made in `scratch`. ProcessFailed if the directories cannot be searched, or
+    are too large for it. Blocks on the disk."""
     rules = [rule for rule in deny if rule.specifier and concerns(rule, "Read")]
     if not rules:
         return []
@@ -70,8 +70,16 @@ def _hidden(unreadable: re.Pattern[str], cwd: str, starts: Sequence[str]) -> Ite
         directory = waiting.pop()
         try:
             entries = list(os.scandir(directory))
-        except OSError:
-            continue  # gone meanwhile, or not readable for the sandbox either
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed or replaced meanwhile
+        except PermissionError:
+            # Hidden as a whole: a command of the session may have made it unreadable, and can make it readable again.
+            yield directory
+            continue
+        except OSError as error:
+            raise ProcessFailed(
+                f"{directory} cannot be searched for files that must not be read: {error.strerror or error}."
+            ) from None
         looked_at += len(entries)
         if looked_at > _MAX_ENTRIES:
             raise ProcessFailed(
@@ -82,8 +90,9 @@ def _hidden(unreadable: re.Pattern[str], cwd: str, starts: Sequence[str]) -> Ite
             path = entry.path.casefold()
             denied = unreadable.fullmatch(path) is not None
             if entry.is_symlink():
-                if denied:
-                    yield os.path.realpath(entry.path)  # the target of the link is hidden
+                target = os.path.realpath(entry.path)
+                if denied and os.path.exists(target):  # bubblewrap would create a missing one
+                    yield target
             elif not entry.is_dir(follow_symlinks=False):
                 if denied:
                     yield entry.path
