@@ -184,6 +184,8 @@ async def test_a_pong_that_comes_too_late_does_no_harm(tmp_path: Path) -> None:
 
         await connection.client.subscribe("a", cb=answer)
         os.kill(server.pid, signal.SIGSTOP)
+        # Until all of its threads have stopped: one could still answer.
+        await asyncio.to_thread(os.waitpid, server.pid, os.WUNTRACED)
         try:
             with pytest.raises(NatsError):
                 await connection.client.flush(0.1)
