@@ -182,7 +182,7 @@ def test_a_usage_limit_has_an_exit_code_of_its_own_and_a_plain_sentence(place: S
     last = answer.stderr.splitlines()[-1]
     assert re.fullmatch(
         r"claude-code-mcp: The 5-hour limit is reached; it resets at .*\d\d:\d\d\. "
-        r"`--on-limit wait` continues automatically then\.",
+        r"With `run --on-limit wait` a session continues automatically then\.",
         last,
     )
     report = json.loads(place.command("run", "--json", prompt, **SUBSCRIPTION).stdout)

@@ -449,7 +449,7 @@ class _Conversation:
         if self._stopped_by or report["status"] == "interrupted":
             return _SIGNALLED + (self._stopped_by or signal.SIGINT)
         if report["status"] == "limit_reached":
-            how = "`--on-limit wait` continues automatically then."
+            how = "With `run --on-limit wait` a session continues automatically then."
             return failed(f"{limit_line(report)} {how}", ExitCode.LIMITED)
         problem = error_text(report) or (report["status"] if report["status"] != "completed" else None)
         if problem and sys.stdout.isatty() and sys.stderr.isatty():
