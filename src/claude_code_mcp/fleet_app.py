@@ -162,7 +162,7 @@ class ServedGateway:
 
 
 def _probes(connection: FleetConnection, embedded: "Running | None") -> Probes:
-    """A gateway without NATS serves nobody. If the server is this process's own, a restart of both may help."""
+    """A gateway without NATS can serve no client. If this process runs the NATS server, a restart of both may help."""
 
     async def problem() -> str | None:
         return None if await connection.answers() else "the NATS server of the fleet does not answer"

@@ -278,7 +278,7 @@ async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, 
         seed = await asyncio.to_thread(credentials_seed, settings.fleet_creds)
         async with keeping(connection, seed, replicas) as kept:
             machine = _machine(arguments, settings, machine_id, await asyncio.to_thread(_cli_version, settings))
-            # By way of the keeper, as every machine: it may take what was given to it, and nothing else.
+            # Through the keeper, like every machine: it may take only the sessions that were given to it.
             ownership = KeptOwnership(connection, machine_id, machine.run)
             async with (
                 _machine_at_work(settings, connection, machine, ownership) as service,

@@ -213,7 +213,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class Running:
-    """A server that is started again when it ends by itself, with its data and at the same address."""
+    """A server that is restarted after an unexpected end, with its data and at the same address."""
 
     def __init__(self, configuration: ServerConfiguration, file: Path) -> None:
         self.url = ""

@@ -288,7 +288,7 @@ class MachineLease:
         self._leaving = True
         self._drop()
         if not stood:
-            return  # NATS has not answered for a while, and the entry ends by itself
+            return  # NATS has not answered for a while, and the entry expires
         headers = {"Nats-Expected-Last-Subject-Sequence": str(self._revision), "KV-Operation": "DEL"}
         try:
             await self._connection.jetstream.publish(

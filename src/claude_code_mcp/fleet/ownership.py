@@ -39,7 +39,7 @@ RETURN_SECONDS = 2.0
 MOST_ASKED = 500
 """Sessions that a machine may ask about at once."""
 MAX_HELD = 10_000
-"""Sessions that a machine is told of that it holds."""
+"""Sessions in the answer to a machine that asks which it holds."""
 _ATTEMPTS = 8
 _REQUEST_SECONDS = 5.0
 _CLAIM_SECONDS = RETURN_SECONDS + _REQUEST_SECONDS
@@ -483,7 +483,7 @@ class KeptOwnership:
     """
 
     def __init__(self, connection: FleetConnection, machine_id: str, run: str = "") -> None:
-        """`run` is the process of the machine, as in its reports; without it claims are not told apart."""
+        """`run` is the process of the machine, as in its reports; without it claims have no number."""
         self._connection = connection
         self._machine_id = names.token(machine_id)
         self._run = run

@@ -323,7 +323,7 @@ async def _find_elsewhere(
 
 async def _give_up_lost(keeper: KeptOwnership, copies: LeftCopies, holdings: Holdings, service: Service) -> None:
     """Gives up the sessions of which this machine has lost both record and conversation since its last run, so that
-    they go on from the fleet's copy. Looked for once, when the fleet answers."""
+    they continue from the fleet's copy. Looks for them once, when the fleet answers."""
 
     def is_lost(holding: Holding) -> bool:
         stores = service.relocation.environment_of(Caller(holding.principal)).stores
@@ -350,7 +350,9 @@ async def _give_up_lost(keeper: KeptOwnership, copies: LeftCopies, holdings: Hol
                 if lost:
                     shown = ", ".join(lost[:_SHOWN_LOST]) + (", …" if len(lost) > _SHOWN_LOST else "")
                     log.warning(
-                        "this machine has lost %d session(s), which go on from the fleet's copy: %s", len(lost), shown
+                        "this machine has lost %d session(s), which continue from the fleet's copy: %s",
+                        len(lost),
+                        shown,
                     )
                 return
             except InvalidArgument:  # of a keeper of an earlier version

@@ -260,7 +260,7 @@ class FleetReplica:
         self._transcripts.forget(session_id)
 
     async def close(self, timeout: float, unless: "asyncio.Future[None] | None" = None) -> None:
-        """Waits so many seconds for the copies under way, and no longer once `unless` is done. The rest is found in the
+        """Waits up to `timeout` seconds for the copies under way, or until `unless` is done. The rest is found in the
         files at the next start."""
         workers = [copy.worker for copy in self._copies.values() if copy.worker is not None]
         if workers:

@@ -6,7 +6,7 @@ start. The module is imported before the first answer, so it imports only built-
 
 The answers depend on our own code and on the MCP SDK: a manifest of another minor version of the SDK is not used. Other
 releases of these packages (`MADE_WITH`) hardly ever change a letter of them. A manifest that was made with another one
-is used, and the server, once it is loaded, leaves one of its own answers, which is used from the next start on.
+is used, and the server, once it is loaded, writes one with its own answers, which is used from the next start on.
 
 Only a request that the server would certainly answer with the same result is answered here. Everything else is kept for
 the server, which takes over the pipe: it gets every byte that was not answered, and the request that opened the

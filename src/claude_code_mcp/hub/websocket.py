@@ -18,7 +18,7 @@ from .config_entry import TlsConfig
 from .streams import CallbackInbox, CallbackOutbox, Streams, TransportFailure, parse_message, render_message
 from .transports import status_reason, tls_context
 
-_LARGEST_MESSAGE = 64 << 20
+_MAX_MESSAGE = 64 << 20
 _CLOSE_TIMEOUT = 2.0
 
 
@@ -37,7 +37,7 @@ async def websocket(
         additional_headers=dict(headers),
         subprotocols=[Subprotocol("mcp")],
         ssl=tls_context(tls) if url.startswith("wss:") else None,
-        max_size=_LARGEST_MESSAGE,
+        max_size=_MAX_MESSAGE,
         open_timeout=None,
         close_timeout=_CLOSE_TIMEOUT,
         logger=_logger,

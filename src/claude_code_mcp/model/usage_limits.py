@@ -22,7 +22,7 @@ MAX_SPREAD = 120.0
 MAX_WAIT = 8 * 86_400.0
 """A reset that is farther away is not believed. The longest window that plans have is a week."""
 MAX_ATTEMPTS = 20
-"""So many times a message is sent again, with nothing but limits in between; then the session ends at the limit."""
+"""How often a message is sent again when each attempt ends at a limit; then the session ends at the limit."""
 MAX_TEXT = 256 << 10
 """Characters of a message that are kept. Instead of a longer one, a short message asks Claude to continue."""
 _FIRST_PAUSE = 60.0

@@ -76,7 +76,7 @@ class AddressRefused(Exception):
 
 
 class NameLookups:
-    """The lookups of one session, in threads of its own."""
+    """The lookups of one session, in a thread pool that no other session uses."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_MAX_LOOKUPS, "proxy-lookup")

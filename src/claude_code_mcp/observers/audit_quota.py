@@ -91,7 +91,7 @@ class _Minute:
 
 
 class AuditQuotas:
-    """Decides which acts have a line of their own. Not for several threads."""
+    """Decides which acts are written as a line and which are counted. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -30,7 +30,7 @@ class Program:
     options: re.Pattern[str] | None = None
     """What every word that begins with `-` must look like; None if it can be anything."""
     reads: bool = True
-    """Whether it prints what is in files: its operands. Otherwise it prints names or its own words."""
+    """Whether it prints the contents of the files that its operands name, or may do so."""
 
 
 _NAMES = Program(reads=False)

@@ -1,8 +1,8 @@
 """The system calls that a sandboxed program may use, as a filter of the kernel (seccomp). Pure.
 
 A closed list, as container engines have one: the calls that Linux had when this was written, without those below. A
-later call does not exist for a sandboxed program, so that nothing new in the kernel is open to it before somebody has
-looked at it.
+later call does not exist for a sandboxed program, so that a new interface of the kernel is closed until it is added
+here.
 
 Refused (EPERM):
 
@@ -14,9 +14,9 @@ Refused (EPERM):
   namespaces (unless the sandbox may make others inside of it);
 - sockets other than Unix, IP and netlink ones: a socket to the host of a virtual machine passes every namespace.
 
-io_uring and `clone3` do not exist (ENOSYS), so that programs use what can be judged by its arguments. Calls in the way
-of another architecture have other numbers: a program for 32 bits is killed at its first one, and x32 does not exist. A
-filter exists for x86-64 and for ARM with 64 bits.
+io_uring and `clone3` do not exist (ENOSYS), so that programs use calls that can be judged by their arguments. Calls by
+the convention of another architecture have other numbers: a program for 32 bits is killed at its first one, and x32
+does not exist. A filter exists for x86-64 and for ARM with 64 bits.
 """
 
 import errno
@@ -95,7 +95,7 @@ _FIRST_COMMON = 424
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """How the kernel calls an architecture, and its numbers for system calls."""
+    """The kernel's identifier of an architecture, and its numbers for system calls."""
 
     name: int
     ptrace: int
@@ -106,7 +106,7 @@ class Architecture:
     refused: Mapping[str, int]
     namespaces: Mapping[str, int]
     other_abi: int | None = None
-    """From which number on calls belong to another way of calling."""
+    """The first number of another calling convention (x32)."""
 
 
 def _numbers(calls: Mapping[str, tuple[int, int | None]], column: int) -> dict[str, int]:
@@ -152,7 +152,7 @@ def filter_program(machine: str, *, nested: bool = False) -> bytes | None:
     if architecture.other_abi is not None:
         instructions += _if(_JUMP_AT_LEAST, architecture.other_abi, _UNKNOWN)
     instructions += _if(_JUMP_AT_LEAST, _LAST + 1, _UNKNOWN)
-    # Between the calls of its own and the common ones an architecture has none.
+    # No architecture has calls between its own numbers and the common ones.
     instructions += [
         (_JUMP_AT_LEAST, 2, 0, _FIRST_COMMON),
         (_JUMP_AT_LEAST, 0, 1, architecture.last + 1),

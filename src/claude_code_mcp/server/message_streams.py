@@ -24,7 +24,7 @@ class _Closable:
 
 
 class SendStream(_Closable, Generic[ItemT]):
-    """The end that takes items, each with the context of whoever sends it."""
+    """The end that takes items, each with the context of its sender."""
 
     def __init__(self, items: MemoryObjectSendStream[tuple[Context, ItemT]]) -> None:
         self._items = items

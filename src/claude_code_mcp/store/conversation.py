@@ -1,7 +1,7 @@
 """A transcript as a conversation: its turns, each with what was said, called and returned.
 
-`outline.py` finds the lines of each turn; `read_turn` reads them. It takes time linear in what it reads, raises nothing
-for what is in it, and blocks on the disk.
+`outline.py` finds the lines of each turn; `read_turn` reads them. It takes time linear in the size of the turn, never
+raises because of its contents, and blocks on the disk.
 """
 
 import os

@@ -1,12 +1,12 @@
 """The outline of a transcript: where the lines of each turn lie.
 
 A transcript is a tree: every line names the one before it, and a conversation that was taken back to an earlier message
-goes on in another branch. What counts is the branch of the last message. Calls that ran at the same time lie on side
+continues in another branch. Only the branch of the last message counts. Calls that ran at the same time lie on side
 branches and belong to it all the same; a summary (`/compact`) leads on to what it summarizes. A damaged line is
 replaced by the line above it in the file.
 
 A transcript is read once, a line at a time. About eighty bytes are kept of a line, in arrays: its place, and hashes of
-the ids in it. Nothing is raised for what is in a transcript; reading blocks on the disk.
+the ids in it. The contents of a transcript never raise; reading blocks on the disk.
 """
 
 from array import array
@@ -35,7 +35,7 @@ class TurnLines(Sequence[tuple[LineRange, ...]]):
     """The lines of each turn, in the order of the file."""
 
     def __init__(self, starts: "array[int]", ends: "array[int]", firsts: "array[int]") -> None:
-        """`firsts` has the number of each turn's first line among those, and at its end that of all lines."""
+        """`firsts` has the number of each turn's first line, and at its end the number of all lines."""
         self._starts, self._ends, self._firsts = starts, ends, firsts
 
     def __len__(self) -> int:
@@ -196,7 +196,7 @@ def _branch(tree: _Tree) -> "array[int]":
 
 def _turn_of_each(tree: _Tree, branch: "array[int]") -> "array[int]":
     """The turn of each line, -1 for those of other branches. To the branch belong parts of the same answer on others,
-    since the branch goes on from the call that ended last, and the results of calls."""
+    since the branch continues from the call that ended last, and the results of calls."""
     turn_of, turn, begun = array("q", [-1]) * len(tree.ids), 0, False
     for line in branch:
         turn += bool(tree.flags[line] & _BEGINS_TURN) and begun

@@ -90,7 +90,7 @@ class CostsScreen(View):
 
 
 def budget_lines(report: dict[str, Any]) -> list[str]:
-    """What is spent of each budget, with its warning where that is most of it, and what is used of the plan."""
+    """The spending of each budget, with a warning when most of it is spent, and the usage of the plan."""
     lines = []
     for row in report.get("budgets") or []:
         whose = f" of the group {row['group']}" if row.get("group") else ""

@@ -415,7 +415,7 @@ async def _no_problem() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What `/health` and `/ready` ask beside the server itself; each returns a problem, or None."""
+    """Checks of `/health` and `/ready` in addition to the server's own; each returns a problem, or None."""
 
     health: Callable[[], Awaitable[str | None]] = _no_problem
     """A problem that a restart of this process may solve."""

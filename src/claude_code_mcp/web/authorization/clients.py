@@ -6,7 +6,7 @@ browser is sent with a code: to an address that the client has named before, let
 person's own machine, or to a program of theirs by a scheme that is a domain of its makers, or one of a few known ones.
 On the person's own machine any port counts, since programs take whichever is free (RFC 8252, 7.3), and `localhost`,
 `127.0.0.1` and `[::1]` are the same machine: a client that has named one of them may use the others. Clients have no
-secrets: whoever registers could have any.
+secrets: anybody can register.
 
 A document is read from a public address only, which is looked up once and connected to as it is; no redirection is
 followed, and an answer is bounded in size and time.
