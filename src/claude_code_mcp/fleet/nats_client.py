@@ -386,7 +386,9 @@ class Client(nats.aio.client.Client):
         for name in ("_io_writer", "_bare_io_writer"):
             writer = getattr(self._transport, name, None)
             if writer is not None:
-                writer.transport.abort()
+                # Earlier releases of Python 3.11 raise AttributeError for a TLS transport that was closed twice.
+                with contextlib.suppress(AttributeError):
+                    writer.transport.abort()
 
     async def _end(self, tasks: list[asyncio.Task[Any]]) -> None:
         """Waits for tasks that were cancelled, and cancels them again: nats-py drops cancellations."""
