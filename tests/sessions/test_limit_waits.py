@@ -118,6 +118,34 @@ async def test_a_wait_that_is_given_up_or_hurried_is_not_forgotten_by_the_sleep(
     assert 7 <= continued[0][1] < 8
 
 
+async def test_a_wait_that_begins_before_the_last_one_is_done_is_not_forgotten() -> None:
+    clock, continued, tasks = SimulatedTime(WEEK), list[float](), set[asyncio.Task[None]]()
+
+    async def continue_session(session_id: str, owner: str) -> float | None:
+        continued.append(clock.now)
+        if len(continued) == 1:
+            wait = LimitWait("w", "work", since=0, continues_at=clock.now)
+            waits.event(session_id, owner, WaitChanged(wait, stopped=True))
+            for _ in range(20):  # the sleep ends meanwhile
+                await asyncio.sleep(0)
+        return None
+
+    def start_task(work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        tasks.add(task)
+        return task
+
+    waits = LimitWaits(
+        continue_session, lambda: (), lambda session_id: True, start_task, clock=lambda: clock.now, sleep=clock.sleep
+    )
+    waits.plan("session", "local", 10.0)
+    running = asyncio.ensure_future(waits.run())
+    async with asyncio.timeout(PATIENCE):
+        await clock.over.wait()
+    running.cancel()
+    assert len(continued) == 2
+
+
 @pytest.mark.parametrize("problem", [SessionBusy("at work"), TranscriptUnreadable("no descriptor"), OSError("disk")])
 async def test_a_session_that_cannot_continue_just_now_is_tried_again(problem: Exception) -> None:
     def begin(waits: LimitWaits, clock: SimulatedTime) -> None:

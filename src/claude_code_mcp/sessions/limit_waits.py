@@ -113,12 +113,14 @@ class LimitWaits:
             if abs(now - looked_at) >= MAX_SLEEP:
                 looked_at = now
                 await self.find_left_over()
-            for session_id in [each for each, planned in self._planned.items() if planned.at <= now]:
-                planned = self._planned.pop(session_id)
-                if session_id not in self._running:
+            # A session that is being continued keeps its next time until that has ended.
+            waiting = {each: planned for each, planned in self._planned.items() if each not in self._running}
+            for session_id, planned in waiting.items():
+                if planned.at <= now:
+                    del self._planned[session_id]
                     self._running.add(session_id)
                     self._start_task(self._continue_one(session_id, planned.owner))
-            soonest = min((planned.at for planned in self._planned.values()), default=now + MAX_SLEEP)
+            soonest = min((planned.at for planned in waiting.values() if planned.at > now), default=now + MAX_SLEEP)
             await self._sleep(min(soonest - now, MAX_SLEEP), self._changed)
 
     async def _continue_one(self, session_id: str, owner: str) -> None:
@@ -134,6 +136,7 @@ class LimitWaits:
             again_at = None
         finally:
             self._running.discard(session_id)
+            self._changed.set()
         if again_at is not None and session_id not in self._planned:
             self.plan(session_id, owner, again_at)
 
