@@ -1,12 +1,16 @@
 """A machine that keeps its key but loses its data: its sessions go on from the fleet's copy."""
 
+import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
+from claude_code_mcp.fleet.leases import Holding
+from claude_code_mcp.fleet.ownership import MAX_HELD
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.support.fleet import Computer, continued, front_of
@@ -40,3 +44,8 @@ async def test_sessions_of_a_machine_that_has_lost_its_data_go_on_from_the_copy(
                 answer = await continued(client, made["sessionId"], script("go on", "here"))
                 assert answer["result"] == "here"
                 assert "heron" in str(model.requests[-1].body)
+
+
+def test_the_answer_to_a_machine_that_holds_many_sessions_fits_in_a_message() -> None:
+    holding = Holding("0" * 36, "m" * 26, 1000, "p" * 60, 10**9, False, False, "r" * 32, 10**6)
+    assert len(json.dumps([asdict(holding)] * MAX_HELD)) < 1 << 20

@@ -38,8 +38,8 @@ RETURN_SECONDS = 2.0
 """The same after NATS was away: then every lease has ended, and all machines come back at once."""
 MOST_ASKED = 500
 """Sessions that a machine may ask about at once."""
-MAX_HELD = 10_000
-"""Sessions in the answer to a machine that asks which it holds."""
+MAX_HELD = 3000
+"""Sessions in the answer to a machine that asks which it holds: one message, and most servers take 1 MiB."""
 _ATTEMPTS = 8
 _REQUEST_SECONDS = 5.0
 _CLAIM_SECONDS = RETURN_SECONDS + _REQUEST_SECONDS
