@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.claude.model_request import (
+    MAX_VALUES,
     NOTHING_MORE,
     ModelAccess,
     RequestNotAllowed,
@@ -122,6 +123,23 @@ NOT_ALLOWED: dict[str, tuple[object, str]] = {
     ),
     "a type that is no text": (saying({"type": ["image"], "source": {}}), "content of type"),
     "a system prompt with an image": (body(system=[URL_IMAGE]), r"system\[0\] must be text"),
+    "tools of a model that is tried next": (
+        body(fallbacks=[{"model": "m", "tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}]),
+        r"fallbacks\[0\].tools is not allowed",
+    ),
+    "MCP servers of a model that is tried next": (
+        body(fallbacks=[{"model": "m", "mcp_servers": [{"type": "url", "url": "https://a"}]}]),
+        r"fallbacks\[0\].mcp_servers is not allowed",
+    ),
+    "an image in place of a text": (saying({"type": "text", "text": URL_IMAGE}), "text must be a text"),
+    "an image in a summary": (saying({"type": "compaction", "content": [URL_IMAGE]}), "content must be a text"),
+    "a source of a search result that is fetched": (
+        saying({"type": "search_result", "title": "t", "content": [], "source": URL_IMAGE["source"]}),
+        "source must be a text",
+    ),
+    "a limit that is a text": (body(max_tokens="64000"), "max_tokens must be a whole number"),
+    "a limit that is no whole number": (body(max_tokens=64000.0), "max_tokens must be a whole number"),
+    "a model that is no text": (body(model=["m"]), "model must be a text"),
     "no object": ([], "must be an object"),
     "not a number": ("NaN", "cannot|not a JSON object|must be an object"),
 }
@@ -132,6 +150,18 @@ def test_what_would_have_the_api_reach_somewhere_is_refused(name: str) -> None:
     request, reason = NOT_ALLOWED[name]
     with pytest.raises(RequestNotAllowed, match=reason):
         rebuilt(request)
+
+
+def test_a_name_in_a_refusal_cannot_begin_a_line_of_the_log() -> None:
+    with pytest.raises(RequestNotAllowed) as refused:
+        rebuilt(body(**{"a\nERROR forged": 1}))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_body_of_very_many_values_is_refused_before_it_is_read() -> None:
+    data = b'{"metadata":[' + b"[]," * (MAX_VALUES // 2) + b"0]}"
+    with pytest.raises(RequestNotAllowed, match="too many values"):
+        rebuilt_request(data, NOTHING_MORE)
 
 
 @pytest.mark.parametrize(

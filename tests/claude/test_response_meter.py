@@ -90,4 +90,15 @@ def test_little_is_kept_of_a_long_answer() -> None:
     random.seed(4)
     for _ in range(200):
         meter.feed(b'"usage":{"input_tokens":' + random.randbytes(5000))
-        assert len(meter._kept) <= 5000 + 4096
+        assert len(meter._kept) <= 5000 + (16 << 10)
+
+
+@pytest.mark.parametrize("messages", [1, 80])
+def test_what_the_totals_of_an_answer_leave_out_is_counted(messages: int) -> None:
+    """The totals do not hold what a summary of the conversation on the API's side has used."""
+    message = {"type": "message", "input_tokens": 20, "output_tokens": 5, "cache_read_input_tokens": 0}
+    summary = {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3500}
+    totals = {"input_tokens": 20 * messages, "output_tokens": 5 * messages}
+    body = {"model": "claude-opus-5-5", "usage": {**totals, "iterations": [summary, *[message] * messages]}}
+    used = metered(json.dumps(body).encode()).total
+    assert (used.input_tokens, used.output_tokens) == (180_000 + 20 * messages, 3500 + 5 * messages)

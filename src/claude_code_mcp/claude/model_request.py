@@ -16,6 +16,9 @@ from typing import Any
 
 MAX_BODY = 32 << 20
 """Bytes of a request; the API takes no more either."""
+MAX_VALUES = 2_000_000
+"""Commas and opening brackets of a request, those within texts included: each may stand for a value. In a body of
+`MAX_BODY` bytes, enough values fit to use a gigabyte of memory and to block the whole server for seconds."""
 
 BETAS = frozenset(
     {
@@ -114,6 +117,8 @@ _ADD = "If Claude Code itself needs it, the operator adds its name to CLAUDE_COD
 def rebuilt_request(data: bytes, access: ModelAccess) -> ModelRequest:
     """The request with nothing in it but known fields. RequestNotAllowed names the first one that is not known, or that
     has the API fetch something."""
+    if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise RequestNotAllowed("The body holds too many values.")
     try:
         body = json.loads(data, parse_constant=_no_constant)
         rebuilt = _Rebuilder(access).request(body)
@@ -141,11 +146,26 @@ def _data(value: Any, _: str) -> Any:
     return value
 
 
+def _text(value: Any, where: str) -> Any:
+    if value is not None and not isinstance(value, str):
+        raise RequestNotAllowed(f"{where} must be a text.")
+    return value
+
+
+def _whole_number(value: Any, where: str) -> Any:
+    """The estimate of an unfinished answer needs the number; the API may also accept it as text."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestNotAllowed(f"{where} must be a whole number.")
+    return value
+
+
 _SETTINGS = (
-    *("cache_control", "compaction", "context_management", "diagnostics", "fallback_credit_token", "fallbacks"),
-    *("inference_geo", "max_tokens", "metadata", "model", "output_config", "output_format", "safeguards"),
+    *("cache_control", "compaction", "context_management", "diagnostics", "fallback_credit_token", "inference_geo"),
+    *("metadata", "output_config", "output_format", "safeguards"),
     *("service_tier", "speed", "stop_sequences", "stream", "temperature", "thinking", "tool_choice", "top_k", "top_p"),
 )
+_FALLBACK = ("max_tokens", "output_config", "speed", "thinking")
+"""Settings of a fallback model."""
 _CUSTOM_TOOL = (
     *("type", "name", "description", "input_schema", "input_examples", "cache_control", "defer_loading"),
     *("eager_input_streaming", "strict", "allowed_callers"),
@@ -155,17 +175,17 @@ _SERVER_TOOL = (
     "defer_loading",
 )
 _PLAIN_BLOCKS: Mapping[str, tuple[str, ...]] = {
-    "text": ("text", "citations"),
+    "text": ("citations",),
     "thinking": ("thinking", "signature"),
     "redacted_thinking": ("data",),
     "tool_use": ("id", "name", "input", "caller"),
     "tool_reference": ("tool_name",),
     "fallback": ("from", "to", "trigger"),
     "image": ("transformations",),
-    "document": ("title", "context", "citations"),
-    "search_result": ("title", "source", "citations"),
+    "document": ("citations",),
+    "search_result": ("citations",),
     "tool_result": ("tool_use_id", "is_error"),
-    "compaction": ("content", "encrypted_content", "signature"),
+    "compaction": ("encrypted_content", "signature"),
 }
 """The fields of content blocks that hold data alone."""
 _SERVER_BLOCKS = {
@@ -186,6 +206,9 @@ class _Rebuilder:
     def request(self, body: Any) -> dict[str, Any]:
         fields = {
             **dict.fromkeys(_SETTINGS, _data),
+            "model": _text,
+            "max_tokens": _whole_number,
+            "fallbacks": self._fallbacks,
             "messages": self._list(self._message),
             "system": self._content(self._text_only),
             "tools": self._list(self._tool),
@@ -199,7 +222,8 @@ class _Rebuilder:
             raise RequestNotAllowed(f"{where or 'The body'} must be an object.")
         rebuilt = {}
         for name, part in value.items():
-            place = f"{where}.{name[:100]}" if where else name[:100]
+            shown = name[:100] if name.isprintable() else repr(name[:100])  # it stands in the log
+            place = f"{where}.{shown}" if where else shown
             check = fields.get(name) or (_data if name in self.access.features else None)
             if check is None:
                 raise RequestNotAllowed(f"{place} is not allowed in a sandbox. {_ADD}")
@@ -225,6 +249,16 @@ class _Rebuilder:
         return check
 
     # -- parts ------------------------------------------------------------------------------------------------
+
+    def _fallbacks(self, value: Any, where: str) -> Any:
+        """`"default"`, or models with settings. Tools and servers are not accepted here."""
+        if isinstance(value, str):
+            return value
+        return self._list(self._fallback)(value, where)
+
+    def _fallback(self, value: Any, where: str) -> Any:
+        fields = {**dict.fromkeys(_FALLBACK, _data), "model": _text, "max_tokens": _whole_number}
+        return self._object(value, where, fields)
 
     def _message(self, value: Any, where: str) -> Any:
         settings = dict.fromkeys(("role", "clear_at", "output_config"), _data)
@@ -253,11 +287,12 @@ class _Rebuilder:
         plain = {**_PLAIN_BLOCKS, **(_SERVER_BLOCKS if self.access.server_tools else {})}
         fields: dict[str, Check] = dict.fromkeys(plain.get(kind, ()), _data)
         checked: Mapping[str, Mapping[str, Check]] = {
+            "text": {"text": _text},
             "image": {"source": self._source},
-            "document": {"source": self._source},
-            "search_result": {"content": self._list(self._text_only)},
+            "document": {"source": self._source, "title": _text, "context": _text},
+            "search_result": {"content": self._list(self._text_only), "title": _text, "source": _text},
             "tool_result": {"content": self._content(self._result_block)},
-            "compaction": {"tool_changes": self._list(self._block)},
+            "compaction": {"content": _text, "tool_changes": self._list(self._block)},
             "tool_addition": {"tool": self._changed_tool},
             "tool_removal": {"tool": self._changed_tool},
         }

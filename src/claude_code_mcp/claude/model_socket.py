@@ -50,7 +50,8 @@ from .model_request import (
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
-_LONGEST_USAGE = 4096
+_LONGEST_USAGE = 16 << 10
+"""Bytes; an answer that was sampled several times lists each of them."""
 _OVERLAP = 256
 """Bytes that are looked at again with the next ones, so that nothing is missed between two pieces."""
 _LAST_EVENT = re.compile(rb'\n(?:event: ?message_stop\r?\n|data: ?\{"type": ?"message_stop")')
@@ -110,6 +111,13 @@ class ResponseMeter:
 
 
 def _tokens(value: object) -> ModelUsage:
+    """What a usage says. Where the API has sampled several times for one answer, to compact or to fall back, its totals
+    may leave some of that out."""
+    iterations = value.get("iterations") if isinstance(value, dict) else None
+    return _counts(value) | sum(map(_counts, iterations if isinstance(iterations, list) else ()), ModelUsage())
+
+
+def _counts(value: object) -> ModelUsage:
     if not isinstance(value, dict):
         return ModelUsage()
     return ModelUsage(
