@@ -14,7 +14,12 @@ SECRET = [parse_rule("Read(**/.env)")]
 def decide(command: str, allow: tuple[str, ...] = ("Bash",), *, hidden: bool = False) -> Decision:
     links = {"/code/link": "/code/.env"}
     call = ToolCall(
-        "Bash", {"command": command}, "/code", lambda path: links.get(path, path), POSIX, hides_denied_files=hidden
+        "Bash",
+        {"command": command},
+        "/code",
+        lambda path: links.get(path, POSIX.normal(path)),
+        POSIX,
+        hides_denied_files=hidden,
     )
     return judge(call, list(map(parse_rule, allow)), SECRET).decision
 

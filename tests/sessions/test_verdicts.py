@@ -1,6 +1,7 @@
 """Every tool call gets a verdict at once, and every denial is in the audit trail."""
 
 import asyncio
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ from claude_code_mcp.errors import PermissionDenied
 from claude_code_mcp.model.events import AuditEvent, AuditKind, Event
 from claude_code_mcp.model.question import Answer, Scope
 from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.policy.rules import parse_rule
+from claude_code_mcp.policy.rules import Decision, parse_rule
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
@@ -132,3 +133,35 @@ async def test_an_allowance_for_the_session_cannot_lift_a_ceiling_that_came_down
         service.respond(session.id, question_id, Answer(allow=True, scope=Scope.SESSION))
     service.respond(session.id, question_id, Answer(allow=True))
     assert (await end_of(turn)).result == "done"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize(
+    "path", ["/proc/self/cwd", "//proc/self/cwd", "/./proc/thread-self/cwd", "/dev/fd/../cwd", "link", "/proc/1/cwd"]
+)
+async def test_a_path_that_only_the_session_can_resolve_gets_around_no_denial(
+    start_service: StartService, sandbox: Sandbox, path: str
+) -> None:
+    """`/proc/self/cwd` is the directory of whoever opens it."""
+    (sandbox.project / "link").symlink_to("/proc/self/cwd")
+    policy = Policy(Profile(allow=(parse_rule("Bash"),), deny=(parse_rule("Read(**/.env)"),)))
+    service = await start_service(policy=policy)
+    enforcer = service._enforcer
+    for tool_name, call in (("Bash", {"command": f"cat {path}/.env"}), ("Read", {"file_path": f"{path}/.env"})):
+        verdict = enforcer.judge("local", str(sandbox.project), tool_name, call)
+        assert verdict.decision is Decision.DENY
+        assert verdict.rule == "Read(**/.env)"
+    assert enforcer.judge("local", str(sandbox.project), "Bash", {"command": "cat README"}).decision is Decision.ALLOW
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+async def test_a_command_reads_no_denied_file_by_the_directory_of_its_process(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    (sandbox.project / ".env").write_text("TOPSECRET")
+    policy = Policy(Profile(allow=(parse_rule("Bash"),), deny=(parse_rule("Read(**/.env)"),)))
+    service = await start_service(policy=policy)
+    prompt = script("work", tool("Bash", command="cat //proc/self/cwd/.env"), text("${tool_result}"))
+    _, outcome = await run(service, prompt, options(sandbox))
+    assert "TOPSECRET" not in outcome.result
+    assert "Read(**/.env)" in outcome.result

@@ -23,7 +23,8 @@ from .harmless_commands import TOO_LONG, UNREADABLE, doubt_about, doubt_about_re
 from .shell import LONGEST_COMMAND, FileGlob, Words, read_loosely, read_strictly
 
 Resolve = Callable[[str], str]
-"""A path → where it really is: absolute, `~` expanded, symlinks followed as far as they exist."""
+"""A path → where it really is: absolute, `~` expanded, symlinks followed as far as they exist. A `..` in it means
+that the place is unknown."""
 LONGEST_PATH = 4096
 """Characters. A longer path is refused: no usual system opens it, and resolving it name by name takes long."""
 _MAX_NAMED_FILES = 200
@@ -463,8 +464,11 @@ def _refuses(rule: Rule, call: ToolCall) -> bool:
     path = _path_of(call)
     if path is None:
         return True
+    resolved = call.resolve(path)
+    if ".." in call.paths.names(resolved):
+        return True
     # As it is written and as it resolves, against the pattern as it is written and as it resolves.
-    spellings = {call.paths.normal(path): call.cwd, call.resolve(path): call.resolve(call.cwd)}
+    spellings = {call.paths.normal(path): call.cwd, resolved: call.resolve(call.cwd)}
     patterns = (_resolved(rule.specifier, call), rule.specifier)
     return any(
         fits(spelling.casefold(), pattern.casefold(), cwd.casefold(), call.paths)

@@ -13,6 +13,7 @@ import copy
 import logging
 import math
 import os
+import re
 import time
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,6 +100,9 @@ UNJUDGED = Verdict(Decision.DENY, "error")
 _NO_MENTIONS = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1"}
 """For versions after 2.1.290; earlier ones do not know it, and only what `check_prompt` finds is refused there."""
 
+_PROCESS_DIRECTORY = re.compile(r"/proc/(?:self|thread-self|\d+)\Z")
+_MAX_LINKS = 40
+"""Links that Linux follows in one path."""
 _SAME_DIRECTORY = {"CLAUDE_BASH_MAINTAIN_PROJECT_WORKING_DIR": "1"}
 """Claude Code goes back to the session's directory after every command."""
 
@@ -417,7 +421,7 @@ class PolicyEnforcer:
                 tool,
                 tool_input,
                 cwd,
-                self._resolve,
+                self._resolve_for_session,
                 guarded=self._guarded,
                 roots=roots,
                 hides_denied_files=self._enclosed,
@@ -490,6 +494,36 @@ class PolicyEnforcer:
 
     def _resolve(self, path: str) -> str:
         return os.path.realpath(_at_home(path, self._environment))
+
+    def _resolve_for_session(self, path: str) -> str:
+        """Where a path leads in a process of a session; with a `..` at its end if only that process can tell."""
+        expanded = _at_home(path, self._environment)
+        return os.path.join(expanded, "..") if _depends_on_process(expanded) else os.path.realpath(expanded)
+
+
+def _depends_on_process(path: str) -> bool:
+    """Whether a path leads through the directory of a process in `/proc`, by its spelling or by links such as
+    `/dev/fd`: `/proc/self/cwd` is another directory for this server than for a command of a session."""
+    reached, waiting, links = "/", path.split("/")[::-1], 0
+    while waiting:
+        name = waiting.pop()
+        if name == "..":
+            reached = os.path.dirname(reached)
+        if name in ("", ".", ".."):
+            continue
+        reached = os.path.join(reached, name)
+        if _PROCESS_DIRECTORY.match(reached):
+            return True
+        try:
+            target = os.readlink(reached)
+        except OSError:
+            continue  # no link, or nothing
+        links += 1
+        if links > _MAX_LINKS:
+            return True
+        reached = "/" if target.startswith("/") else os.path.dirname(reached)
+        waiting += target.split("/")[::-1]
+    return False
 
 
 def _at_home(path: str, environment: Mapping[str, str]) -> str:
