@@ -268,6 +268,7 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
                     "metrics": partial(_figures, metrics),
                     "hub": partial(_servers, hosting),
                     "web": console.link,
+                    "watched": console.watched,
                 },
             )
             log.info("version %s serves the clients of this user", __version__)
@@ -347,6 +348,10 @@ class _SharedConsole:
     async def in_use(self, idle: float) -> bool:
         """Whether people with a browser need this server."""
         return self._consoles is not None and await self._consoles.in_use(idle)
+
+    async def watched(self) -> dict[str, Any]:
+        """Whether the user of this server comes to see questions there."""
+        return {"watched": self._consoles is not None and await self._consoles.watched_by(LOCAL)}
 
     async def link(self) -> dict[str, Any]:
         """A link to it for the user of this server, who has asked through the socket."""

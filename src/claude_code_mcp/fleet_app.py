@@ -145,6 +145,13 @@ class GatewayConsoles:
         _, own = authorization_routes(service, address, accounts, console)  # whose task ends with the gateway's
         return [*own, *(console.routes() if console is not None else ())]
 
+    async def watched(self) -> dict[str, Any]:
+        """Whether the user of this gateway comes to see questions: a page of theirs is open, or questions are pushed
+        to them."""
+        if any(console.watched(LOCAL) for console in self._made):
+            return {"watched": True}
+        return {"watched": self._receivers is not None and (await self._receivers.read(LOCAL)).pushes_questions}
+
     def close(self) -> None:
         """Ends every open stream."""
         for console in self._made:
@@ -225,7 +232,7 @@ async def serving_gateway(
                 serving = gateway.service.start_task(server.serve())
             if server is None:
                 gateway.service.start_task(port.reopen())
-            shared.open(gateway, status, {**_ASKS, "web": port.link})
+            shared.open(gateway, status, {**_ASKS, "web": port.link, "watched": consoles.watched})
             try:
                 yield ServedGateway(server.url if server is not None else None, shared.ended)
             finally:

@@ -6,17 +6,23 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.client.connections import Target
+from claude_code_mcp.client.connections import Target, ask_shared
 from claude_code_mcp.client.live_sessions import LiveSessions
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, plan, question, script, tool
+from tests.conftest import RUN
 from tests.sessions.support import ENDLESS
 from tests.sessions.usage_limit_support import SUBSCRIPTION, limited
 from tests.sessions.worktree_support import git, repository
-from tests.shared.support import SharedPlace
+from tests.shared.support import SharedPlace, shared_place
 from tests.support.ports import free_port
+from tests.support.waiting import until
+from tests.web.console_client import Browser
 
 from .conftest import is_posix
 from .test_running_sessions import Running, place, started
@@ -76,6 +82,42 @@ def test_a_question_that_nobody_can_answer_is_denied_with_the_flags_that_allow_i
     allowed = place.command("run", "--allow", "Bash(touch unattended *)", "--allow", "Bash(touch *)", prompt)
     assert allowed.returncode == 0, allowed.stderr
     assert (place.sandbox.project / "unattended").exists()
+
+
+@pytest.fixture
+def signed_in(tmp_path: Path, model: ScriptedModelThread) -> Iterator[tuple[SharedPlace, Browser]]:
+    """A server with short questions, and a browser that has signed in at its console and has no page open."""
+    sandbox = Sandbox(tmp_path, model.url)
+    environment = sandbox.environment(**{RUN: os.environ[RUN], "PERMISSION_TIMEOUT_MS": "700"})
+    with shared_place(sandbox, environment) as shared:
+        link = json.loads(shared.command("web", "--json").stdout)
+        browser = Browser(link["address"].rstrip("/"))
+        assert browser.sign_in(ticket=link["url"].partition("#ticket=")[2]).status == 200
+        yield shared, browser
+
+
+def test_somebody_who_is_signed_in_and_has_no_page_open_is_not_waited_for(
+    signed_in: tuple[SharedPlace, Browser],
+) -> None:
+    shared, browser = signed_in
+    prompt = script("Try.", tool("Bash", command="touch unattended"), "Tried.")
+    answer = shared.command("run", prompt)
+    assert answer.returncode == 4, answer.stderr
+    assert "waiting for" not in answer.stderr
+    assert "denied: nobody is there" in answer.stderr
+    # Who says that it is to wait gets the time of the setting, and no more.
+    waited = shared.command("run", "--on-question", "wait", prompt)
+    assert "waiting for an answer" in waited.stderr
+    assert "Tried." in waited.stdout
+    assert browser.get("/api/me").status == 200
+    assert not (shared.sandbox.project / "unattended").exists()
+
+
+def test_only_an_open_page_counts_as_watched(signed_in: tuple[SharedPlace, Browser]) -> None:
+    shared, browser = signed_in
+    assert ask_shared(shared.environment, "watched") == {"watched": False}
+    with browser.stream():
+        until(lambda: ask_shared(shared.environment, "watched") == {"watched": True})
 
 
 @pytest.mark.soak  # a permission is: the test above

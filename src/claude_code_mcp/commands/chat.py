@@ -23,14 +23,11 @@ from typing import Any, NamedTuple
 from ..client.connections import CallFailed, ask_shared
 from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, is_busy, losses
 from ..client.styled_lines import ACCEPT_EDITS, EDITED, NoAnswer
-from ..config import load_settings
-from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
-from ..model.options import BYPASS, LOCAL, PERMISSION_MODES
+from ..errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
+from ..model.options import BYPASS, PERMISSION_MODES
 from ..model.question import QuestionKind
 from ..model.text import local_time, visible
 from ..model.usage_limits import limit_name
-from ..state.known_people import SignIns
-from ..state.state_directory import database_in
 from .conventions import (
     ExitCode,
     exit_code_of,
@@ -487,11 +484,9 @@ def who_can_answer(arguments: argparse.Namespace) -> str:
     persons = sum(bool(client.get("person")) for client in status.get("clients") or ())
     if persons:
         return "a person at another terminal"
-    try:
-        is_signed_in = status.get("web") and SignIns(database_in(load_settings().state_dir)).of(LOCAL)
-    except ClaudeCodeError:
-        is_signed_in = False  # the server says what is wrong with its state
-    return "the console" if is_signed_in else ""
+    # Not whether they are signed in: that lasts for weeks, and nobody may look.
+    watched: dict[str, Any] = ask_shared(os.environ, "watched", target_of(arguments).arguments) or {}
+    return "the console" if watched.get("watched") else ""
 
 
 def flags_that_allow(asked: OpenQuestion) -> str:

@@ -82,8 +82,8 @@ class Hello:
         self.manifest = manifest
         """Where the server should leave a manifest for the greeting of the next front."""
         self.ask = ask
-        """What a command wants that speaks no MCP: `status`, `stop`, `restart`, `sessions`, `metrics`, `hub` or
-        `web` (a link to the console)."""
+        """What a command wants that speaks no MCP: `status`, `stop`, `restart`, `sessions`, `metrics`, `hub`,
+        `web` (a link to the console) or `watched` (whether its user sees questions there)."""
 
     def line(self) -> bytes:
         return encode({"hello": {**vars(self), "environment": dict(self.environment)}})

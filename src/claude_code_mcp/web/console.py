@@ -236,15 +236,17 @@ class Consoles:
     # -- who sees questions ---------------------------------------------------------------------------------------
 
     async def _expects(self, question: Question) -> bool:
-        """Whether its owner may still come to see a question: a page of theirs is open, or it was pushed to them. To be
-        signed in is not enough, which lasts for weeks."""
+        """Whether the owner of a question may still come to see it."""
         sessions = self._service.sessions(principal=None)
         owner = next((session.owner for session in sessions if session.id == question.session_id), None)
-        if owner is None:
-            return False
-        if any(console.watched(owner) for console in self._made):
+        return owner is not None and await self.watched_by(owner)
+
+    async def watched_by(self, principal: str) -> bool:
+        """Whether a principal comes to see questions: a page of theirs is open, or questions are pushed to them. To be
+        signed in is not enough, which lasts for weeks."""
+        if any(console.watched(principal) for console in self._made):
             return True
-        return (await asyncio.to_thread(self.push.preferences.read, owner)).pushes_questions
+        return (await asyncio.to_thread(self.push.preferences.read, principal)).pushes_questions
 
     @property
     def first(self) -> Console | None:
