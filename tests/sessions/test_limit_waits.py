@@ -48,6 +48,16 @@ class SimulatedTime:
             await asyncio.Event().wait()
 
 
+_tasks: set["asyncio.Task[None]"] = set()
+
+
+def start_task(work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+    task = asyncio.get_running_loop().create_task(work)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return task
+
+
 Begin = Callable[[LimitWaits, SimulatedTime], None]
 
 
@@ -56,18 +66,12 @@ async def simulated(
 ) -> SimulatedTime:
     """Runs the waits until `end`; each session that continues is noted with the time."""
     clock = SimulatedTime(end)
-    tasks: set[asyncio.Task[None]] = set()
 
     async def continue_session(session_id: str, owner: str) -> float | None:
         continued.append((session_id, clock.now))
         if problem is not None and len(continued) < 3:
             raise problem
         return None
-
-    def start_task(work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work)
-        tasks.add(task)
-        return task
 
     waits = LimitWaits(
         continue_session, lambda: (), lambda session_id: False, start_task, clock=lambda: clock.now, sleep=clock.sleep
@@ -119,7 +123,7 @@ async def test_a_wait_that_is_given_up_or_hurried_is_not_forgotten_by_the_sleep(
 
 
 async def test_a_wait_that_begins_before_the_last_one_is_done_is_not_forgotten() -> None:
-    clock, continued, tasks = SimulatedTime(WEEK), list[float](), set[asyncio.Task[None]]()
+    clock, continued = SimulatedTime(WEEK), list[float]()
 
     async def continue_session(session_id: str, owner: str) -> float | None:
         continued.append(clock.now)
@@ -129,11 +133,6 @@ async def test_a_wait_that_begins_before_the_last_one_is_done_is_not_forgotten()
             for _ in range(20):  # the sleep ends meanwhile
                 await asyncio.sleep(0)
         return None
-
-    def start_task(work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work)
-        tasks.add(task)
-        return task
 
     waits = LimitWaits(
         continue_session, lambda: (), lambda session_id: True, start_task, clock=lambda: clock.now, sleep=clock.sleep
