@@ -284,8 +284,15 @@ class Running:
         self._configuration = replace(self._configuration, port=port)
 
     async def watch(self) -> None:
-        """Starts the server again whenever it ends, until it has ended MAX_RESTARTS times within RESTART_WINDOW: then
-        `failed` is set."""
+        """Restart the server whenever it ends. Set `failed` when it has ended too often within RESTART_WINDOW, or when
+        it can no longer be watched."""
+        try:
+            await self._keep_running()
+        except Exception as problem:
+            log.exception("nats-server is no longer watched")
+            self.failed.set_exception(EngineUnavailable(f"nats-server cannot be restarted: {problem}"))
+
+    async def _keep_running(self) -> None:
         loop = asyncio.get_running_loop()
         ends: list[float] = []
         while True:
