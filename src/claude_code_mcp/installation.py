@@ -1,4 +1,4 @@
-"""How this installation was made, and the line that adds an extra to it.
+"""How this installation was made, and the lines that add an extra to it and that remove it.
 
 Known from what installers leave behind: `uv tool` and pipx a file in the environment, uvx the place of it, pip and uv
 the origin of the package. Nothing is run for it, and what reads those files is imported when somebody needs the line:
@@ -35,7 +35,18 @@ def extra_command(extra: str, prefix: str = sys.prefix, origin: Mapping[str, Any
     if pipx.is_file():
         return f"pipx install --force {_quoted(requirement({extra, *_extras_of_pipx(pipx)}, origin))}"
     flag = "-e " if (origin.get("dir_info") or {}).get("editable") else ""
-    return f"{_installer(prefix)} {flag}{_quoted(requirement({extra}, origin))}"
+    return f"{_pip(prefix, 'install')} {flag}{_quoted(requirement({extra}, origin))}"
+
+
+def uninstall_command(prefix: str = sys.prefix) -> str:
+    """The line to type that removes the package from this environment."""
+    if is_cached(prefix):
+        return f"uv cache clean {PACKAGE}"
+    if Path(prefix, "uv-receipt.toml").is_file():
+        return f"uv tool uninstall {PACKAGE}"
+    if Path(prefix, "pipx_metadata.json").is_file():
+        return f"pipx uninstall {PACKAGE}"
+    return f"{_pip(prefix, 'uninstall')} {PACKAGE}"
 
 
 def is_cached(prefix: str) -> bool:
@@ -93,14 +104,15 @@ def _extras_of_pipx(file: Path) -> set[str]:
     return {part.strip() for part in found[1].split(",") if part.strip()} if found else set()
 
 
-def _installer(prefix: str) -> str:
-    """`pip install` where that is the environment's own, else the one that is meant, by its path."""
+def _pip(prefix: str, action: str) -> str:
+    """`pip ACTION` if the `pip` on PATH is the one of this environment, else the same by the path of its
+    interpreter."""
     scripts = Path(prefix, "Scripts" if os.name == "nt" else "bin")
     if importlib.util.find_spec("pip") is None:
-        return f"uv pip install --python {_quoted(sys.executable)}"  # only uv makes environments without pip
+        return f"uv pip {action} --python {_quoted(sys.executable)}"  # only uv makes environments without pip
     found = shutil.which("pip")
     is_own = found is not None and Path(found).parent == scripts
-    return "pip install" if is_own else f"{_quoted(sys.executable)} -m pip install"
+    return f"pip {action}" if is_own else f"{_quoted(sys.executable)} -m pip {action}"
 
 
 def _quoted(text: str) -> str:

@@ -29,6 +29,7 @@ WITHOUT_JSON = {
     "tui": "is for a person",
     "claude": "has arguments that are not ours",
     "demo": "is for a person",
+    "uninstall": "is for a person",
     "completion": "prints a script",
     "mcp add": "takes the lines of `claude mcp add`",
     "mcp add-json": "takes the lines of `claude mcp add-json`",

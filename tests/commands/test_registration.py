@@ -294,7 +294,7 @@ def test_removing_keeps_what_was_written_since(environment: dict[str, str], sand
     [
         ("cursor", "// a comment\n{"),
         ("codex", "x ="),
-        ("codex", 'mcp_servers = { claude-code = { command = "x" } }'),
+        ("codex", 'mcp_servers = { claude-code = { command = "claude-code-mcp" } }'),
     ],
 )
 def test_a_file_that_is_not_understood_is_left_alone_when_removing(
@@ -306,6 +306,19 @@ def test_a_file_that_is_not_understood_is_left_alone_when_removing(
     answer = run(environment, "config", client, "--remove", "--yes")
     assert (answer.returncode, file.read_text()) == (2, content)
     assert "remove the entry by hand" in answer.stderr
+
+
+def test_another_server_of_the_same_name_is_left_alone(environment: dict[str, str], sandbox: Sandbox) -> None:
+    """Claude Code's own MCP server is often registered like this."""
+    file = sandbox.home / INSTALLED["cursor"]
+    file.parent.mkdir()
+    theirs = '{"mcpServers": {"claude-code": {"command": "claude", "args": ["mcp", "serve"]}}}'
+    file.write_text(theirs)
+    assert "nothing to remove" in run(environment, "config", "cursor", "--remove", "--yes").stdout
+    assert file.read_text() == theirs
+    assert run(environment, "config", "cursor", "--install", "--yes").returncode == 0
+    assert run(environment, "config", "cursor", "--remove", "--yes").returncode == 0
+    assert file.read_text() == theirs
 
 
 def test_vs_code_has_an_entry_for_the_project_and_one_for_the_user(

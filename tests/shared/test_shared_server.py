@@ -127,6 +127,19 @@ def test_settings_that_cannot_be_used_are_told_by_the_client(shared: SharedPlace
         assert ".;" not in said
 
 
+def test_uninstall_refuses_while_a_client_is_connected_and_then_ends_the_server(shared: SharedPlace) -> None:
+    with opened(shared.client()) as client:
+        call(client, 1, "claude_list_sessions")
+        refused = shared.command("uninstall", "--yes")
+        assert refused.returncode == 2
+        assert f"Quit the clients that use the shared server first: pid {client.process.pid} in" in refused.stderr
+        assert len(shared.status()) == 1
+    until(lambda: not shared.status()[0]["clients"])
+    removed = shared.command("uninstall", "--yes")
+    assert "To remove the package" in removed.stdout, removed.stderr
+    assert shared.status() == []
+
+
 def test_it_ends_by_itself_when_nobody_uses_it_and_nothing_is_at_work(shared: SharedPlace, sandbox: Sandbox) -> None:
     idle = {"CLAUDE_CODE_MCP_SHARED_IDLE_MS": "150"}
     with opened(shared.client(**idle)) as client:

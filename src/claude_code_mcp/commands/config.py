@@ -28,6 +28,7 @@ from ..installation import is_cached, requirement
 from ..json_text import decode_with_comments
 from ..model.paths import user_file
 from ..model.text import visible
+from ..model.tool_names import is_this_server
 from ..private_files import FILE, replace_file
 from ..shared import place
 from .conventions import ExitCode, add_config_file, add_json, agreed, failed, print_json
@@ -252,7 +253,7 @@ class JsonDialect:
             return text
         try:
             without = remove_value(text, [self.key, NAME])
-            if without == text:
+            if without == text or not is_ours(decode_with_comments(text.lstrip("\ufeff"))[self.key][NAME]):
                 return text
             if is_empty(without, [self.key]):
                 without = remove_value(without, [self.key])
@@ -266,6 +267,15 @@ class JsonDialect:
             return _address_in(decode_with_comments(text.lstrip("\ufeff"))[self.key][NAME], self.url_field)
         except (ValueError, TypeError, KeyError):
             return None
+
+
+def is_ours(entry: Any) -> bool:
+    """Whether an entry is for this server. Claude Code's own MCP server is often registered by the same name."""
+    if not isinstance(entry, Mapping):
+        return False
+    if "command" in entry:
+        return is_this_server(str(entry["command"]), [str(argument) for argument in entry.get("args") or ()])
+    return any(name in entry for name in ("url", "serverUrl", "httpUrl"))
 
 
 def _address_in(entry: Any, url_field: str) -> ServerAddress:
@@ -353,7 +363,7 @@ class CodexFile:
         if inside:
             kept += between
         old, _ = self._contents(text, "", "remove")
-        if NAME not in old.get("mcp_servers", {}):
+        if not is_ours(old.get("mcp_servers", {}).get(NAME)):
             return text
         removed = "".join(kept).rstrip()
         removed += "\n" if removed else ""
@@ -501,7 +511,7 @@ def install_by_command(address: ServerAddress, *, yes: bool) -> int:
 
 def remove_by_command(*, yes: bool) -> int:
     """Removes the entry by Claude Code's own command, as `install_by_command` added it."""
-    if not entry_in_claude_code():
+    if not is_ours(entry_in_claude_code()):
         return _nothing_to_remove(user_file(os.environ))
     executable = find_executable(os.environ.get(variable_of("claude_path")))
     return _run_commands([[executable, "mcp", "remove", "--scope", "user", NAME]], yes=yes)
@@ -545,6 +555,14 @@ def install_in_file(
         raise ClaudeCodeError(f"{file} cannot be written: {error.strerror}.") from None
     print(f"Written: {file}" + (f" (before: {file.name}.bak)" if before else ""))
     return int(ExitCode.DONE)
+
+
+def has_entry(host: McpHost) -> bool:
+    """Whether the file of a client has an entry of this server. InvalidArgument if it cannot be read."""
+    if host.file is None or host.dialect is None:
+        return False
+    text = _text_of(host.file())
+    return host.dialect.removed(text) != text
 
 
 def remove_from_file(file: Path, dialect: JsonDialect | CodexFile, *, yes: bool) -> int:

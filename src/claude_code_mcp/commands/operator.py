@@ -503,7 +503,7 @@ def _add(archive: tarfile.TarFile, path: str, source: IO[bytes], size: int, chan
 def _restore(arguments: argparse.Namespace) -> int:
     state_dir = load_settings(file=arguments.config).state_dir
     undo_interrupted_restore(state_dir)
-    _refuse_while_served(state_dir)
+    refuse_while_served(state_dir)
     private_directory(state_dir.parent)
     # Beside it, and so on the same disk: to put it in place is one step then.
     with tempfile.TemporaryDirectory(prefix=f"{state_dir.name}.restoring-", dir=state_dir.parent) as scratch:
@@ -515,7 +515,7 @@ def _restore(arguments: argparse.Namespace) -> int:
         finally:
             database.close()
         # Again, at the last moment: reading the file may have taken minutes.
-        _refuse_while_served(state_dir)
+        refuse_while_served(state_dir)
         aside = _place_aside(state_dir) if state_dir.exists() else None
         with exchanging(state_dir, made, aside):
             if aside is not None:
@@ -540,7 +540,8 @@ def _place_aside(state_dir: Path) -> Path:
     return next(path for path in numbered if not path.exists())
 
 
-def _refuse_while_served(state_dir: Path) -> None:
+def refuse_while_served(state_dir: Path) -> None:
+    """InvalidArgument while a server uses this state directory."""
     life = ServerLife(state_dir)
     for path in (state_dir / "servers").glob("*.alive"):
         if life.lives(path.stem):

@@ -53,6 +53,7 @@ COMMANDS = {
     "audit": "operator",
     "backup": "operator",
     "restore": "operator",
+    "uninstall": "uninstall",
     "completion": "parser",
 }
 """Every command with the module that adds it; in the order of the help, but for those of one module."""

@@ -242,7 +242,7 @@ def _asked(where: place.Place, ask: str) -> Any:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    running = [status for where in _places() if (status := _asked(where, "status")) is not None]
+    running = running_servers()
     text = "\n".join(line for status in running for line in _status_lines(status)) or "No shared server runs."
     print_outcome(arguments, running, text)
     return int(ExitCode.DONE if running else ExitCode.UNAVAILABLE)
@@ -372,6 +372,18 @@ def _stop(arguments: argparse.Namespace) -> int:
     ]
     print_outcome(arguments, stopped, "\n".join(lines) or "No shared server runs.")
     return 0 if stopped else 1
+
+
+def running_servers() -> list[dict[str, Any]]:
+    """The status of every shared server of this user that runs."""
+    found = _places() if place.possible() else []
+    return [status for where in found if (status := _asked(where, "status")) is not None]
+
+
+def stop_servers() -> None:
+    """Ends every shared server of this user, and returns when their processes are gone."""
+    for where in _places() if place.possible() else []:
+        _asked(where, "stop")
 
 
 def _await_end(connection: socket.socket, pid: int) -> None:
