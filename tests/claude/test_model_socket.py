@@ -114,6 +114,7 @@ def test_no_compression_is_asked_for() -> None:
         ("GET /v1/messages/batches", None),
         ("GET /v1/organizations/api_keys", None),
         ("GET /v1/models/../messages/batches", None),
+        ("GET /v1/models/..", None),
         ("POST /v1;x/messages", None),
         ("POST /v1#/messages", None),
         ("POST /v1/messages/batches", None),

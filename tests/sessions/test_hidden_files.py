@@ -57,6 +57,12 @@ def test_an_absolute_rule_reaches_every_directory_that_is_given(tree: Path) -> N
     assert covered(tree, f"Read({tree}/sub/.env)", cwd="keys") == {"sub/.env": "empty"}
 
 
+def test_a_rule_follows_a_link_on_the_way_to_a_file(tree: Path) -> None:
+    (tree / "sub" / "link").symlink_to("../keys")
+    assert covered(tree, "Read(sub/link/*)") == {"keys/a": "empty"}
+    assert covered(tree, "Read(link/*)", cwd="sub", given=("sub", "keys")) == {"keys/a": "empty"}
+
+
 def test_a_rule_starts_at_the_directory_of_the_session(tree: Path) -> None:
     assert covered(tree, "Read(**/.env)", cwd="sub") == {"sub/.env": "empty"}
 

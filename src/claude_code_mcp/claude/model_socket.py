@@ -162,7 +162,7 @@ _MAX_TOKENS_PER_SECOND = 300
 _SPENDING = "messages"
 _FREE = frozenset({"messages/count_tokens"})
 """What Claude Code posts to the API below `/v1/`: the first is counted, the others cost nothing."""
-_MODELS = re.compile(r"/v1/models(?:/[\w.:-]{1,200})?", re.ASCII)
+_MODELS = re.compile(r"/v1/models(?:/[\w:-][\w.:-]{0,199})?", re.ASCII)
 
 
 class ModelTraffic:

@@ -29,6 +29,9 @@ def covers(deny: Sequence[Rule], cwd: str, visible: Iterable[str], scratch: Path
     if not rules:
         return []
     cwd = os.path.realpath(cwd)
+    # Absolute patterns are resolved: a link on the way to a file, as in `Read(link/*.pem)`, is followed.
+    relative = [rule for rule in rules if HERE.pattern_start(rule.specifier or "", cwd) is None]
+    rules += [Rule(rule.tool, os.path.join(cwd, rule.specifier or "")) for rule in relative]
     places = [os.path.realpath(place) for place in visible]
     unreadable = unreadable_paths(rules, cwd, _resolve)
     assert unreadable is not None
