@@ -4,8 +4,9 @@ The trail has a limited size. A caller who repeats an act must not push out the 
 not be able to hide one act behind many of another sort.
 
 - Each caller has a number of lines for each kind of act in `QUOTAS`; it fills up again slowly.
-- Acts of one kind are grouped by what they are about (`_GROUPED_BY`): a refused directory is another group than an
-  unknown session. The first act of a group in each minute always has a line, however much else there is.
+- Acts of one kind are grouped by what they are about (`_GROUPED_BY`), and by session where its commands cause them: a
+  refused directory is another group than an unknown session. The first act of a group in each minute always has a
+  line, however much else there is.
 - An act that equals the one before it in its group has no line, except for a failed authentication.
 - Acts without a line are counted. Once a minute, the `count` is written with the details of the last of them.
 - All other kinds of acts are important: each has a line.
@@ -14,14 +15,17 @@ not be able to hide one act behind many of another sort.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..model.events import AuditEvent, AuditKind
 
 _MINUTE = 60.0
 _MAX_GROUPS = 50
 """Groups of one caller and kind; all further acts are one group."""
-_GROUPED_BY = ("what", "code", "field", "action", "on", "decision", "rule", "occasion", "access")
+_GROUPED_BY = ("code", "field", "action", "on", "decision", "rule", "occasion", "access")
+
+_OF_SESSIONS = frozenset({AuditKind.CALL_DENIED, AuditKind.NETWORK_REFUSED, AuditKind.CREDENTIAL_USED})
+"""Kinds that a command of a session causes: grouped by session, so that one session cannot hide the acts of another.
+The session ids of other kinds may be any text from the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class AuditQuotas:
             return True
         now, whose = self._clock(), (act.kind, act.who)
         groups = self._minutes.setdefault(whose, {})
-        group = _group(act.details)
+        group = _group(act)
         if group not in groups and len(groups) >= _MAX_GROUPS:
             group = ()
         bucket = self._buckets.setdefault(whose, _Bucket(quota, now))
@@ -143,6 +147,9 @@ class AuditQuotas:
         self._next_end = min(begun, default=math.inf) + _MINUTE
 
 
-def _group(details: Mapping[str, Any]) -> _Group:
-    # The first word: some have the name of a server behind it, which a caller chooses.
-    return tuple(str(details.get(name, "")).partition(" ")[0][:100] for name in _GROUPED_BY)
+def _group(act: AuditEvent) -> _Group:
+    details = act.details
+    texts = [str(details.get(name, ""))[:200] for name in _GROUPED_BY]
+    # Of `what`, the first word: the name of a server may follow, which a caller chooses.
+    what = str(details.get("what", "")).partition(" ")[0][:100]
+    return (what, *texts, act.session_id if act.kind in _OF_SESSIONS else None)
