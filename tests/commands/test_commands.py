@@ -43,6 +43,12 @@ def test_a_mistake_in_the_call_is_told_in_two(environment: dict[str, str], argum
     assert "usage:" in answer.stderr
 
 
+def test_an_argument_that_may_be_left_out_is_not_named_as_missing(environment: dict[str, str]) -> None:
+    answer = run(environment, "answer")
+    assert answer.returncode == 2
+    assert answer.stderr.splitlines()[-1].endswith("required: ID")
+
+
 @pytest.mark.parametrize("arguments", [["serve"], [], ["doctor"], ["config"], ["serve", "--http", "127.0.0.1:0"]])
 def test_a_setting_that_does_not_parse_is_named(environment: dict[str, str], arguments: list[str]) -> None:
     answer = run({**environment, "MAX_SESSIONS": "many"}, *arguments)

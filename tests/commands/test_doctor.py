@@ -104,7 +104,7 @@ def test_nobody_is_logged_in(environment: dict[str, str]) -> None:
     found = wrong({name: value for name, value in environment.items() if name != "ANTHROPIC_API_KEY"})
     assert list(found) == ["login"]
     assert "claude-code-mcp claude auth login" in found["login"]["fix"]
-    assert found["login"]["detail"].startswith("nobody is logged in")
+    assert found["login"]["detail"].startswith("not logged in")
 
 
 def test_run_without_a_login_says_so_at_once_and_starts_nothing(environment: dict[str, str], tmp_path: Path) -> None:

@@ -239,7 +239,9 @@ def test_without_a_server_the_verbs_say_so_and_a_run_has_its_own(
         answer = place.command(*verb, **elsewhere)
         assert answer.returncode == 5
         assert "shared server" in answer.stderr
-        assert "claude-code-mcp shared start" in answer.stderr
+        assert answer.stderr.startswith(
+            "claude-code-mcp: No shared server runs. Start it with `claude-code-mcp shared start`"
+        )
         assert "Traceback" not in answer.stderr
     answer = place.command("run", "--own", script("Say it.", "Alone."), **elsewhere)
     assert (answer.returncode, answer.stdout) == (0, "Alone.\n")

@@ -416,8 +416,11 @@ class Target:
                 return HttpSession(self.url, self.token or environment.get(_TOKEN))
             return join(environment, arguments=self.arguments)
         except NotRunning as error:
-            hint = "" if self.url else " `claude-code-mcp shared start` starts one, as does a client with --shared."
-            raise NoServer(f"No server: {error}.{hint}") from None
+            reason = str(error).rstrip(".")
+            if self.url:
+                raise NoServer(f"No server: {reason}.") from None
+            start = "Start it with `claude-code-mcp shared start`; a client with --shared does the same."
+            raise NoServer(f"{reason[:1].upper()}{reason[1:]}. {start}") from None
 
     def open(self, environment: Mapping[str, str] = os.environ) -> McpClient:
         """A client of a server that runs or is started now: the shared one where there can be one, else one that ends

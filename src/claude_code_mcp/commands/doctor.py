@@ -300,7 +300,7 @@ def claude_code_in_use() -> str:
 
 def _check_login(path: str) -> Finding:
     login = login_of(path)
-    detail = login.method if login.exists else "nobody is logged in: every turn would fail"
+    detail = login.method if login.exists else "not logged in: every turn would fail"
     return Finding("login", login.exists, detail, ADVICE)
 
 

@@ -133,6 +133,12 @@ class _PrintVersion(argparse.Action):
 class _Parser(argparse.ArgumentParser):
     """Raises `_Misuse` where argparse would end the process, so that a waiting client can be told why."""
 
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        action = super().add_argument(*names, **options)
+        if action.nargs == "*":
+            action.required = False  # argparse would name it where another argument is missing
+        return action
+
     def error(self, message: str) -> NoReturn:
         message = _without_values(message)
         choice = _INVALID_CHOICE.search(message)

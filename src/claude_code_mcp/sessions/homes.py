@@ -285,9 +285,7 @@ class Homes:
                 continue  # the engine limits it
             names |= dict.fromkeys(limits.unenforced(sandboxed=sandboxed, root=root))
         if names:
-            log.warning(
-                "there is no control group that sessions could be put into: not limited is %s", ", ".join(names)
-            )
+            log.warning("sessions have no limit on %s: there is no control group to put them into", ", ".join(names))
 
     def _check_layout(self, profiles: Collection[Profile]) -> None:
         """InvalidArgument if what a profile gives to its sessions holds something of the operator's. Blocks."""
