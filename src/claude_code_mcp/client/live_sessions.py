@@ -7,6 +7,7 @@ All of it is for any thread; a method returns when the server has answered.
 """
 
 import json
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,10 @@ class ResourceReader:
         so many seconds for something."""
         return self.read(f"claude-session:///{session_id}/events", full=1, wait=wait, cursor=cursor)
 
+    def printed_feed(self, session_id: str, cursor: str | None = None, wait: int = 0) -> Report:
+        """The same with lines of output instead of messages, and with the line that is being written."""
+        return self.read(f"claude-session:///{session_id}/events", lines=1, wait=wait, cursor=cursor)
+
     def items(self, session_id: str, before: str | None = None, agent: str | None = None) -> Report:
         """A page of what was said and done in a session, or by a subagent of it, from the end backwards; none of a
         session that has said nothing yet."""
@@ -60,6 +65,12 @@ class ResourceReader:
 
 _WAIT = 50.0
 """Seconds that one call may wait; the loop around it has no end."""
+_PACE = 0.05
+"""Seconds between two looks at a line that is being written."""
+_COUNTERS = frozenset({"costUsd", "inputTokens", "outputTokens", "stalledSeconds", "planUsage", "turnStarted"})
+"""What changes all the time in the summary of a session, and needs no new report."""
+_OUTPUT = frozenset({"output", "writing"})
+"""Events after which a session stands as before."""
 _MOST = 500
 _LONGEST_MACHINE = 60
 
@@ -169,6 +180,36 @@ class LiveSessions:
             wait = {} if report.get("hasMore") else {"waitSeconds": _WAIT, "anyChange": True}
             # The id of the report: a session that was cleared meanwhile goes on under another one.
             report = self.status(report["sessionId"], cursor=report["nextCursor"], **wait)
+
+    def watch(self, session_id: str, cursor: str | None = None, lines: int = 0) -> Iterator[Report]:
+        """A report now and one after every change, without end, each with the `events` that were read with it: output,
+        the line that is being written, messages. Begins behind the cursor, or with the last turn; with `lines`, with
+        the last lines of output.
+
+        A report can be newer than its events: `hasMore` says that more of them are to come.
+        """
+        if lines:
+            report = self.status(session_id, outputLines=lines)
+            yield report
+            session_id, cursor = report["sessionId"], report["nextCursor"]
+        try:
+            page = self.resources.printed_feed(session_id, cursor)
+        except CallFailed:  # a server of an earlier version
+            yield from self.follow(session_id, cursor or "0")
+            return
+        stood: Mapping[str, Any] | None = None
+        while True:
+            kinds = {event["type"] for event in page["events"]}
+            stands = {name: value for name, value in page["session"].items() if name not in _COUNTERS}
+            if stands != stood or kinds - _OUTPUT:
+                stood = stands
+                report = self.status(page["sessionId"], outputLines=0)
+            has_more = page["hasMore"] or is_busy(stands)
+            yield {**report, "recentOutput": [], "events": page["events"], "hasMore": has_more}
+            if "writing" in kinds:
+                time.sleep(_PACE)
+            wait = 0 if page["hasMore"] else int(_WAIT)
+            page = self.resources.printed_feed(page["sessionId"], page["nextCursor"], wait)
 
     # -- looking after sessions and servers -------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ One thread follows the session, one reads what is typed; both put what they have
 works off. So a question that somebody else answers is taken back while it stands here, and output never waits for a
 line to be typed.
 
-Output goes to stdout; questions, prompts and remarks go to stderr.
+Output goes to stdout, as it is written; questions, prompts, remarks and messages of other clients go to stderr.
 """
 
 import argparse
@@ -17,16 +17,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..client.connections import CallFailed, ask_shared
 from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, is_busy, losses
+from ..client.printed_lines import PrintedLines
 from ..client.styled_lines import ACCEPT_EDITS, EDITED, NoAnswer
 from ..errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
 from ..model.options import BYPASS, PERMISSION_MODES
 from ..model.question import QuestionKind
-from ..model.text import local_time, visible
+from ..model.text import cut, local_time, visible
 from ..model.usage_limits import limit_name
 from .conventions import (
     ExitCode,
@@ -44,6 +45,12 @@ from .running_sessions import Asking, add_own, add_session, add_verb, at_server,
 _SIGNALLED = 128
 """The exit code of a command that a signal ended is this and the signal's number."""
 _CHUNK = 1 << 16
+_KEYS = "[Enter sends what you type; Ctrl-C interrupts the turn; Ctrl-D leaves]"
+_PROMPT = "> "
+_MAX_MESSAGE = 4000
+"""Characters that are shown of a message of another client."""
+_COMPARED = 1000
+"""Characters of two messages that are compared: the server may have cut one of them."""
 
 
 def add_to(commands: Any) -> None:
@@ -146,7 +153,7 @@ def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
         raise
     if arguments.detach:
         return print_outcome(arguments, made, made["sessionId"])
-    conversation = _Conversation(sessions, made["sessionId"], arguments, cursor="0")
+    conversation = _Conversation(sessions, made["sessionId"], arguments, sent=prompt)
     print(f"session {made['sessionId']}", file=sys.stderr, flush=True)
     return conversation.until_rest()
 
@@ -162,12 +169,12 @@ def _send(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
             raise
     accepted = sessions.send(session_id, text)
     # Without one its machine is gone, and another one goes on with it, whose cursor is behind the history.
-    cursor = cursor or accepted.get("nextCursor", "0")
+    cursor = cursor or accepted.get("nextCursor")
     for loss in losses(accepted):
         print(visible(loss), file=sys.stderr, flush=True)
     if arguments.no_wait:
         return print_outcome(arguments, accepted, f"{accepted['sessionId']}: {accepted['status']}")
-    return _Conversation(sessions, accepted["sessionId"], arguments, cursor=cursor).until_rest()
+    return _Conversation(sessions, accepted["sessionId"], arguments, cursor=cursor, sent=text).until_rest()
 
 
 def _attach(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
@@ -208,15 +215,25 @@ class _Conversation:
         arguments: argparse.Namespace,
         cursor: str | None = None,
         lines: int = 0,
+        sent: str = "",
     ) -> None:
+        """`sent` is the message that the turn has begun with."""
         self._sessions = sessions
         self._session_id = session_id
         self._json = arguments.json
         self._arguments = arguments
         self._denied = False
         """Whether a question was denied because nobody was there to answer it."""
+        self._printed = PrintedLines()
         self._last_line = ""
         """The last line of output that was printed."""
+        self._sent = [_comparable(sent)] if sent else []
+        """Messages that were sent from here, until the session has taken them up."""
+        self._seen_messages: set[str] = set()
+        self._is_attached = False
+        self._at_prompt = False
+        """Whether the cursor of the terminal is behind the prompt for messages."""
+        self._notice: str | None = None
         self._retrying: str | None = None
         self._continues_at: str | None = None
         """When the session continues after a usage limit, as it was printed."""
@@ -263,20 +280,44 @@ class _Conversation:
         """Prints what happens, and sends what is typed, until the input ends."""
         threading.Thread(target=self._read_lines, daemon=True).start()
         self._typing = True
+        has_keys = sys.stdin is not None and sys.stdin.isatty()
         for happening in self._happenings():
             if happening is None:
+                if self._at_prompt:
+                    print(file=sys.stderr)
                 return 0
             if isinstance(happening, dict):
                 self._show(happening)
-            # A line that was typed before the question was shown is a message and no answer to it.
-            elif self._asking is not None and happening.questions == self._questions_shown:
-                self._answer(happening)
-            elif happening.line.strip():
-                try:
-                    self._sessions.send(self._session_id, happening.line)
-                except CallFailed as error:
-                    print(f"[{visible(str(error))}]", file=sys.stderr, flush=True)
+                if has_keys and not self._is_attached:
+                    self._remark(_KEYS)
+                self._is_attached = has_keys
+            else:
+                self._at_prompt = False  # the line break that was typed has ended its line
+                # A line that was typed before the question was shown is a message and no answer to it.
+                if self._asking is not None and happening.questions == self._questions_shown:
+                    self._answer(happening)
+                elif happening.line.strip():
+                    self._send(happening.line)
+                    continue  # the next report says whether the session takes another one
+            self._prompt_for_message()
         return _SIGNALLED + (self._stopped_by or signal.SIGINT)
+
+    def _send(self, text: str) -> None:
+        # Before it is sent: the session may take it up at once.
+        self._sent.append(_comparable(text))
+        try:
+            self._sessions.send(self._session_id, text)
+        except CallFailed as error:
+            self._sent.remove(_comparable(text))
+            self._remark(f"[{visible(str(error))}]")
+            self._prompt_for_message()
+
+    def _prompt_for_message(self) -> None:
+        """Shows that the session is at rest and takes a message."""
+        at_rest = not is_busy(self._report) and not self._report.get("hasMore")
+        if self._is_attached and at_rest and self._asking is None and not self._at_prompt:
+            self._remark(_PROMPT, end="")
+            self._at_prompt = True
 
     def _happenings(self) -> Iterator[Report | _Typed | None]:
         """What comes, until a signal such as Ctrl-C comes while no turn runs, or twice. The first one interrupts the
@@ -294,7 +335,7 @@ class _Conversation:
             # Before anything is printed: the terminal may be gone, which is what SIGHUP says.
             self._sessions.interrupt(self._session_id)
             with contextlib.suppress(OSError):
-                print("\ninterrupting; once more leaves at once", file=sys.stderr, flush=True)
+                self._remark("\ninterrupting; press Ctrl-C again to leave at once")
 
     def _on_signal(self, number: int, _: object) -> None:
         """It may come in the middle of anything, so the first one waits for its turn; the second one leaves."""
@@ -307,7 +348,7 @@ class _Conversation:
 
     def _follow(self, cursor: str | None, lines: int) -> None:
         try:
-            for report in self._sessions.follow(self._session_id, cursor, lines):
+            for report in self._sessions.watch(self._session_id, cursor, lines):
                 self._happened.put(report)
         except Exception as error:  # the main thread raises it
             self._happened.put(error)
@@ -340,25 +381,79 @@ class _Conversation:
     def _show(self, report: Report) -> None:
         self._report = report
         self._session_id = report["sessionId"]
+        for line in self._sessions.lines(report):
+            self._print(self._printed.other_line(line))
+            self._last_line = line
+        for event in report.get("events") or ():
+            self._show_event(event)
         if not self._json:
-            for line in self._sessions.lines(report):
-                self._last_line = line
-                print(visible(line))
             sys.stdout.flush()
         if report.get("retrying") != self._retrying:
             self._retrying = report.get("retrying")
             if self._retrying:
-                print(f"[{visible(self._retrying)}]", file=sys.stderr, flush=True)
-        if report.get("notice"):
-            print(f"[{visible(report['notice'])}]", file=sys.stderr)
+                self._remark(f"[{visible(self._retrying)}]")
+        if report.get("notice") != self._notice:
+            self._notice = report.get("notice")
+            if self._notice:
+                self._remark(f"[{visible(self._notice)}]")
         # Once the turn has ended the next Ctrl-C is a first one again.
         self._interrupting = self._interrupting and is_busy(report)
         open_ids = [entry["inputId"] for entry in report.get("pendingInputs") or ()]
         if self._asking is not None and self._asking.asked.id not in open_ids:
-            print("\n[the question is no longer open]", file=sys.stderr, flush=True)
+            self._remark("\n[the question is no longer open]")
             self._asking = None
         if self._asking is None and not self._answered.issuperset(open_ids):
             self._ask(report)
+
+    def _show_event(self, event: Mapping[str, Any]) -> None:
+        match event["type"]:
+            case "writing":
+                self._print(self._printed.writing(event["text"]))
+            case "output" if event["kind"] == "text":
+                self._print(self._printed.line(event["line"]))
+                self._last_line = event["line"]
+            case "output":
+                self._print(self._printed.other_line(event["line"]))
+                self._last_line = event["line"]
+            case "turn_started":
+                self._print(self._printed.new_answer())
+                self._show_message(event["messageId"], event["prompt"])
+            case "message_joined":
+                self._show_message(event["messageId"], event["text"])
+            case "gap":
+                self._remark("[some of the output is no longer kept]")
+
+    def _show_message(self, message_id: str, text: str) -> None:
+        """Shows a message of another client. One that is run again, such as after a usage limit, is known."""
+        if not text or message_id in self._seen_messages:
+            return
+        self._seen_messages.add(message_id)
+        if (sent := _comparable(text)) in self._sent:
+            self._sent.remove(sent)
+        elif not self._json:
+            self._at_prompt = False  # it stands behind the prompt, as if it were typed here
+            self._remark(f"[another client] {visible(cut(text, _MAX_MESSAGE))}")
+
+    def _print(self, text: str) -> None:
+        """Prints output, unless it is for a program."""
+        if text and not self._json:
+            self._leave_prompt()
+            sys.stdout.write(text)
+
+    def _remark(self, text: str, end: str = "\n") -> None:
+        """Prints a new line on stderr."""
+        self._leave_prompt()
+        # Elsewhere the two are not on the same screen.
+        if self._printed.is_open and sys.stdout.isatty() and sys.stderr.isatty():
+            sys.stdout.write(self._printed.break_line())
+        if not self._json:
+            sys.stdout.flush()
+        print(text, end=end, file=sys.stderr, flush=True)
+
+    def _leave_prompt(self) -> None:
+        if self._at_prompt:
+            self._at_prompt = False
+            print(file=sys.stderr, flush=True)
 
     def _ask(self, report: Report) -> None:
         """Asks the first question that has no answer yet; where nobody is at the terminal, prints the command that
@@ -373,11 +468,13 @@ class _Conversation:
                     # can be read in between and count for this question.
                     self._questions_shown += 1
                 self._asking = Asking(asked)
-                print_question(asked, sys.stderr)
+                self._remark("", end="")
+                print_question(asked, sys.stderr, with_choices=False)
                 self._prompt()
                 return
             if asked.id not in self._mentioned:
                 self._mentioned.add(asked.id)
+                self._remark("", end="")
                 print_question(asked, sys.stderr)
                 self._leave_to_others(asked)
 
@@ -441,8 +538,27 @@ class _Conversation:
         return bool(at)
 
     def _ended(self, report: Report) -> int:
+        """Prints what the turn came to, its cost and how to continue; the value is the exit code."""
         if self._json:
-            print_json({**report, "result": self._sessions.result(report) or None})
+            shown = {name: value for name, value in report.items() if name not in ("events", "hasMore")}
+            print_json({**shown, "result": self._sessions.result(report) or None})
+            return self._exit_code(report)
+        # The terminal may be gone, which is what SIGHUP says.
+        with contextlib.suppress(OSError):
+            self._print(self._printed.break_line())
+            self._remark(f"[{self._last_remark(report)}]")
+        return self._exit_code(report)
+
+    def _last_remark(self, report: Report) -> str:
+        cost = f"session cost ${report.get('costUsd') or 0:.4f}"
+        if report["status"] == "cancelled":
+            return cost
+        where = [("--url", self._arguments.url), ("--config", self._arguments.config)]
+        options = "".join(f" {name} {shlex.quote(value)}" for name, value in where if value)
+        return f"{cost}; continue: claude-code-mcp send{options} {self._session_id[:8]} '…'"
+
+    def _exit_code(self, report: Report) -> int:
+        """The exit code of a turn that has ended; what went wrong is printed."""
         if self._stopped_by or report["status"] == "interrupted":
             return _SIGNALLED + (self._stopped_by or signal.SIGINT)
         if report["status"] == "limit_reached":
@@ -454,6 +570,11 @@ class _Conversation:
         if problem:
             return failed(visible(problem), exit_code_of((report.get("error") or {}).get("code") or ""))
         return int(ExitCode.REFUSED if self._denied else ExitCode.DONE)
+
+
+def _comparable(text: str) -> str:
+    """The part of a message that is compared."""
+    return text.strip()[:_COMPARED]
 
 
 def limit_line(report: Report) -> str:

@@ -104,12 +104,15 @@ def has_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def print_question(asked: OpenQuestion, stream: TextIO | None = None) -> None:
-    """Prints all of a question, whose it is first."""
+def print_question(asked: OpenQuestion, stream: TextIO | None = None, *, with_choices: bool = True) -> None:
+    """Prints all of a question, whose it is first. Without the choices where `Asking` puts them one by one."""
     stream = stream or sys.stdout
     colour = has_colour(stream)
     print(f"[{asked.id}] {session_name(asked.session)}", file=stream)
-    for text, style in question_lines(asked.question):
+    question = asked.question
+    if not with_choices and question.kind is QuestionKind.USER_QUESTION and question.choices:
+        return
+    for text, style in question_lines(question):
         code = _COLOURS.get(style) if colour else None
         print(f"\x1b[{code}m{text}\x1b[0m" if code else text, file=stream)
     stream.flush()
@@ -180,7 +183,7 @@ class Asking:
         """What to type now."""
         match self.asked.question.kind:
             case QuestionKind.PERMISSION:
-                session = ", [s]ession: do not ask for the like again" if self.asked.for_session else ""
+                session = ", [s]ession: allow similar calls too" if self.asked.for_session else ""
                 return f"[a]llow{session}, [d]eny and why? "
             case QuestionKind.PLAN_REVIEW:
                 edits = ", approve and accept [e]dits" if ACCEPT_EDITS in self.asked.question.modes else ""
@@ -207,10 +210,13 @@ class Asking:
         if not self._choices:
             return "[d]eny? "
         choice = self._choices[len(self._answers)]
-        options = "".join(f"  {number}  {visible(label)}\n" for number, label in enumerate(choice.labels, 1))
+        options = "".join(
+            f"  {number}  {visible(label)}{f': {visible(description)}' if description not in ('', label) else ''}\n"
+            for number, (label, description) in enumerate(choice.options, 1)
+        )
         several = "numbers, such as 1,3," if choice.several else "a number"
         how = f"{several} or text" if options else "text"
-        return f"{visible(choice.question)}\n{options}{how}, or [d]eny? "
+        return f"Claude Code asks: {visible(choice.question)}\n{options}{how}, or [d]eny? "
 
     def _choose(self, line: str) -> dict[str, Any] | None:
         text = line.strip()
@@ -438,7 +444,9 @@ def _add_steering(commands: Any) -> None:
 def _answer(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     questions = OpenQuestions(sessions)
     asked = questions.find(arguments.question)
-    print_question(asked, sys.stderr if arguments.json else sys.stdout)  # before anything is decided
+    # Before anything is decided; a question with choices is put part by part where it is asked.
+    is_asked = arguments.decision is None and sys.stdin.isatty()
+    print_question(asked, sys.stderr if arguments.json else sys.stdout, with_choices=not is_asked)
     try:
         if arguments.decision is None:
             decision = _asked_at_terminal(asked)

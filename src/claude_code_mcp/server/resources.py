@@ -5,7 +5,7 @@
     claude-session:///{id}{?part,offset}                          status and result, as `claude_get_status` has them
     claude-session:///{id}/transcript{?cursor,full,thinking,agent}    the conversation, in pages
     claude-session:///{id}/turns{?before,agent}                   the same as JSON items, from the end backwards
-    claude-session:///{id}/events{?cursor,full,wait}              what happened, from a cursor on
+    claude-session:///{id}/events{?cursor,full,lines,wait}        what happened, from a cursor on
     claude-session:///{id}/questions{?offset}                     what waits for an answer
 
 Every one of them is the caller's view: what is somebody else's is as unknown as what does not exist. Long ones are read
@@ -13,7 +13,8 @@ in pages: the content names the cursor or offset of the next page. Secrets are t
 
 What happens is told in short, or whole for programs that draw it. A page of everything, with what is being written,
 begins behind a cursor, or with the last turn, and may be waited for. Whoever asks again when it has drawn a page gets
-all that came meanwhile in one: the log merges fragments, so that a slow reader costs neither side memory.
+all that came meanwhile in one: the log merges fragments, so that a slow reader costs neither side memory. With `lines`
+such a page has the lines of output instead of whole messages, for programs that print them.
 """
 
 import asyncio
@@ -75,7 +76,7 @@ _QUERY: Mapping[View, frozenset[str]] = {
     "status": frozenset({"part", "offset"}),
     "transcript": frozenset({"cursor", "full", "thinking", "agent"}),
     "turns": frozenset({"before", "agent"}),
-    "events": frozenset({"cursor", "full", "wait"}),
+    "events": frozenset({"cursor", "full", "lines", "wait"}),
     "questions": frozenset({"offset"}),
     "list": frozenset({"offset", "text"}),
     "costs": frozenset({"by", "since"}),
@@ -104,8 +105,9 @@ _TEMPLATES = (
     ),
     (
         "claude-session-events",
-        f"{_SESSION}{{id}}/events{{?cursor,full,wait}}",
-        "What happened in a session; with full, whole messages since the last turn began; wait: seconds",
+        f"{_SESSION}{{id}}/events{{?cursor,full,lines,wait}}",
+        "What happened in a session; with full, whole messages since the last turn began, with lines, "
+        "its output and the line that is being written; wait: seconds",
         _JSON,
     ),
     (
@@ -283,9 +285,10 @@ class SessionResources:
 
     async def _events(self, session: SessionView, query: Mapping[str, str]) -> dict[str, Any]:
         cursor = query.get("cursor")
-        if not _is_on(query, "full"):
+        lines = _is_on(query, "lines")
+        if not lines and not _is_on(query, "full"):
             return event_page(session, cursor)
-        return await feed_page(session, cursor, _number(query, "wait"), self._service.redaction)
+        return await feed_page(session, cursor, _number(query, "wait"), self._service.redaction, lines=lines)
 
     def _status(self, session: SessionView, address: ResourceAddress, caller: Caller) -> dict[str, Any]:
         redactor = self._service.redaction
@@ -357,6 +360,8 @@ ITEMS = Extent(_FEED_PAGE)
 _LONGEST_PROMPT = 100_000
 _TOOL_FIELDS = ("name", "input", "status", "result", "diff", "agent")
 _SHORT_PAGE = 24_000
+_MAX_WRITTEN = 20_000
+"""Characters that are shown of a line that is being written: it is sent from its beginning each time."""
 _LONGEST_TEXT = 4000
 """Characters of a text in an event in short."""
 Shown = tuple[dict[str, Any] | None, int]
@@ -371,24 +376,32 @@ def event_page(session: SessionView, cursor: str | None) -> dict[str, Any]:
     return page | ({"restarted": True} if start is None else {})
 
 
-async def feed_page(session: SessionView, cursor: str | None, wait: float, redactor: Redaction) -> dict[str, Any]:
+async def feed_page(
+    session: SessionView, cursor: str | None, wait: float, redactor: Redaction, *, lines: bool = False
+) -> dict[str, Any]:
     """All that happened behind a cursor, as far as it fits, and how the session stands; without a cursor, since the
-    last turn began. If there is nothing, waits for something, at most so many seconds. After a cursor of another log it
-    begins anew, and `restarted` says so."""
+    last turn began. If there is nothing, waits for something, at most `wait` seconds. After a cursor of another log it
+    starts over, and `restarted` says so. With `lines`, the page has lines of output instead of whole messages, and the
+    unfinished line from its beginning instead of fragments."""
     log = session.events
     position = _position(session, cursor) if cursor else None
     known = not cursor or position is not None
     turns = log.latest(TurnStarted, 1)
     start = position if position is not None else turns[0].seq - 1 if turns else log.restored_seq
-    whole = partial(_whole, log=log, redactor=redactor)
-    page = _page(session, start, _FEED_PAGE, whole)
+
+    def read() -> dict[str, Any]:
+        if lines:
+            return _line_page(session, start, redactor)
+        return _page(session, start, _FEED_PAGE, partial(_whole, log=log, redactor=redactor))
+
+    page = read()
     if wait and not page["events"] and known:
         # Nothing is awaited between the page and the subscription: no event is missed.
         with contextlib.suppress(TimeoutError), session.events.subscribe() as happening:
             async with asyncio.timeout(min(wait, LONGEST_WAIT)):
                 async for event in happening:
-                    if not isinstance(event, Output):
-                        page = _page(session, start, _FEED_PAGE, whole)
+                    if lines or not isinstance(event, Output):
+                        page = read()
                         if page["events"]:
                             break
     return page | {"session": _summary(session)} | ({} if known else {"restarted": True})
@@ -436,6 +449,31 @@ def _whole(event: Event, log: EventReader, redactor: Redaction) -> Shown:
         case Output() | Partial():
             return None, event.seq
     return _in_short(event), event.seq
+
+
+def _line_page(session: SessionView, start: int, redactor: Redaction) -> dict[str, Any]:
+    """Lines of output and other events, then the unfinished line if it has grown."""
+
+    def show(event: Event) -> Shown:
+        match event:
+            case Output():
+                return {"type": "output", "kind": event.kind, "line": event.line}, event.seq
+            case PartialRun() if event.kind == "text":
+                return {"type": "writing"}, event.seq
+            case PartialRun() | Message():
+                return None, event.seq
+        return _whole(event, session.events, redactor)
+
+    page = _page(session, start, _FEED_PAGE, show)
+    has_grown = any(event["type"] == "writing" for event in page["events"])
+    page["events"] = [event for event in page["events"] if event["type"] != "writing"]
+    if has_grown and not page["hasMore"]:
+        line = session.readable_lines.unfinished(_MAX_WRITTEN)
+        # The end of it may be the beginning of a secret.
+        shown = line[: len(line) - redactor.held_back(line)]
+        if shown:
+            page["events"].append({"type": "writing", "text": shown})
+    return page
 
 
 def _fragment(run: PartialRun, log: EventReader, redactor: Redaction) -> Shown:

@@ -216,6 +216,16 @@ class ReadableLines:
         self._emitted += sum(len(line) + 1 for line in lines)
         return lines
 
+    def unfinished(self, limit: int) -> str:
+        """The line that is being written, at most its first `limit` characters."""
+        parts, size = [], 0
+        for part in self._unfinished:
+            if size >= limit:
+                break
+            parts.append(part)
+            size += len(part)
+        return "".join(parts)[:limit]
+
     def conversation(self, frame: Conversation) -> Iterator[tuple[str, str]]:
         """The lines that a whole frame adds, each with its kind: text, tool or outcome."""
         statuses = call_statuses(frame.raw) if frame.role == "user" else {}
