@@ -370,3 +370,21 @@ def test_where_commands_are_limited_such_a_file_is_asked_about() -> None:
     call = ToolCall("Write", {"file_path": ".mcp.json"}, "/code", lambda path: path, POSIX)
     verdict = judge(call, [parse_rule("Edit")], [parse_rule("Bash(rm *)")], shell=Shell.LIMITED)
     assert (verdict.decision, verdict.doubt) == (Decision.ASK, "the file may name programs to run")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git clone -u evil .",
+        "git clone -qu evil .",
+        "git difftool --extcmd=evil",
+        "git difftool --extc evil",
+        "git send-email --sendmail-cmd=evil",
+        "git daemon --access-hook=evil",
+    ],
+)
+def test_a_wildcard_covers_no_option_with_which_git_runs_a_program(command: str) -> None:
+    allow = [parse_rule(f"Bash(git {command.split()[1]} *)")]
+    assert judge(ToolCall("Bash", {"command": command}, "/code", str), allow, []).decision is Decision.ASK
+    usual = ToolCall("Bash", {"command": "git push -u origin"}, "/code", str)
+    assert judge(usual, [parse_rule("Bash(git push *)")], []).decision is Decision.ALLOW

@@ -12,6 +12,7 @@ _LONG = (
     *("--output", "--output-directory", "--ext-diff", "--textconv", "--filters", "--open-files-in-pager", "--exec"),
     *("--exec-path", "--config", "--config-env", "--git-dir", "--work-tree", "--upload-pack", "--receive-pack"),
     *("--template", "--separate-git-dir", "--interactive", "--edit", "--show-signature", "--gpg-sign", "--paginate"),
+    *("--extcmd", "--sendmail-cmd", "--smtp-server", "--to-cmd", "--cc-cmd", "--header-cmd", "--access-hook"),
 )
 _SHORT = frozenset("oOcCx")
 """`format-patch -o`, `archive -o`, `grep -O`, `clone -c`, `rebase -x`."""
@@ -22,6 +23,8 @@ def option_to_ask_about(words: Sequence[str], spelled_out: int = 1) -> str | Non
     """The first word of a git command with which it may write a file or run a program; None otherwise. `words`
     begins with `git`; the first `spelled_out` words stand in the rule itself and are not checked. Git takes
     abbreviated options, and some of its commands take options behind `--`."""
+    command = next((word for word in words[1:] if not word.startswith("-")), "")
+    short = _SHORT | {"u"} if command == "clone" else _SHORT  # `clone -u` is `--upload-pack`
     command_named = any(not word.startswith("-") for word in words[1:spelled_out])
     for word in words[spelled_out:]:
         if not word.startswith("-"):
@@ -31,7 +34,7 @@ def option_to_ask_about(words: Sequence[str], spelled_out: int = 1) -> str | Non
             known = command_named or name in _GLOBAL
             if name != "--" and (not known or any(option.startswith(name) for option in _LONG)):
                 return word
-        elif (not command_named and word not in _GLOBAL) or _SHORT & set(word):
+        elif (not command_named and word not in _GLOBAL) or short & set(word):
             return word
     return None
 
