@@ -4,11 +4,11 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
-from claude_code_mcp.errors import SessionBusy
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import PendingTurn, Service
-from claude_code_mcp.sessions.messages import WhenBusy
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.errors import SessionBusy
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.service import PendingTurn, Service
+from claude_code_mcp.core.sessions.messages import WhenBusy
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing.script import script, text
 
 from .common import Place

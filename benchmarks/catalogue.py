@@ -15,11 +15,11 @@ from typing import Any
 
 import psutil
 
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.state.session_records import SessionRecord, SessionRecords
-from claude_code_mcp.state.state_directory import database_in
-from claude_code_mcp.store.session_catalogue import Catalogue
-from claude_code_mcp.store.transcript_lines import folder_of
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.state.session_records import SessionRecord, SessionRecords
+from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
+from claude_code_mcp.core.transcripts.transcript_lines import folder_of
 
 from .common import Figure, Place, benchmark
 

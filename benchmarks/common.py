@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.claude.executable import find_executable
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.scripted_model import SHORT_RUN
 from tests.support.leftovers import RUN

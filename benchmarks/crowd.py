@@ -4,9 +4,9 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service
-from claude_code_mcp.store.event_log import Subscription
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.transcripts.event_log import Subscription
 from claude_code_mcp.testing.script import script, text, tool
 
 from .common import Figure, Place, benchmark

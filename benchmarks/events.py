@@ -6,12 +6,12 @@ import json
 import time
 from collections.abc import Sequence
 
-from claude_code_mcp.claude.process import ClaudeProcess
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.processes.child import Exit
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
-from claude_code_mcp.store.event_log import Subscription
+from claude_code_mcp.core.claude.process import ClaudeProcess
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.processes.child import Exit
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
+from claude_code_mcp.core.transcripts.event_log import Subscription
 from claude_code_mcp.testing.script import script, text
 
 from .common import Figure, Place, benchmark, no_collection, ratio

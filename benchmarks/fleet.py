@@ -16,9 +16,9 @@ from typing import Any
 import httpx2
 import psutil
 
-from claude_code_mcp.fleet.connection import connect, create_stores
-from claude_code_mcp.fleet.engine import Running, running
-from claude_code_mcp.fleet.tickets import credentials_seed, public_key
+from claude_code_mcp.plugins.fleet.connection import connect, create_stores
+from claude_code_mcp.plugins.fleet.engine import Running, running
+from claude_code_mcp.plugins.fleet.tickets import credentials_seed, public_key
 from claude_code_mcp.testing.script import script
 from tests.support.ports import free_port
 

@@ -16,9 +16,9 @@ from typing import Any
 import nats.errors
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.transcripts import FleetUnavailable, TranscriptStore
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.transcripts import FleetUnavailable, TranscriptStore
 
 from .fleet_places import LIMIT, FleetPlaces, call
 

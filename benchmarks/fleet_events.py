@@ -14,8 +14,8 @@ import anyio
 import mcp_types as types
 from mcp.server.lowlevel import Server
 
-from claude_code_mcp.fleet.connection import connect
-from claude_code_mcp.fleet.machine_server import MachineBackend, serve_machine
+from claude_code_mcp.plugins.fleet.connection import connect
+from claude_code_mcp.plugins.fleet.machine_server import MachineBackend, serve_machine
 from claude_code_mcp.server import sdk
 from claude_code_mcp.server.transports.stdio import Inbox, Outbox
 

@@ -20,8 +20,8 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 import claude_code_mcp
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.tickets import connect_credentials
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.tickets import connect_credentials
 from claude_code_mcp.testing import Sandbox
 from tests.support.leftovers import RUN
 from tests.support.own_nats import OwnServer, cluster

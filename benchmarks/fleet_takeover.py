@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from claude_code_mcp.fleet.leases import RENEWAL_SECONDS
+from claude_code_mcp.plugins.fleet.leases import RENEWAL_SECONDS
 from claude_code_mcp.testing.script import script
 
 from .common import Figure, Place, benchmark

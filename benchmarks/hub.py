@@ -12,13 +12,13 @@ from typing import Any
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from claude_code_mcp.config import load_settings
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.state.database import Database
 from claude_code_mcp.hub.auth.credentials import FileVault
 from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.server.server import McpServer
-from claude_code_mcp.service import Service
-from claude_code_mcp.state.database import Database
 from tests.support.hub_config import parse_servers
 
 from .common import Figure, Place, benchmark, no_collection, pairs, ratio

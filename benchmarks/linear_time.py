@@ -18,30 +18,30 @@ from pathlib import Path
 
 import mcp_types as types
 
-from claude_code_mcp.claude.protocol import parse_frame
+from claude_code_mcp.core.claude.protocol import parse_frame
+from claude_code_mcp.core.json_text import decode_with_comments, unescaped
+from claude_code_mcp.core.json_text import encode as encode_json
+from claude_code_mcp.core.model.paths import POSIX, WINDOWS
+from claude_code_mcp.core.model.text import as_json, gaps, has_mark, hidden_in, one_line, visible
+from claude_code_mcp.core.model.tool_names import ToolNames
+from claude_code_mcp.core.policy import shell
+from claude_code_mcp.core.policy.admission import mentioned_paths, mentioned_servers, slash_command
+from claude_code_mcp.core.policy.rules import ToolCall, fits, judge, parse_rule
+from claude_code_mcp.core.processes.supervisor_client import LineSplitter
+from claude_code_mcp.core.questions.form_model import questions_of
+from claude_code_mcp.core.questions.presentation import describe
+from claude_code_mcp.core.redaction import Redactor, is_secret_name, redact_url, secrets_in
+from claude_code_mcp.core.transcripts.conversation import read_turn
+from claude_code_mcp.core.transcripts.outline import read_outline
+from claude_code_mcp.core.transcripts.transcript_export import Detail, markdown, page
+from claude_code_mcp.core.transcripts.transcript_lines import is_bare_command, unwrapped
+from claude_code_mcp.core.transcripts.transcript_reader import first_mention, read_checkpoints, readable_lines
+from claude_code_mcp.core.transcripts.transcript_summary import summarize
 from claude_code_mcp.hub import organisation
 from claude_code_mcp.hub.config_entry import StdioConfig, expand, for_directory
 from claude_code_mcp.hub.streams import id_of_answer, parse_message
 from claude_code_mcp.hub.tools import ToolIndex, with_long_parts_saved
 from claude_code_mcp.hub.transports import status_reason, stderr_summary
-from claude_code_mcp.json_text import decode_with_comments, unescaped
-from claude_code_mcp.json_text import encode as encode_json
-from claude_code_mcp.model.paths import POSIX, WINDOWS
-from claude_code_mcp.model.text import as_json, gaps, has_mark, hidden_in, one_line, visible
-from claude_code_mcp.model.tool_names import ToolNames
-from claude_code_mcp.policy import shell
-from claude_code_mcp.policy.admission import mentioned_paths, mentioned_servers, slash_command
-from claude_code_mcp.policy.rules import ToolCall, fits, judge, parse_rule
-from claude_code_mcp.processes.supervisor_client import LineSplitter
-from claude_code_mcp.questions.form_model import questions_of
-from claude_code_mcp.questions.presentation import describe
-from claude_code_mcp.redaction import Redactor, is_secret_name, redact_url, secrets_in
-from claude_code_mcp.store.conversation import read_turn
-from claude_code_mcp.store.outline import read_outline
-from claude_code_mcp.store.transcript_export import Detail, markdown, page
-from claude_code_mcp.store.transcript_lines import is_bare_command, unwrapped
-from claude_code_mcp.store.transcript_reader import first_mention, read_checkpoints, readable_lines
-from claude_code_mcp.store.transcript_summary import summarize
 
 Handle = Callable[[str], object]
 

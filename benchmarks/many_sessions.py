@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import psutil
 
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.redaction import Redactor
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.redaction import Redactor
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.server.tools.status import report
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing.script import script, text, tool
 
 from .common import Place, temporary_place

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing.script import script, text, tool
 
 from .common import Figure, Place, benchmark

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from claude_code_mcp.model.events import Message, QuestionOpened, TurnEnded
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.model.question import Answer
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.model.events import Message, QuestionOpened, TurnEnded
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing.script import script, tool
 
 from .common import Figure, Place, benchmark, difference, no_collection

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.claude.command_line import ConversationStart, build_command
-from claude_code_mcp.claude.protocol import control_request, control_success, encode, user_message
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.core.claude.command_line import ConversationStart, build_command
+from claude_code_mcp.core.claude.protocol import control_request, control_success, encode, user_message
+from claude_code_mcp.core.model.options import SessionOptions
 
 from .common import Place
 

@@ -18,9 +18,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 
-from claude_code_mcp.policy.git_commands import git_variables
-from claude_code_mcp.policy.rules import Decision, Rule, ToolCall, judge, parse_rule
-from claude_code_mcp.policy.shell import read_strictly
+from claude_code_mcp.core.policy.git_commands import git_variables
+from claude_code_mcp.core.policy.rules import Decision, Rule, ToolCall, judge, parse_rule
+from claude_code_mcp.core.policy.shell import read_strictly
 
 from .sealed_shells import DENIED, sealed_shells
 from .shell_commands import plain_commands

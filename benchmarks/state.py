@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.model.options import LOCAL, SessionOptions
-from claude_code_mcp.sessions.background import RecordWriter
-from claude_code_mcp.sessions.session_library import SessionLibrary
-from claude_code_mcp.state.session_records import SessionRecord, SessionRecords
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.model.options import LOCAL, SessionOptions
+from claude_code_mcp.core.sessions.background import RecordWriter
+from claude_code_mcp.core.sessions.session_library import SessionLibrary
+from claude_code_mcp.core.state.session_records import SessionRecord, SessionRecords
+from claude_code_mcp.core.state.state_directory import database_in
 
 from .catalogue import generate
 from .common import Figure, Place, benchmark

@@ -8,9 +8,9 @@ from statistics import median, quantiles
 from typing import Any
 
 from claude_code_mcp.client.connections import CallFailed, McpClient
-from claude_code_mcp.tui.application import Tui
-from claude_code_mcp.tui.blocks import ShownConversation
-from claude_code_mcp.tui.conversation_view import ConversationView
+from claude_code_mcp.plugins.tui.application import Tui
+from claude_code_mcp.plugins.tui.blocks import ShownConversation
+from claude_code_mcp.plugins.tui.conversation_view import ConversationView
 
 from .common import Figure, Place, benchmark
 

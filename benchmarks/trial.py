@@ -16,13 +16,13 @@ from random import Random
 
 import psutil
 
-from claude_code_mcp.errors import Cancelled, SessionNotFound
-from claude_code_mcp.model.events import Event, Partial, PartialRun, ProcessChanged, TurnStarted
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.model.paths import config_directory
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
-from claude_code_mcp.store.transcripts import ProjectFolders, Transcripts
+from claude_code_mcp.core.errors import Cancelled, SessionNotFound
+from claude_code_mcp.core.model.events import Event, Partial, PartialRun, ProcessChanged, TurnStarted
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.model.paths import config_directory
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
+from claude_code_mcp.core.transcripts.transcripts import ProjectFolders, Transcripts
 from claude_code_mcp.testing.script import script, text, tool
 
 from .common import Place

@@ -4,8 +4,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing.script import script
 
 from .common import Figure, Place, benchmark, no_collection, pairs, ratio

@@ -18,13 +18,13 @@ from typing import Any
 import httpx2
 from mcp import MCPError
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import UpstreamUnavailable
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import UpstreamUnavailable
+from claude_code_mcp.core.state.database import Database
 from claude_code_mcp.hub.auth.credentials import FileVault
 from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.hub.transports import UNAUTHORIZED
-from claude_code_mcp.state.database import Database
 from tests.support.hub_config import parse_servers
 
 SERVER = "suite"

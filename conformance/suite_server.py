@@ -15,8 +15,9 @@ from typing import Any, cast
 import mcp_types as types
 from mcp.server.lowlevel import Server
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.model.options import ClientEnvironment
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.model.options import ClientEnvironment
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.server.contents import Asker
 from claude_code_mcp.server.sdk import ChangingServer, Context
 from claude_code_mcp.server.server import McpServer, tools_of
@@ -25,7 +26,6 @@ from claude_code_mcp.server.tools.context import Call
 from claude_code_mcp.server.tools.hub_contents import HubContents
 from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.server.transports.http import HttpServer, http_app, read_address
-from claude_code_mcp.service import Service
 
 from . import suite_tools, task_tools
 from .suite_contents import ASKING_PROMPT, SuiteContents, asking_prompt

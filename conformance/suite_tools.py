@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
 from pydantic import ConfigDict
 
-from claude_code_mcp.errors import ClaudeCodeError
+from claude_code_mcp.core.errors import ClaudeCodeError
 from claude_code_mcp.server.tools.base import Arguments, Reply, Tool
 from claude_code_mcp.server.tools.context import Call
 

@@ -11,7 +11,7 @@ from typing import Any
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from claude_code_mcp.errors import ClaudeCodeError
+from claude_code_mcp.core.errors import ClaudeCodeError
 from claude_code_mcp.server.tasks import missing_capability
 from claude_code_mcp.server.tools.base import Arguments, Reply, Tool, ToolOutput
 from claude_code_mcp.server.tools.context import Call

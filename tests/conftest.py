@@ -13,9 +13,9 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.policy.policy import Policy
-from claude_code_mcp.service import Observer, Service
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.policy.policy import Policy
+from claude_code_mcp.core.service import Observer, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
 from .support import (

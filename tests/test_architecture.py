@@ -16,64 +16,108 @@ import pytest
 PACKAGE = "claude_code_mcp"
 ROOT = Path(__file__).parent.parent / "src" / PACKAGE
 
-# A layer is a module or package right below the root. Each imports only from the rows above its own; those in one
-# row never import each other. Rows and layers that do not exist yet are promises to keep once they do.
+# The parts of the package, and what each may import of ours. `core` is the product; all else is around it.
+PARTS: dict[str, set[str]] = {
+    "core": set(),
+    "startup": {"core"},
+    "hub": {"core"},
+    "server": {"core", "hub", "startup"},
+    "client": {"core", "startup"},
+    "testing": set(),  # stands in for the outside world, and must not know what it tests
+    "plugin": {"core", "hub", "server", "client"},
+    "plugins": {"core", "hub", "server", "client", "startup", "plugin"},  # and nothing of another plug-in
+    "app": {"core", "hub", "server", "startup", "plugin"},
+    "cli": {"core", "hub", "server", "startup", "client", "testing", "plugin", "app"},
+    "__main__": {"cli"},
+}
+
+# Modules inside `startup` on the way to the first answer: of `core` they import this alone.
+ON_THE_FAST_WAY = {"core.processes.environment"}
+
+# Layers of `core`. Each imports only from the rows above its own; those in one row never import each other.
 ROWS: list[set[str]] = [
     {"json_text"},
     {"redaction"},
-    {"processes", "sdk_version"},
-    {"greeting"},
-    {"shared"},
+    {"processes"},
     {"model"},
     {"errors", "private_files", "installation"},
     {"config"},
     {"state"},
-    {"network"},
-    {"claude", "store", "policy", "questions", "hub"},
+    {"git"},
+    {"claude", "transcripts", "policy", "questions"},
     {"sessions"},
     {"service"},
-    {"observers", "channel_relay"},
-    {"hub_factory"},
-    {"hub_provider"},
-    {"client"},
-    {"server", "tui"},
-    {"web"},
-    {"fleet"},
-    {"greeting.build_manifest"},  # asks a real server what the greeting is to say
-    {"testing"},
-    {"app"},
-    {"fleet_app"},
-    {"commands"},
-    {"cli"},
-    {"__main__"},
+    {"audit"},
 ]
 
-# Layers with a narrower rule than their row: all that each may import of ours.
+# Layers of `core` with a narrower rule than their row: all that each may import.
 NARROW: dict[str, set[str]] = {
-    "greeting": {"processes", "sdk_version"},  # on the fast way in: of `processes` only `environment`
-    "shared": {"greeting", "processes"},  # the front is on the fast way in too
     "redaction": {"json_text"},
     "model": set(),
     "errors": set(),
     "json_text": set(),
     "installation": set(),
-    "sdk_version": set(),
     "config": {"processes", "errors"},
     "state": {"model", "errors", "private_files"},  # knows nothing of who remembers
     "processes": set(),  # knows nothing of what it runs
     "policy": {"model", "errors"},  # pure
-    "testing": set(),  # stands in for the outside world, and must not know what it tests
-    "client": {"shared", "processes", "model", "errors", "questions"},  # can do nothing that other clients cannot
-    "tui": {"shared", "model", "errors", "config", "client"},  # a client of the MCP server, not a part of it
 }
 
-# Layers that only some others may know.
-ONLY_FOR: dict[str, set[str]] = {
-    "claude": {"sessions", "service", "hub_factory", "commands"},  # a command looks for the CLI without a session
-    "greeting": {"shared", "greeting.build_manifest", "server", "app", "commands", "cli"},
-    "shared": {"client", "server", "app", "fleet_app", "commands", "cli", "tui"},
-    "greeting.build_manifest": {"app", "cli"},
-    "testing": {"commands"},
+# Imports that are still to be cut: a module and the plug-in it should reach through `plugin.py`. Only ever remove one.
+SEAMS: set[tuple[str, str]] = {
+    ("app", "console"),
+    ("app", "sandbox"),
+    ("app", "telemetry"),
+    ("cli.doctor", "fleet"),
+    ("cli.doctor", "sandbox"),
+    ("cli.interfaces", "console"),
+    ("cli.interfaces", "team"),
+    ("cli.interfaces", "tui"),
+    ("cli.operator", "sandbox"),
+    ("cli.operator", "team"),
+    ("cli.sessions", "fleet"),
+    ("cli.sessions", "sandbox"),
+    ("cli.sessions", "worktrees"),
+    ("core.audit.session_log", "sandbox"),
+    ("core.audit.trail", "telemetry"),
+    ("core.claude.process", "sandbox"),
+    ("core.git", "sandbox"),
+    ("core.service", "sandbox"),
+    ("core.sessions.dependencies", "sandbox"),
+    ("core.sessions.launcher", "sandbox"),
+    ("core.sessions.registry", "sandbox"),
+    ("core.sessions.registry", "worktrees"),
+    ("core.sessions.session_loader", "sandbox"),
+    ("core.sessions.stored_sessions", "worktrees"),
+    ("hub", "startup.sdk_version"),
+    ("hub.factory", "sandbox"),
+    ("plugins.console.console", "push"),
+    ("plugins.console.console", "team"),
+    ("plugins.console.guard", "team"),
+    ("plugins.console.page_routes", "push"),
+    ("plugins.console.sign_in_routes", "team"),
+    ("plugins.fleet.app", "app"),
+    ("plugins.fleet.app", "console"),
+    ("plugins.fleet.app", "push"),
+    ("plugins.fleet.commands", "app"),
+    ("plugins.fleet.commands", "cli.conventions"),
+    ("plugins.fleet.commands", "cli.doctor"),
+    ("plugins.fleet.page_gateway", "console"),
+    ("plugins.fleet.page_gateway", "push"),
+    ("plugins.fleet.page_link", "console"),
+    ("plugins.fleet.page_link", "team"),
+    ("plugins.fleet.push_receivers", "push"),
+    ("plugins.push.push_routes", "console"),
+    ("plugins.push.receivers", "console"),
+    ("plugins.team.authorization.clients", "push"),
+    ("plugins.team.authorization.pages", "console"),
+    ("plugins.worktrees.worktree_changes", "sandbox"),
+    ("plugins.worktrees.worktrees", "sandbox"),
+    ("server.transports.callers", "team"),
+    ("server.transports.http", "team"),
+    ("server.transports.running_calls", "team"),
+    ("startup.greeting.build_manifest", "server.message_streams"),
+    ("startup.greeting.build_manifest", "server.server"),
 }
 
 # What the `__init__` of each package offers. Everything else is imported from its own module.
@@ -107,7 +151,7 @@ PUBLIC: dict[str, set[str]] = {
         "load_settings",
         "make_hub",
     },
-    "commands.mcp": {"add_to"},
+    "cli.mcp": {"add_to"},
     "testing": {
         "RequestRecord",
         "Sandbox",
@@ -120,17 +164,24 @@ PUBLIC: dict[str, set[str]] = {
 # A task must have an owner that keeps it and hears of its failure: these modules are such owners. Whoever awaits what
 # it started within the same function uses `ensure_future` or a task group.
 MAY_START_TASKS = {
-    "sessions.background",
-    "hub_factory",  # some for each hub: they follow the files of the hub, and end before the hub is left
-    "hub_provider",  # one: it waits for the first servers, and ends with the service
+    "core.sessions.background",
+    "hub.factory",  # some for each hub: they follow the files of the hub, and end before the hub is left
+    "hub.provider",  # one: it waits for the first servers, and ends with the service
     "hub.server_pool",  # one: all owners of connections belong to it, and leaving the hub awaits it
-    "processes.child",  # the two tasks of a child end with it, and `stop` awaits them
-    "store.watched_files",  # one: it is kept, and ends when its last file is no longer followed
+    "core.processes.child",  # the two tasks of a child end with it, and `stop` awaits them
+    "core.transcripts.watched_files",  # one: it is kept, and ends when its last file is no longer followed
     "testing.scripted_model",
 }
 
 # Standard output belongs to the protocol; a command may write to it.
-MAY_PRINT = {"commands", "cli", "__main__", "testing.__main__", "testing.ticket_server", "observers.audit_sinks"}
+MAY_PRINT = {
+    "cli",
+    "plugins.fleet.commands",
+    "__main__",
+    "testing.__main__",
+    "testing.ticket_server",
+    "plugins.telemetry.audit_sinks",
+}
 
 # What stands behind the façade. Others use the methods of the service and what it lends them to read.
 BEHIND_THE_FACADE = {"enforcer", "redactor", "log"}
@@ -149,8 +200,20 @@ class Module:
         return self.path.name == "__init__.py"
 
     @property
+    def part(self) -> str:
+        return self.name.partition(".")[0]
+
+    @property
+    def plugin(self) -> str | None:
+        """The bundled plug-in that the module belongs to."""
+        parts = self.name.split(".")
+        return parts[1] if parts[0] == "plugins" and len(parts) > 1 else None
+
+    @property
     def layer(self) -> str:
-        return self.name if self.name == "greeting.build_manifest" else self.name.partition(".")[0]
+        """The layer of `core` that it belongs to."""
+        parts = self.name.split(".")
+        return parts[1] if parts[0] == "core" and len(parts) > 1 else ""
 
     @property
     def text(self) -> str:
@@ -227,42 +290,49 @@ def all_imports() -> dict[str, set[str]]:
     return {name: imports_of(module, for_type_checkers=name != "") for name, module in MODULES.items()}
 
 
-def layer_imports() -> Iterator[tuple[str, str, str]]:
-    """Every import across layers: the importing module, its layer, and the layer it imports."""
-    for name, imported in all_imports().items():
-        layer = MODULES[name].layer
-        for other in sorted({MODULES[one].layer for one in imported} - {layer, ""}):
-            yield name, layer, other
+def wrong_part(module: Module, other: Module) -> bool:
+    """Whether a module may not import another because of the parts that they are in."""
+    if module.part == "plugins" and other.part == "plugins":
+        return module.plugin != other.plugin
+    return other.part not in {"", module.part} | PARTS[module.part]
 
 
 def allowed(layer: str) -> set[str]:
-    """The layers that a layer may import."""
+    """The layers of `core` that a layer of it may import."""
     if layer in NARROW:
         return NARROW[layer]
-    return set().union(*ROWS[: _row(layer)])
+    return set().union(*ROWS[: next(number for number, row in enumerate(ROWS) if layer in row)])
 
 
-def _row(layer: str) -> int:
-    return next(number for number, row in enumerate(ROWS) if layer in row)
+def test_every_module_belongs_to_a_part() -> None:
+    assert {module.part for module in MODULES.values()} <= {*PARTS, ""}
+    assert {module.layer for module in MODULES.values()} <= set().union(*ROWS) | {""}
 
 
-def test_every_module_belongs_to_a_layer() -> None:
-    known = set().union(*ROWS) | {""}
-    assert {module.layer for module in MODULES.values()} <= known
+def test_parts_import_only_what_they_may() -> None:
+    wrong = {
+        (name, MODULES[other].plugin or other)
+        for name, imported in all_imports().items()
+        for other in imported
+        if name and wrong_part(MODULES[name], MODULES[other])
+    }
+    assert wrong == SEAMS
 
 
-def test_layers_import_only_those_above_them() -> None:
-    wrong = [f"{name} imports {other}" for name, layer, other in layer_imports() if other not in allowed(layer)]
-    assert wrong == []
-
-
-def test_layers_that_are_not_for_everybody_are_imported_only_where_they_are_meant_to_be() -> None:
+def test_layers_of_the_core_import_only_those_above_them() -> None:
     wrong = [
         f"{name} imports {other}"
-        for name, layer, other in layer_imports()
-        if other in ONLY_FOR and layer not in ONLY_FOR[other]
+        for name, imported in all_imports().items()
+        for other in imported
+        if MODULES[name].layer and MODULES[other].layer not in {"", MODULES[name].layer} | allowed(MODULES[name].layer)
     ]
     assert wrong == []
+
+
+def test_what_answers_first_on_stdio_loads_little_of_the_core() -> None:
+    loaded = set(_modules_after(f"import {PACKAGE}.startup.greeting.loop, {PACKAGE}.startup.shared.front"))
+    ours = {_ours(name) for name in loaded if name.startswith(f"{PACKAGE}.core.")}
+    assert ours <= {"core.processes"} | ON_THE_FAST_WAY
 
 
 def test_the_root_imports_nothing_of_ours() -> None:
@@ -279,16 +349,16 @@ def test_there_are_no_import_cycles() -> None:
 @pytest.mark.parametrize(
     ("source", "module", "found"),
     [
-        ("from ..model.outcome import Outcome", "sessions.session", {"model.outcome"}),
-        ("from ..model import options, outcome", "sessions.session", {"model.options", "model.outcome"}),
-        ("from .. import config", "sessions.session", {"config"}),
-        ("from .session import Session", "sessions.registry", {"sessions.session"}),
-        ("from . import session", "sessions", {"sessions.session"}),
-        ("from .. import __version__", "sessions.session", {""}),
-        ("import claude_code_mcp.service as s", "sessions.session", {"service"}),
-        ("from claude_code_mcp import service", "sessions.session", {"service"}),
-        ("def later():\n    from ..service import Service", "sessions.session", {"service"}),
-        ("import json, claude_code_mcp_other", "sessions.session", set()),
+        ("from ..model.outcome import Outcome", "core.sessions.session", {"core.model.outcome"}),
+        ("from ..model import options, outcome", "core.sessions.session", {"core.model.options", "core.model.outcome"}),
+        ("from .. import config", "core.sessions.session", {"core.config"}),
+        ("from .session import Session", "core.sessions.registry", {"core.sessions.session"}),
+        ("from . import session", "core.sessions", {"core.sessions.session"}),
+        ("from ... import __version__", "core.sessions.session", {""}),
+        ("import claude_code_mcp.core.service as s", "core.sessions.session", {"core.service"}),
+        ("from claude_code_mcp.core import service", "core.sessions.session", {"core.service"}),
+        ("def later():\n    from ..service import Service", "core.sessions.session", {"core.service"}),
+        ("import json, claude_code_mcp_other", "core.sessions.session", set()),
     ],
 )
 def test_the_walk_sees_every_form_of_import(source: str, module: str, found: set[str], tmp_path: Path) -> None:
@@ -299,11 +369,12 @@ def test_the_walk_sees_every_form_of_import(source: str, module: str, found: set
 
 def test_the_rules_refuse_an_upward_and_a_sideways_import() -> None:
     assert "service" not in allowed("sessions")
-    assert "store" not in allowed("questions")
-    assert "tui" not in allowed("server")
-    assert {"model", "errors", "config"} <= allowed("store")
-    assert allowed("store") == allowed("questions") == allowed("claude")
+    assert "transcripts" not in allowed("questions")
+    assert allowed("transcripts") == allowed("questions") == allowed("claude")
     assert {"sessions", "claude"} <= allowed("service")
+    assert wrong_part(Module("core.service", ROOT), Module("hub.hub", ROOT))
+    assert wrong_part(Module("plugins.tui.pump", ROOT), Module("plugins.fleet.wire", ROOT))
+    assert not wrong_part(Module("plugins.tui.pump", ROOT), Module("plugins.tui.blocks", ROOT))
 
 
 def _public(module: Module) -> set[str]:
@@ -344,7 +415,9 @@ def test_importing_the_package_loads_nothing_but_itself() -> None:
     assert loaded == {PACKAGE}
 
 
-@pytest.mark.parametrize("name", sorted({"testing", "greeting.loop", "cli", "shared.front"} & set(MODULES)))
+@pytest.mark.parametrize(
+    "name", sorted({"testing", "startup.greeting.loop", "cli.main", "startup.shared.front"} & set(MODULES))
+)
 def test_what_must_be_light_needs_only_the_standard_library(name: str) -> None:
     loaded = set(_modules_after(f"import {PACKAGE}.{name}")) - set(_modules_after("pass"))
     foreign = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {PACKAGE}
@@ -361,7 +434,7 @@ def _callers(banned: str, word: str, except_in: set[str]) -> list[str]:
     return [
         f"{module.name}:{node.lineno} calls {ast.unparse(node.func)}"
         for module in MODULES.values()
-        if not {module.name, module.layer} & except_in and re.search(word, module.text)
+        if not {module.name, module.part} & except_in and re.search(word, module.text)
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Call) and re.fullmatch(banned, ast.unparse(node.func))
     ]
@@ -374,7 +447,7 @@ def test_tasks_are_started_only_by_their_owners() -> None:
 
 
 def test_one_module_imports_nats_py() -> None:
-    """nats-py drops cancellations and waits without limits: `fleet/nats_client.py` is where that ends."""
+    """nats-py drops cancellations and waits without limits: `plugins/fleet/nats_client.py` is where that ends."""
     importers = {
         module.name
         for module in MODULES.values()
@@ -383,7 +456,7 @@ def test_one_module_imports_nats_py() -> None:
         if (isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "nats" for alias in node.names))
         or (isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] == "nats")
     }
-    assert importers == {"fleet.nats_client"}
+    assert importers == {"plugins.fleet.nats_client"}
 
 
 def test_only_commands_print() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp import private_files
+from claude_code_mcp.core import private_files
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs links and descriptors of directories")
 pytestmark = posix

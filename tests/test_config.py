@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
-from claude_code_mcp.commands.parser import run
-from claude_code_mcp.config import (
+from claude_code_mcp.cli.parser import run
+from claude_code_mcp.core.config import (
     ALL_TOOLSETS,
     CONFIG_FILE_VARIABLE,
     TOOLSETS,
@@ -18,9 +18,9 @@ from claude_code_mcp.config import (
     unknown_variables,
     variable_of,
 )
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.options import ClientEnvironment, SessionOptions
-from claude_code_mcp.redaction import MARK
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.model.options import ClientEnvironment, SessionOptions
+from claude_code_mcp.core.redaction import MARK
 from claude_code_mcp.testing.script import script, text
 from tests.support.tables import every_row
 

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 import claude_code_mcp
-from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.commands.config import settings_page
-from claude_code_mcp.commands.parser import build_parser
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.policy.policy import parse_policy
+from claude_code_mcp.cli.config import settings_page
+from claude_code_mcp.cli.parser import build_parser
+from claude_code_mcp.core.claude.executable import find_executable
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.policy.policy import parse_policy
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.__main__ import main as scripted_model
@@ -170,7 +170,7 @@ async def test_python_examples_run(example: Example, place: Sandbox) -> None:
 
 def test_there_are_examples_in_the_readme_and_in_docstrings() -> None:
     found = {str(example).partition(":")[0] for example in [*written_in("python"), *IN_CODE]}
-    assert {"README.md", "docs/library.md", "docs/hub.md", "src/claude_code_mcp/service.py"} <= found
+    assert {"README.md", "docs/library.md", "docs/hub.md", "src/claude_code_mcp/core/service.py"} <= found
 
 
 def test_every_public_name_is_described() -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claude_code_mcp.json_text import UnescapedText, unescaped
-from claude_code_mcp.redaction import MARK, Redactor
+from claude_code_mcp.core.json_text import UnescapedText, unescaped
+from claude_code_mcp.core.redaction import MARK, Redactor
 
 SECRET = "pa/ss&w'rd\"x\\y<z>%é+1==#$`"
 

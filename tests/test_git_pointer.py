@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.executable import start_inputs
+from claude_code_mcp.core.claude.executable import start_inputs
+from claude_code_mcp.core.git import find_repository
+from claude_code_mcp.core.private_files import GIT_FILE, named_in
 from claude_code_mcp.hub.config_files import project_roots
-from claude_code_mcp.private_files import GIT_FILE, named_in
-from claude_code_mcp.sessions.git import find_repository
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes and devices of POSIX")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.installation import extra_command, requirement
+from claude_code_mcp.core.installation import extra_command, requirement
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="quoted as a POSIX shell takes it")
 

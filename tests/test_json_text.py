@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.json_text import decode, decode_with_comments, encode, flaw, sound
+from claude_code_mcp.core.json_text import decode, decode_with_comments, encode, flaw, sound
 
 _TEXT = st.text(st.characters(codec=None, exclude_categories=()))
 _VALUES = st.recursive(

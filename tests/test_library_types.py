@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp import Service
-from claude_code_mcp.config import load_settings
+from claude_code_mcp.core.config import load_settings
 
 ROOT = Path(__file__).parents[1]
 

@@ -72,7 +72,7 @@ SHORT = 28
 BESIDE = 1000
 SCANNING = {"search", "sub", "subn", "finditer", "findall", "split"}
 """Methods that try an expression at every place of a text; the others try it at one."""
-AT_ONE_PLACE = {("commands/mcp/configure.py", "_VARIABLE"), ("commands/mcp/configure.py", "_HEADER")}
+AT_ONE_PLACE = {("cli/mcp/configure.py", "_VARIABLE"), ("cli/mcp/configure.py", "_HEADER")}
 """Expressions that are used by another name, with `match`."""
 
 

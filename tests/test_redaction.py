@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.model.text import mark
-from claude_code_mcp.redaction import MARK, Redactor, is_secret_name
+from claude_code_mcp.core.model.text import mark
+from claude_code_mcp.core.redaction import MARK, Redactor, is_secret_name
 from tests.support.tables import every_row
 
 SECRETS = {

@@ -23,17 +23,20 @@ NOT_ALONE = {"about", "given", "means", "one", "way", "words"}
 """Fine as a part, such as in `one_line`, but not as a whole identifier."""
 
 ALLOWED: dict[tuple[str, str], str] = {
-    ("policy/shell.py", "words"): "the words of a shell command",
-    ("policy/rules.py", "words"): "the words of a shell command",
-    ("policy/shell.py", "Words"): "the words of a shell command",
-    ("policy/rules.py", "Words"): "the words of a shell command",
-    ("policy/harmless_commands.py", "words"): "the words of a shell command",
-    ("policy/harmless_commands.py", "Words"): "the words of a shell command",
-    ("policy/git_commands.py", "words"): "the words of a shell command",
+    ("core/policy/shell.py", "words"): "the words of a shell command",
+    ("core/policy/rules.py", "words"): "the words of a shell command",
+    ("core/policy/shell.py", "Words"): "the words of a shell command",
+    ("core/policy/rules.py", "Words"): "the words of a shell command",
+    ("core/policy/harmless_commands.py", "words"): "the words of a shell command",
+    ("core/policy/harmless_commands.py", "Words"): "the words of a shell command",
+    ("core/policy/git_commands.py", "words"): "the words of a shell command",
 }
 """An identifier in a module, and why it is the right one there."""
 
 SHARED_MODULE_NAMES: dict[str, str] = {
+    "app": "a server, and a gateway of a fleet",
+    "doctor": "the checks of a server, and those of a fleet",
+    "provider": "of hubs, and of access tokens",
     "dependencies": "what the sessions and what the hub are given",
     "config": "the settings, and the command of that name",
     "sessions": "the session tools, and the command of that name",

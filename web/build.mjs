@@ -10,7 +10,7 @@ const source = join(here, "src");
 const [target, modules] = process.argv.slice(2);
 if (!target || !modules) throw new Error("usage: node build.mjs PACKAGE MODULES");
 const { build, transform } = createRequire(resolve(modules, "package.json"))("esbuild");
-const output = join(target, "web", "static");
+const output = join(target, "plugins", "console", "static");
 const app = join(target, "server", "app.html");
 
 async function bundle(entry) {

@@ -8,21 +8,21 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # what `typing` calls so, for type checkers; importing it would cost every start
 if TYPE_CHECKING:
-    from .config import Settings, load_settings
-    from .errors import ClaudeCodeError
+    from .core.config import Settings, load_settings
+    from .core.errors import ClaudeCodeError
+    from .core.model.events import Event
+    from .core.model.options import Caller, ClientEnvironment, SessionOptions
+    from .core.model.outcome import Outcome, OutcomeCode, State
+    from .core.model.question import Answer, Question, Scope
+    from .core.policy.policy import Limits, Policy, Profile
+    from .core.questions.broker import Channel
+    from .core.service import Service
+    from .core.sessions.background import Observer
+    from .core.sessions.message_acceptance import InterruptResult, PendingTurn
+    from .core.sessions.messages import WhenBusy
+    from .core.sessions.session import Session
+    from .hub.factory import hub_configuration, make_hub
     from .hub.hub import Hub
-    from .hub_factory import hub_configuration, make_hub
-    from .model.events import Event
-    from .model.options import Caller, ClientEnvironment, SessionOptions
-    from .model.outcome import Outcome, OutcomeCode, State
-    from .model.question import Answer, Question, Scope
-    from .policy.policy import Limits, Policy, Profile
-    from .questions.broker import Channel
-    from .service import Service
-    from .sessions.background import Observer
-    from .sessions.message_acceptance import InterruptResult, PendingTurn
-    from .sessions.messages import WhenBusy
-    from .sessions.session import Session
 
 __all__ = [
     "Answer",
@@ -55,21 +55,21 @@ __all__ = [
 ]
 
 _MODULES = {
-    "config": ("Settings", "load_settings"),
-    "errors": ("ClaudeCodeError",),
+    "core.config": ("Settings", "load_settings"),
+    "core.errors": ("ClaudeCodeError",),
     "hub.hub": ("Hub",),
-    "hub_factory": ("hub_configuration", "make_hub"),
-    "model.events": ("Event",),
-    "model.options": ("Caller", "ClientEnvironment", "SessionOptions"),
-    "model.outcome": ("Outcome", "OutcomeCode", "State"),
-    "model.question": ("Answer", "Question", "Scope"),
-    "policy.policy": ("Limits", "Policy", "Profile"),
-    "questions.broker": ("Channel",),
-    "service": ("Service",),
-    "sessions.message_acceptance": ("InterruptResult", "PendingTurn"),
-    "sessions.background": ("Observer",),
-    "sessions.messages": ("WhenBusy",),
-    "sessions.session": ("Session",),
+    "hub.factory": ("hub_configuration", "make_hub"),
+    "core.model.events": ("Event",),
+    "core.model.options": ("Caller", "ClientEnvironment", "SessionOptions"),
+    "core.model.outcome": ("Outcome", "OutcomeCode", "State"),
+    "core.model.question": ("Answer", "Question", "Scope"),
+    "core.policy.policy": ("Limits", "Policy", "Profile"),
+    "core.questions.broker": ("Channel",),
+    "core.service": ("Service",),
+    "core.sessions.message_acceptance": ("InterruptResult", "PendingTurn"),
+    "core.sessions.background": ("Observer",),
+    "core.sessions.messages": ("WhenBusy",),
+    "core.sessions.session": ("Session",),
 }
 """The module that each public name is imported from; the same as above, for the interpreter."""
 

@@ -17,20 +17,20 @@ import anyio
 from pydantic import SecretStr
 
 from . import __version__
-from .config import Settings, load_settings, secrets_of, unknown_variables
-from .errors import ClaudeCodeError, InvalidArgument
-from .greeting.first_answers import GreetedInput
-from .hub_provider import HubProvider
-from .installation import extra_command
-from .model.events import AuditEvent, AuditKind
-from .model.options import LOCAL
-from .observers.audit import Audit, RotatingJsonl
-from .observers.session_log import PrivateLogFile, RedactingFormatter, SessionLog, without_contents
-from .policy.policy import Policy, built_in, parse_policy
-from .redaction import Redactor
+from .core.audit.session_log import PrivateLogFile, RedactingFormatter, SessionLog, without_contents
+from .core.audit.trail import Audit, RotatingJsonl
+from .core.config import Settings, load_settings, secrets_of, unknown_variables
+from .core.errors import ClaudeCodeError, InvalidArgument
+from .core.installation import extra_command
+from .core.model.events import AuditEvent, AuditKind
+from .core.model.options import LOCAL
+from .core.policy.policy import Policy, built_in, parse_policy
+from .core.redaction import Redactor
+from .core.service import Service
+from .hub.provider import HubProvider
+from .plugins.sandbox.sandbox_contents import keeps_sessions_in, open_to_sessions
 from .server.server import McpServer
-from .service import Service
-from .sessions.sandbox_contents import keeps_sessions_in, open_to_sessions
+from .startup.greeting.first_answers import GreetedInput
 
 if TYPE_CHECKING:
     import socket
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
-    from .observers.audit_sinks import AuditSink
-    from .observers.metrics import Metrics
-    from .observers.telemetry import Telemetry
+    from .core.sessions.dependencies import SessionReplica
+    from .plugins.console.console import ConsolePort, Consoles
+    from .plugins.telemetry.audit_sinks import AuditSink
+    from .plugins.telemetry.metrics import Metrics
+    from .plugins.telemetry.telemetry import Telemetry
     from .server.transports.callers import Callers
     from .server.transports.http import Address, HttpServer
     from .server.transports.unix_socket import SharedSocket
-    from .sessions.dependencies import SessionReplica
-    from .shared.hello import Hello
-    from .web.console import ConsolePort, Consoles
+    from .startup.shared.hello import Hello
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> 
         ):
             server = McpServer(service, "keep", hosting.host).server()  # the server ends with its one client: see below
             if greeted.leave_manifest is not None:
-                from .greeting.build_manifest import leave_manifest  # noqa: PLC0415 - the first start alone needs it
+                from .startup.greeting.build_manifest import leave_manifest  # noqa: PLC0415 - the first start alone needs it
 
                 service.start_task(leave_manifest(server, greeted.leave_manifest))
             with serving:
@@ -123,12 +123,12 @@ async def _finish_turns(service: Service, on_disconnect: str) -> None:
 
 async def run_http(settings: Settings, address: str) -> None:
     """Serves any number of clients over HTTP until a signal comes."""
-    from .observers.metrics import Metrics  # noqa: PLC0415
+    from .plugins.console.console import serving_consoles  # noqa: PLC0415
+    from .plugins.console.guard import Accounts  # noqa: PLC0415
+    from .plugins.telemetry.metrics import Metrics  # noqa: PLC0415
     from .server.transports import systemd  # noqa: PLC0415
     from .server.transports.callers import TOKEN_FILE, Callers, created_token  # noqa: PLC0415
     from .server.transports.http import Address, check_exposure, read_address  # noqa: PLC0415
-    from .web.console import serving_consoles  # noqa: PLC0415
-    from .web.guard import Accounts  # noqa: PLC0415
 
     stop_requested, systemd_manager = asyncio.Event(), systemd.Notifier()
     listener = systemd.inherited_listener() if address == systemd.ADDRESS else None
@@ -242,8 +242,8 @@ async def run_shared(shared: "SharedSocket", settings_of: "Callable[[Hello], Set
 
 
 async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hello", http: str | None) -> None:
-    from .greeting.build_manifest import leave_manifest  # noqa: PLC0415
-    from .observers.metrics import Metrics  # noqa: PLC0415
+    from .plugins.telemetry.metrics import Metrics  # noqa: PLC0415
+    from .startup.greeting.build_manifest import leave_manifest  # noqa: PLC0415
 
     callers = await asyncio.to_thread(shared_callers, settings, http)
     principals = {LOCAL, *callers.names} if callers is not None else ()
@@ -327,7 +327,7 @@ class _SharedConsole:
 
     def _load(self) -> "ConsolePort":
         if self._port is None:
-            from .web.console import ConsolePort, Consoles  # noqa: PLC0415
+            from .plugins.console.console import ConsolePort, Consoles  # noqa: PLC0415
 
             self._consoles = Consoles(self._service, lambda: self._hosting.hub)
             self._port = ConsolePort(self._consoles, self._service, self._name)
@@ -335,7 +335,7 @@ class _SharedConsole:
 
     def routes(self, callers: "Callers", at: "Address") -> "Sequence[BaseRoute]":
         """The routes for a port that serves callers with tokens."""
-        from .web.guard import Accounts  # noqa: PLC0415
+        from .plugins.console.guard import Accounts  # noqa: PLC0415
 
         self._load()
         assert self._consoles is not None
@@ -530,7 +530,7 @@ def _telemetry(settings: Settings) -> "Telemetry | None":
     if not settings.otel:
         return None
     try:
-        from .observers.telemetry import Telemetry  # noqa: PLC0415 - nothing of it is loaded where it is off
+        from .plugins.telemetry.telemetry import Telemetry  # noqa: PLC0415 - nothing of it is loaded where it is off
     except ImportError as error:
         raise InvalidArgument(
             f"CLAUDE_CODE_MCP_OTEL needs `{extra_command('otel')}`: {error.name} is not installed."
@@ -548,7 +548,7 @@ def open_audit(settings: Settings, default: Path | None, machine: str | None = N
         return None
     sinks: Sequence[AuditSink] = ()
     if settings.audit_sinks:
-        from .observers.audit_sinks import make_sinks  # noqa: PLC0415 - takes a while, and few have any
+        from .plugins.telemetry.audit_sinks import make_sinks  # noqa: PLC0415 - takes a while, and few have any
 
         token = settings.audit_token.get_secret_value() if settings.audit_token is not None else None
         sinks = make_sinks(settings.audit_sinks, token, stdout=default is not None)

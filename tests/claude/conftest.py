@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from claude_code_mcp.claude.command_line import Command, ConversationStart, build_command, write_files
-from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.claude.process import ClaudeProcess
-from claude_code_mcp.claude.protocol import ControlRequest, Frame, Result
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.processes.child import Exit
-from claude_code_mcp.processes.environment import build_environment
-from claude_code_mcp.processes.leftovers import new_mark, scratch_path
+from claude_code_mcp.core.claude.command_line import Command, ConversationStart, build_command, write_files
+from claude_code_mcp.core.claude.executable import find_executable
+from claude_code_mcp.core.claude.process import ClaudeProcess
+from claude_code_mcp.core.claude.protocol import ControlRequest, Frame, Result
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.processes.child import Exit
+from claude_code_mcp.core.processes.environment import build_environment
+from claude_code_mcp.core.processes.leftovers import new_mark, scratch_path
 from claude_code_mcp.testing import Sandbox
 from tests.support.misbehaving_cli import install_misbehaving_cli
 from tests.support.waiting import HANG_SECONDS, until_true
@@ -143,7 +143,7 @@ async def start_real(sandbox: Sandbox, environment: dict[str, str]) -> AsyncIter
 
 def mark_of_a_dead_server() -> str:
     """A mark whose owner has ended."""
-    code = "from claude_code_mcp.processes.leftovers import new_mark; print(new_mark())"
+    code = "from claude_code_mcp.core.processes.leftovers import new_mark; print(new_mark())"
     return subprocess.check_output([sys.executable, "-c", code], text=True).strip()
 
 

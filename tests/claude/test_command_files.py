@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.process import ClaudeProcess
-from claude_code_mcp.errors import ProcessFailed
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.processes.leftovers import new_mark, scratch_path, sweep_stale
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.claude.process import ClaudeProcess
+from claude_code_mcp.core.errors import ProcessFailed
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.processes.leftovers import new_mark, scratch_path, sweep_stale
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.claude.command_line import Command, ConversationStart, build_command
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.options import Preset, SessionOptions, Thinking, ToolPreset
+from claude_code_mcp.core.claude.command_line import Command, ConversationStart, build_command
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.model.options import Preset, SessionOptions, Thinking, ToolPreset
 from tests.support.tables import every_row
 
 ID = "11111111-2222-4333-8444-555555555555"

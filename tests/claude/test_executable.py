@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude import executable
-from claude_code_mcp.claude.executable import bundled_executable, find_executable
-from claude_code_mcp.errors import ExecutableNotFound
-from claude_code_mcp.installation import extra_command
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.claude import executable
+from claude_code_mcp.core.claude.executable import bundled_executable, find_executable
+from claude_code_mcp.core.errors import ExecutableNotFound
+from claude_code_mcp.core.installation import extra_command
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes of files are POSIX")
@@ -76,7 +76,7 @@ def test_a_relative_path_holds_wherever_the_session_runs(tmp_path: Path, monkeyp
 
 def test_the_carrier_of_the_binary_is_not_imported() -> None:
     code = (
-        "import sys; from claude_code_mcp.claude.executable import *; assert bundled_executable();"
+        "import sys; from claude_code_mcp.core.claude.executable import *; assert bundled_executable();"
         "print([name for name in sys.modules if 'agent_sdk' in name])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.claude.protocol import (
+from claude_code_mcp.core.claude.protocol import (
     ControlCancel,
     ControlRequest,
     ControlResponse,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.model_request import (
+from claude_code_mcp.plugins.sandbox.model_request import (
     MAX_VALUES,
     NOTHING_MORE,
     ModelAccess,

@@ -11,11 +11,11 @@ from pathlib import Path
 import h11
 import pytest
 
-from claude_code_mcp.claude import model_socket
-from claude_code_mcp.claude.model_request import NOTHING_MORE, allowed_headers
-from claude_code_mcp.claude.model_socket import ModelSocket, costs_something, forwarded_headers
-from claude_code_mcp.model.outcome import Usage
-from claude_code_mcp.network.http_exchange import end_to_end
+from claude_code_mcp.core.model.outcome import Usage
+from claude_code_mcp.plugins.sandbox import model_socket
+from claude_code_mcp.plugins.sandbox.model_request import NOTHING_MORE, allowed_headers
+from claude_code_mcp.plugins.sandbox.model_socket import ModelSocket, costs_something, forwarded_headers
+from claude_code_mcp.plugins.sandbox.network.http_exchange import end_to_end
 from tests.support.waiting import HANG_SECONDS, until_true
 
 KEY, TOKEN = "sk-ant-the-real-key", "the-real-token"

@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
-from claude_code_mcp.claude.user_config import process_with
-from claude_code_mcp.errors import SessionBusy
-from claude_code_mcp.processes.leftovers import is_stale, started_at
-from claude_code_mcp.sessions import launcher
-from claude_code_mcp.sessions.homes import Home
+from claude_code_mcp.core.claude.user_config import process_with
+from claude_code_mcp.core.errors import SessionBusy
+from claude_code_mcp.core.processes.leftovers import is_stale, started_at
+from claude_code_mcp.core.sessions import launcher
+from claude_code_mcp.plugins.sandbox.homes import Home
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's count is Linux's")
 
@@ -159,8 +159,8 @@ def test_what_cannot_be_looked_up_is_not_taken_for_absent(tmp_path: Path) -> Non
     note(tmp_path)
     code = f"""if True:
         import os, resource
-        from claude_code_mcp.claude.user_config import process_with
-        from claude_code_mcp.errors import SessionBusy
+        from claude_code_mcp.core.claude.user_config import process_with
+        from claude_code_mcp.core.errors import SessionBusy
         resource.setrlimit(resource.RLIMIT_NOFILE, (os.dup(0), 100))  # nothing more can be opened
         try:
             print("found", process_with("mine", {str(tmp_path)!r}))

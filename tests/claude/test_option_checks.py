@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.option_checks import check_definitions
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.core.claude.option_checks import check_definitions
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.model.options import SessionOptions
 
 
 def field_refused(**options: Any) -> str:

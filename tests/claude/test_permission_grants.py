@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.claude.command_line import ConversationStart, build_command, granted_rules, with_grants
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.core.claude.command_line import ConversationStart, build_command, granted_rules, with_grants
+from claude_code_mcp.core.model.options import SessionOptions
 from tests.support.tables import every_row
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.process import ClaudeProcess
-from claude_code_mcp.claude.protocol import (
+from claude_code_mcp.core.claude.process import ClaudeProcess
+from claude_code_mcp.core.claude.protocol import (
     ControlCancel,
     ControlRequest,
     Conversation,
@@ -19,12 +19,12 @@ from claude_code_mcp.claude.protocol import (
     StreamEvent,
     System,
 )
-from claude_code_mcp.errors import ProcessFailed
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.model.question import Answer
-from claude_code_mcp.processes.child import Exit
-from claude_code_mcp.processes.leftovers import new_mark
-from claude_code_mcp.processes.supervisor_client import MAX_LINE
+from claude_code_mcp.core.errors import ProcessFailed
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.processes.child import Exit
+from claude_code_mcp.core.processes.leftovers import new_mark
+from claude_code_mcp.core.processes.supervisor_client import MAX_LINE
 from claude_code_mcp.testing import Sandbox
 from tests.conftest import StartService
 from tests.support.misbehaving_cli import install_misbehaving_cli

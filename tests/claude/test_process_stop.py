@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.protocol import Result, StreamEvent
-from claude_code_mcp.processes.child import Exit
+from claude_code_mcp.core.claude.protocol import Result, StreamEvent
+from claude_code_mcp.core.processes.child import Exit
 from tests.support.clock import settled, stopped_clock
 
 from .conftest import PATIENCE, Start, Started, gone, number_in, runs

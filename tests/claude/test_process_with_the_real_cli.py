@@ -8,8 +8,8 @@ import uuid
 
 import pytest
 
-from claude_code_mcp.claude.protocol import Result
-from claude_code_mcp.errors import ProcessFailed
+from claude_code_mcp.core.claude.protocol import Result
+from claude_code_mcp.core.errors import ProcessFailed
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 

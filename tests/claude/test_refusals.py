@@ -2,9 +2,9 @@
 
 import pytest
 
-from claude_code_mcp.claude.option_checks import check_agents, check_servers, refused_argument
-from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.core.claude.option_checks import check_agents, check_servers, refused_argument
+from claude_code_mcp.core.errors import InvalidArgument, UpstreamUnavailable
+from claude_code_mcp.core.model.options import SessionOptions
 
 
 @pytest.mark.parametrize(

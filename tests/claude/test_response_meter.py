@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from claude_code_mcp.claude.model_socket import ResponseMeter
-from claude_code_mcp.model.outcome import ModelUsage, Usage
+from claude_code_mcp.core.model.outcome import ModelUsage, Usage
+from claude_code_mcp.plugins.sandbox.model_socket import ResponseMeter
 
 START = {"input_tokens": 120, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 3, "output_tokens": 1}
 FINAL = {"output_tokens": 55, "server_tool_use": {"web_search_requests": 0}}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.user_config import own_registrations
-from claude_code_mcp.model.paths import config_directory
+from claude_code_mcp.core.claude.user_config import own_registrations
+from claude_code_mcp.core.model.paths import config_directory
 
 OURS = {"command": "uvx", "args": ["claude-code-mcp"]}
 OTHER = {"command": "npx", "args": ["-y", "something"]}

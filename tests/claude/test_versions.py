@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.executable import TESTED_CHOICES, check_against, check_values, find_executable, read_help
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.core.claude.executable import (
+    TESTED_CHOICES,
+    check_against,
+    check_values,
+    find_executable,
+    read_help,
+)
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.model.options import SessionOptions
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for the CLI")
 

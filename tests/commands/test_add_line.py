@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.commands.mcp.configure import entry_of, read_add_line
-from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.cli.mcp.configure import entry_of, read_add_line
+from claude_code_mcp.core.errors import InvalidArgument
 
 NPX = {"type": "stdio", "command": "npx", "args": ["-y", "server"]}
 REMOTE = {"type": "http", "url": "https://example.com/mcp"}

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from claude_code_mcp.cli.running_sessions import Asking, session_table
 from claude_code_mcp.client.live_sessions import OpenQuestion
 from claude_code_mcp.client.styled_lines import NoAnswer, Style, changed_lines, question_lines
-from claude_code_mcp.commands.running_sessions import Asking, session_table
-from claude_code_mcp.model.question import FileChange, Question, kind_of
-from claude_code_mcp.model.text import age
+from claude_code_mcp.core.model.question import FileChange, Question, kind_of
+from claude_code_mcp.core.model.text import age
 
 
 def asked(tool_name: str, *, for_session: bool = False, modes: tuple[str, ...] = (), **tool_input: Any) -> OpenQuestion:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.commands import operator, parser
-from claude_code_mcp.errors import StateUnavailable
-from claude_code_mcp.state.database import FILE_NAME, Database, exchanging
-from claude_code_mcp.state.session_holders import ServerLife
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.cli import operator, parser
+from claude_code_mcp.core.errors import StateUnavailable
+from claude_code_mcp.core.state.database import FILE_NAME, Database, exchanging
+from claude_code_mcp.core.state.session_holders import ServerLife
+from claude_code_mcp.core.state.state_directory import database_in
 
 ADD = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
 
@@ -261,8 +261,8 @@ def test_what_cannot_be_a_backup_is_refused_in_words(
 
 KILLED_BETWEEN = """
 import os, sys
-from claude_code_mcp.commands import operator, parser
-from claude_code_mcp.errors import StateUnavailable
+from claude_code_mcp.cli import operator, parser
+from claude_code_mcp.core.errors import StateUnavailable
 rename, renamed = os.rename, []
 def kill_after_the_first(*names):
     rename(*names)

@@ -11,8 +11,8 @@ import pytest
 
 import claude_code_mcp
 from claude_code_mcp import __version__
-from claude_code_mcp.claude.executable import find_executable, read_version
-from claude_code_mcp.config import Settings, load_settings, variable_of
+from claude_code_mcp.core.claude.executable import find_executable, read_version
+from claude_code_mcp.core.config import Settings, load_settings, variable_of
 from claude_code_mcp.server.transports.callers import load_tokens
 from tests.support import warm_commands
 from tests.support.waiting import HANG_SECONDS

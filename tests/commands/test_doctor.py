@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.executable import MINIMUM_VERSION, TESTED_VERSION
-from claude_code_mcp.commands.chat import without_repetition
-from claude_code_mcp.processes.environment import DEPTH
+from claude_code_mcp.cli.chat import without_repetition
+from claude_code_mcp.core.claude.executable import MINIMUM_VERSION, TESTED_VERSION
+from claude_code_mcp.core.processes.environment import DEPTH
 from tests.support.bubblewrap import missing
 from tests.support.ports import free_port
 

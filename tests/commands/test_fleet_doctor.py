@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("nats", reason="the extra `fleet` is not installed")
 
 from claude_code_mcp import __version__
-from claude_code_mcp.commands.fleet_doctor import FleetState, check_fleet, judged
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.fleet.host import hosting
-from claude_code_mcp.fleet.machines import Machine
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.plugins.fleet.doctor import FleetState, check_fleet, judged
+from claude_code_mcp.plugins.fleet.host import hosting
+from claude_code_mcp.plugins.fleet.machines import Machine
 
 HERE = Machine("m1", "one", __version__, "2.1.325", frozenset(), 4, 0, 8 << 30, False, ())
 WHOLE = FleetState(0.3, __version__, (HERE,))

@@ -8,10 +8,10 @@ from typing import get_args
 
 import pytest
 
-from claude_code_mcp.commands.parser import COMMANDS, build_parser
-from claude_code_mcp.commands.serve import SETTINGS_WITH_FLAG
-from claude_code_mcp.config import ALL_TOOLSETS, TOOLSETS, Settings, Toolset, variable_of
-from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.cli.parser import COMMANDS, build_parser
+from claude_code_mcp.cli.serve import SETTINGS_WITH_FLAG
+from claude_code_mcp.core.config import ALL_TOOLSETS, TOOLSETS, Settings, Toolset, variable_of
+from claude_code_mcp.core.errors import InvalidArgument
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -73,7 +73,7 @@ def test_what_becomes_of_turns_is_chosen_among_what_the_setting_takes() -> None:
 
 
 def test_commands_that_speak_no_mcp_do_not_load_the_sdk() -> None:
-    code = "import sys, claude_code_mcp.commands.parser; print({'mcp', 'mcp_types'} & set(sys.modules))"
+    code = "import sys, claude_code_mcp.cli.parser; print({'mcp', 'mcp_types'} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == "set()"
 
@@ -82,7 +82,7 @@ def test_the_mcp_actions_do_without_the_library_that_edits_lines() -> None:
     """Only the extra `tui` installs it; where it is missing, lines are read as they come."""
     code = (
         "import sys; sys.modules['prompt_toolkit'] = None\n"
-        "from claude_code_mcp.commands.mcp import configure, connect, live\n"
+        "from claude_code_mcp.cli.mcp import configure, connect, live\n"
         "print(type(connect._make_screen('server', lambda: None)).__name__)"
     )
     made = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

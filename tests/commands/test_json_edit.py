@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.commands.json_edit import remove_value, set_value
-from claude_code_mcp.json_text import decode_with_comments
+from claude_code_mcp.cli.json_edit import remove_value, set_value
+from claude_code_mcp.core.json_text import decode_with_comments
 
 COMMENTED = """\
 // what Zed has

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.commands.mcp.line_editor import Candidates
+from claude_code_mcp.cli.mcp.line_editor import Candidates
 from tests.hub.conftest import local, start_hub
 
 __all__ = ["start_hub"]  # a fixture for the tests here too

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.json_text import decode_with_comments
+from claude_code_mcp.core.json_text import decode_with_comments
 from claude_code_mcp.testing import Sandbox
 
 from .conftest import Mcp, start

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.commands.mcp.prompts import LEFT_OUT, FieldEntry, Unfit, read_entries
+from claude_code_mcp.cli.mcp.prompts import LEFT_OUT, FieldEntry, Unfit, read_entries
 
 
 def entry(required: bool = False, **schema: Any) -> FieldEntry:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claude_code_mcp.client.printed_lines import PrintedLines
-from claude_code_mcp.model.text import visible
+from claude_code_mcp.core.model.text import visible
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r"), min_size=1), min_size=1), st.data())

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.commands import config
-from claude_code_mcp.errors import ClaudeCodeError
-from claude_code_mcp.json_text import decode_with_comments
+from claude_code_mcp.cli import config
+from claude_code_mcp.core.errors import ClaudeCodeError
+from claude_code_mcp.core.json_text import decode_with_comments
 from claude_code_mcp.testing import Sandbox
 
 from .test_commands import run

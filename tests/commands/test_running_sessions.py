@@ -13,7 +13,7 @@ import pytest
 
 from claude_code_mcp.client.connections import Target
 from claude_code_mcp.client.live_sessions import LiveSessions
-from claude_code_mcp.errors import ExitCode
+from claude_code_mcp.core.errors import ExitCode
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, plan, question, script, text, tool
 from tests.conftest import RUN

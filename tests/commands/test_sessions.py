@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.sessions.support import parked

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from claude_code_mcp.commands.parser import COMMANDS, build_parser, commands_of
+from claude_code_mcp.cli.parser import COMMANDS, build_parser, commands_of
 from tests.support.waiting import HANG_SECONDS
 
 from .test_commands import run

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.installation import uninstall_command
-from claude_code_mcp.state.session_holders import ServerLife
+from claude_code_mcp.core.installation import uninstall_command
+from claude_code_mcp.core.state.session_holders import ServerLife
 from claude_code_mcp.testing import Sandbox
 
 from .test_commands import run

@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from claude_code_mcp import __version__
-from claude_code_mcp.commands.conventions import ExitCode
-from claude_code_mcp.commands.parser import build_parser
-from claude_code_mcp.config import Settings, variable_of
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.fleet.engine import LARGEST_MESSAGE
-from claude_code_mcp.policy.policy import parse_policy
+from claude_code_mcp.cli.conventions import ExitCode
+from claude_code_mcp.cli.parser import build_parser
+from claude_code_mcp.core.config import Settings, variable_of
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.policy.policy import parse_policy
+from claude_code_mcp.plugins.fleet.engine import LARGEST_MESSAGE
 from claude_code_mcp.server.transports.http import read_address
 
 from .deployment import (

@@ -7,9 +7,9 @@ It holds a session and prints a line for everything that happens: `write` each t
 import asyncio
 import sys
 
-from claude_code_mcp.fleet.connection import connect
-from claude_code_mcp.fleet.leases import Holding, Holdings, MachineLease
-from claude_code_mcp.fleet.ownership import OwnershipBucket
+from claude_code_mcp.plugins.fleet.connection import connect
+from claude_code_mcp.plugins.fleet.leases import Holding, Holdings, MachineLease
+from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 
 
 class PrintedTurns:

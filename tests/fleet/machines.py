@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import SessionBusy
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.handover import Adoption, SessionMover
-from claude_code_mcp.fleet.hooks import NO_HOOKS, Hooks
-from claude_code_mcp.fleet.records import RecordStore, SecretSeal
-from claude_code_mcp.fleet.session_copy import FleetReplica
-from claude_code_mcp.fleet.transcripts import TranscriptStore
-from claude_code_mcp.fleet.trees import TreeStore
-from claude_code_mcp.policy.policy import Policy
-from claude_code_mcp.service import Service
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import SessionBusy
+from claude_code_mcp.core.policy.policy import Policy
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.handover import Adoption, SessionMover
+from claude_code_mcp.plugins.fleet.hooks import NO_HOOKS, Hooks
+from claude_code_mcp.plugins.fleet.records import RecordStore, SecretSeal
+from claude_code_mcp.plugins.fleet.session_copy import FleetReplica
+from claude_code_mcp.plugins.fleet.transcripts import TranscriptStore
+from claude_code_mcp.plugins.fleet.trees import TreeStore
 from claude_code_mcp.testing import Sandbox
 from tests.conftest import RUN
 

@@ -22,21 +22,21 @@ from anyio.abc import TaskStatus
 from nats.js.errors import KeyNotFoundError
 from nats.js.kv import KeyValue
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection, connect
-from claude_code_mcp.fleet.gateway import Gateway
-from claude_code_mcp.fleet.leases import Holding
-from claude_code_mcp.fleet.machine_server import serve_machine
-from claude_code_mcp.fleet.page_link import answer_page, machine_pages
-from claude_code_mcp.fleet.routing import MachineIdentity, PlacementRequest, find_machine
-from claude_code_mcp.greeting.first_answers import GreetedInput
-from claude_code_mcp.model.events import AuditEvent, Event, TurnStarted
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.model.events import AuditEvent, Event, TurnStarted
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
+from claude_code_mcp.plugins.fleet.gateway import Gateway
+from claude_code_mcp.plugins.fleet.leases import Holding
+from claude_code_mcp.plugins.fleet.machine_server import serve_machine
+from claude_code_mcp.plugins.fleet.page_link import answer_page, machine_pages
+from claude_code_mcp.plugins.fleet.routing import MachineIdentity, PlacementRequest, find_machine
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.server.transports.http import Address, HttpServer, http_app
 from claude_code_mcp.server.transports.stdio import stdio_streams
-from claude_code_mcp.service import Service
+from claude_code_mcp.startup.greeting.first_answers import GreetedInput
 
 TOOLSETS = ("sessions", "code", "query", "care")
 

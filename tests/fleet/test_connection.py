@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from nats.js.errors import APIError
 
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection, FleetUnreachable, connect, create_stores
-from claude_code_mcp.fleet.engine import executable, running
-from claude_code_mcp.fleet.host import connect_to_host, hosting
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection, FleetUnreachable, connect, create_stores
+from claude_code_mcp.plugins.fleet.engine import executable, running
+from claude_code_mcp.plugins.fleet.host import connect_to_host, hosting
 from tests.support.ports import free_port
 from tests.support.waiting import HANG_SECONDS
 

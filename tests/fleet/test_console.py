@@ -14,23 +14,23 @@ from typing import Any, TypeVar
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection, connect
-from claude_code_mcp.fleet.engine import Running
-from claude_code_mcp.fleet.leases import Holding
-from claude_code_mcp.fleet.machine_server import serve_machine
-from claude_code_mcp.fleet.page_link import answer_page
-from claude_code_mcp.fleet.records import GivenNames, SessionDocument
-from claude_code_mcp.fleet_app import GatewayConsoles
-from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.state.session_records import SessionRecord
+from claude_code_mcp.plugins.console.guard import Accounts
+from claude_code_mcp.plugins.console.session_routes import LISTS
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.app import GatewayConsoles
+from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
+from claude_code_mcp.plugins.fleet.engine import Running
+from claude_code_mcp.plugins.fleet.leases import Holding
+from claude_code_mcp.plugins.fleet.machine_server import serve_machine
+from claude_code_mcp.plugins.fleet.page_link import answer_page
+from claude_code_mcp.plugins.fleet.records import GivenNames, SessionDocument
 from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.server.transports.http import Address, HttpServer, plain_app
-from claude_code_mcp.state.session_records import SessionRecord
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
-from claude_code_mcp.web.guard import Accounts
-from claude_code_mcp.web.session_routes import LISTS
 from tests.support.waiting import HANG_SECONDS, until
 from tests.web.conftest import write_tokens
 from tests.web.console_client import Browser, StreamEvent

@@ -10,17 +10,17 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
-from claude_code_mcp.errors import SessionNotFound
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.leases import HeldElsewhere, Holding
-from claude_code_mcp.fleet.ownership import OwnershipBucket
-from claude_code_mcp.fleet.records import RecordStore
-from claude_code_mcp.fleet.session_copy import LeftCopies
-from claude_code_mcp.fleet.transcripts import TranscriptStore
-from claude_code_mcp.model.options import LOCAL, SessionOptions
-from claude_code_mcp.state.session_marks import Mark, Marks
-from claude_code_mcp.state.session_records import SessionRecord
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.errors import SessionNotFound
+from claude_code_mcp.core.model.options import LOCAL, SessionOptions
+from claude_code_mcp.core.state.session_marks import Mark, Marks
+from claude_code_mcp.core.state.session_records import SessionRecord
+from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.leases import HeldElsewhere, Holding
+from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
+from claude_code_mcp.plugins.fleet.records import RecordStore
+from claude_code_mcp.plugins.fleet.session_copy import LeftCopies
+from claude_code_mcp.plugins.fleet.transcripts import TranscriptStore
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.support.fleet import ManagingComputer, continued, front_of, processes_of, until_listed

@@ -14,17 +14,17 @@ from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig
 from nats.js.errors import APIError, NotFoundError
 
-from claude_code_mcp.errors import InvalidArgument, PermissionDenied
-from claude_code_mcp.fleet import host as fleet_host
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection, FleetUnreachable, PlainText, connect
-from claude_code_mcp.fleet.engine import ServerConfiguration, client_context, server_certificate
-from claude_code_mcp.fleet.host import Host, ask_operator, connect_to_host, hosting, join
-from claude_code_mcp.fleet.kept_stores import KeptJetStream, access_to, store_request
-from claude_code_mcp.fleet.leases import HeldElsewhere, Holding, Holdings, MachineLease
-from claude_code_mcp.fleet.machines import Members
-from claude_code_mcp.fleet.ownership import KeptOwnership
-from claude_code_mcp.fleet.tickets import (
+from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied
+from claude_code_mcp.plugins.fleet import host as fleet_host
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection, FleetUnreachable, PlainText, connect
+from claude_code_mcp.plugins.fleet.engine import ServerConfiguration, client_context, server_certificate
+from claude_code_mcp.plugins.fleet.host import Host, ask_operator, connect_to_host, hosting, join
+from claude_code_mcp.plugins.fleet.kept_stores import KeptJetStream, access_to, store_request
+from claude_code_mcp.plugins.fleet.leases import HeldElsewhere, Holding, Holdings, MachineLease
+from claude_code_mcp.plugins.fleet.machines import Members
+from claude_code_mcp.plugins.fleet.ownership import KeptOwnership
+from claude_code_mcp.plugins.fleet.tickets import (
     KeyRing,
     MachineKey,
     Ticket,
@@ -33,7 +33,7 @@ from claude_code_mcp.fleet.tickets import (
     new_seed,
     public_key,
 )
-from claude_code_mcp.fleet.transcripts import TranscriptStore
+from claude_code_mcp.plugins.fleet.transcripts import TranscriptStore
 from tests.fleet.conftest import in_own_task
 from tests.support.waiting import HANG_SECONDS, until_true
 
@@ -364,7 +364,7 @@ async def test_a_stolen_key_is_refused_everything_but_its_own(
 
 
 async def test_a_stolen_ticket_reads_and_writes_nothing(host: Host) -> None:
-    from claude_code_mcp.fleet.tickets import connect_ticket  # noqa: PLC0415
+    from claude_code_mcp.plugins.fleet.tickets import connect_ticket  # noqa: PLC0415
 
     ticket = await host.enrolment.ticket()
     stolen = StolenKey(await connect_ticket(ticket))

@@ -1,7 +1,7 @@
 """What a gateway tells Prometheus of its machines."""
 
-from claude_code_mcp.fleet.fleet_metrics import FleetMetrics
-from claude_code_mcp.fleet.machines import FleetMember, Machine
+from claude_code_mcp.plugins.fleet.fleet_metrics import FleetMetrics
+from claude_code_mcp.plugins.fleet.machines import FleetMember, Machine
 
 
 def test_every_machine_is_shown_also_one_that_is_gone() -> None:

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import PermissionDenied, SessionNotFound
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.leases import Holding
-from claude_code_mcp.fleet.records import AbsentRecords, SessionDocument, put_beside
-from claude_code_mcp.fleet.trees import TreeRef, TreeRefused
-from claude_code_mcp.model.options import LOCAL, SessionOptions
-from claude_code_mcp.policy.policy import LOCAL_PROFILE, Policy, Profile
-from claude_code_mcp.policy.rules import parse_rule
-from claude_code_mcp.sessions.policy_enforcer import PolicyEnforcer
-from claude_code_mcp.state.session_records import SessionRecord
-from claude_code_mcp.state.spending import Spending
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.errors import PermissionDenied, SessionNotFound
+from claude_code_mcp.core.model.options import LOCAL, SessionOptions
+from claude_code_mcp.core.policy.policy import LOCAL_PROFILE, Policy, Profile
+from claude_code_mcp.core.policy.rules import parse_rule
+from claude_code_mcp.core.sessions.policy_enforcer import PolicyEnforcer
+from claude_code_mcp.core.state.session_records import SessionRecord
+from claude_code_mcp.core.state.spending import Spending
+from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.leases import Holding
+from claude_code_mcp.plugins.fleet.records import AbsentRecords, SessionDocument, put_beside
+from claude_code_mcp.plugins.fleet.trees import TreeRef, TreeRefused
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.sessions.support import run, say

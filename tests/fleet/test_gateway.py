@@ -16,12 +16,12 @@ from mcp import Client
 from mcp.client._memory import InMemoryTransport
 from mcp.shared.exceptions import MCPError
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.engine import Running
-from claude_code_mcp.fleet.gateway import Gateway
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.engine import Running
+from claude_code_mcp.plugins.fleet.gateway import Gateway
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, script, text
 from tests.conftest import RUN

@@ -8,20 +8,20 @@ from typing import Any, cast, get_args
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument, PermissionDenied, SessionBusy, SessionNotFound
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection, connect
-from claude_code_mcp.fleet.engine import Running
-from claude_code_mcp.fleet.ownership import Keeper, KeptSecrets, OwnershipBucket
-from claude_code_mcp.fleet.records import RecordStore
-from claude_code_mcp.fleet.runner import SessionTaker
-from claude_code_mcp.fleet.tickets import new_seed
-from claude_code_mcp.fleet.transcripts import LostSession
-from claude_code_mcp.model.events import QuestionOpened
-from claude_code_mcp.model.options import LOCAL, LOCAL_CALLER, SessionOptions
-from claude_code_mcp.model.outcome import State
-from claude_code_mcp.state.state_directory import database_in
-from claude_code_mcp.store.cost_table import Grouping
+from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied, SessionBusy, SessionNotFound
+from claude_code_mcp.core.model.events import QuestionOpened
+from claude_code_mcp.core.model.options import LOCAL, LOCAL_CALLER, SessionOptions
+from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.core.transcripts.cost_table import Grouping
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
+from claude_code_mcp.plugins.fleet.engine import Running
+from claude_code_mcp.plugins.fleet.ownership import Keeper, KeptSecrets, OwnershipBucket
+from claude_code_mcp.plugins.fleet.records import RecordStore
+from claude_code_mcp.plugins.fleet.runner import SessionTaker
+from claude_code_mcp.plugins.fleet.tickets import new_seed
+from claude_code_mcp.plugins.fleet.transcripts import LostSession
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import agent, script, tool
 from tests.sessions.support import end_of, event, run, say

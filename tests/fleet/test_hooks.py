@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.hooks import SETUP_FILE, Hooks, set_up
-from claude_code_mcp.fleet.trees import TreeRef, TreeRefused, TreeStore
-from claude_code_mcp.model.options import LOCAL, LOCAL_CALLER, SessionOptions
-from claude_code_mcp.policy.policy import parse_policy
+from claude_code_mcp.core.model.options import LOCAL, LOCAL_CALLER, SessionOptions
+from claude_code_mcp.core.policy.policy import parse_policy
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.hooks import SETUP_FILE, Hooks, set_up
+from claude_code_mcp.plugins.fleet.trees import TreeRef, TreeRefused, TreeStore
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.sessions.support import run

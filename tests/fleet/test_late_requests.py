@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.leases import Holding
-from claude_code_mcp.fleet.nats_client import Msg
-from claude_code_mcp.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
-from claude_code_mcp.fleet.tickets import new_seed
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.leases import Holding
+from claude_code_mcp.plugins.fleet.nats_client import Msg
+from claude_code_mcp.plugins.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
+from claude_code_mcp.plugins.fleet.tickets import new_seed
 from tests.support.waiting import HANG_SECONDS
 
 from .conftest import in_own_task

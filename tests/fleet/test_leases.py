@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.errors import PermissionDenied
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection, connect, create_stores
-from claude_code_mcp.fleet.engine import Running, running
-from claude_code_mcp.fleet.leases import (
+from claude_code_mcp.core.errors import PermissionDenied
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect, create_stores
+from claude_code_mcp.plugins.fleet.engine import Running, running
+from claude_code_mcp.plugins.fleet.leases import (
     FencingClock,
     HeldElsewhere,
     Holding,
@@ -26,8 +26,8 @@ from claude_code_mcp.fleet.leases import (
     MachineLease,
     StillArriving,
 )
-from claude_code_mcp.fleet.ownership import Keeper, OwnershipBucket
-from claude_code_mcp.fleet.tickets import new_seed
+from claude_code_mcp.plugins.fleet.ownership import Keeper, OwnershipBucket
+from claude_code_mcp.plugins.fleet.tickets import new_seed
 from tests.support.ports import free_port
 from tests.support.waiting import HANG_SECONDS, until_true
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp import __version__
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.fleet.connection import FleetConnection, connect
-from claude_code_mcp.fleet.engine import Running
-from claude_code_mcp.fleet.gateway import Gateway
-from claude_code_mcp.fleet.leases import Holding, Holdings
-from claude_code_mcp.fleet.machines import FleetMember, Machine, Members, Membership
-from claude_code_mcp.fleet.ownership import OwnershipBucket
-from claude_code_mcp.fleet.placement import choose_machine
-from claude_code_mcp.fleet.routing import LiveFleet
-from claude_code_mcp.fleet.runner import joined
-from claude_code_mcp.model.events import AuditEvent, Event, TurnStarted
-from claude_code_mcp.model.options import LOCAL
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.model.events import AuditEvent, Event, TurnStarted
+from claude_code_mcp.core.model.options import LOCAL
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
+from claude_code_mcp.plugins.fleet.engine import Running
+from claude_code_mcp.plugins.fleet.gateway import Gateway
+from claude_code_mcp.plugins.fleet.leases import Holding, Holdings
+from claude_code_mcp.plugins.fleet.machines import FleetMember, Machine, Members, Membership
+from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
+from claude_code_mcp.plugins.fleet.placement import choose_machine
+from claude_code_mcp.plugins.fleet.routing import LiveFleet
+from claude_code_mcp.plugins.fleet.runner import joined
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import RUN

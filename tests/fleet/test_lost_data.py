@@ -9,8 +9,8 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
-from claude_code_mcp.fleet.leases import Holding
-from claude_code_mcp.fleet.ownership import MAX_HELD
+from claude_code_mcp.plugins.fleet.leases import Holding
+from claude_code_mcp.plugins.fleet.ownership import MAX_HELD
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.support.fleet import Computer, continued, front_of

@@ -19,13 +19,13 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import ServerMessageMetadata
 
 from benchmarks.wire import INITIALIZE, INITIALIZED, encode_message
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import SessionBusy
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection, connect
-from claude_code_mcp.fleet.engine import Running
-from claude_code_mcp.fleet.gateway import Gateway
-from claude_code_mcp.fleet.machine_server import (
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import SessionBusy
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
+from claude_code_mcp.plugins.fleet.engine import Running
+from claude_code_mcp.plugins.fleet.gateway import Gateway
+from claude_code_mcp.plugins.fleet.machine_server import (
     MOST_CONNECTIONS,
     Taken,
     TakeSession,
@@ -37,8 +37,8 @@ from claude_code_mcp.server import sdk
 from claude_code_mcp.server.server import principal
 from claude_code_mcp.server.transports.stdio import Inbox, Outbox
 from claude_code_mcp.server.transports.unix_socket import SharedSocket
-from claude_code_mcp.shared.hello import Hello
-from claude_code_mcp.shared.place import Place
+from claude_code_mcp.startup.shared.hello import Hello
+from claude_code_mcp.startup.shared.place import Place
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text
 from tests.support.tool_calls import call

@@ -9,14 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection, connect, create_stores
-from claude_code_mcp.fleet.engine import running
-from claude_code_mcp.fleet.leases import MachineLease
-from claude_code_mcp.fleet.machines import FleetMember, Machine, MachineNotFound, MachineReport, Members, Membership
-from claude_code_mcp.fleet.ownership import OwnershipBucket
-from claude_code_mcp.fleet.routing import LiveFleet
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect, create_stores
+from claude_code_mcp.plugins.fleet.engine import running
+from claude_code_mcp.plugins.fleet.leases import MachineLease
+from claude_code_mcp.plugins.fleet.machines import (
+    FleetMember,
+    Machine,
+    MachineNotFound,
+    MachineReport,
+    Members,
+    Membership,
+)
+from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
+from claude_code_mcp.plugins.fleet.routing import LiveFleet
 from tests.support.ports import free_port
 from tests.support.waiting import HANG_SECONDS, until_true
 

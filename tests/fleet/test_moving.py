@@ -17,15 +17,15 @@ from mcp import Client
 from mcp.client._memory import InMemoryTransport
 from mcp.client.stdio import stdio_client
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import SessionBusy
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.engine import Running
-from claude_code_mcp.fleet.gateway import Gateway
-from claude_code_mcp.fleet.leases import Holding
-from claude_code_mcp.fleet.machine_server import Taken
-from claude_code_mcp.fleet.ownership import OwnershipBucket
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import SessionBusy
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.engine import Running
+from claude_code_mcp.plugins.fleet.gateway import Gateway
+from claude_code_mcp.plugins.fleet.leases import Holding
+from claude_code_mcp.plugins.fleet.machine_server import Taken
+from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.server import sdk
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool

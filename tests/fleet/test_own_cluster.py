@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fleet_places import FleetPlaces, call
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.transcripts import FleetUnavailable, TranscriptStore
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.transcripts import FleetUnavailable, TranscriptStore
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.support.waiting import HANG_SECONDS

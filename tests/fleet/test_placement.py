@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.errors import InvalidArgument, LimitReached
-from claude_code_mcp.fleet.machines import Machine
-from claude_code_mcp.fleet.placement import MEMORY_OF_A_SESSION, Demand, FairQueue, NoMachine, choose, refusal
+from claude_code_mcp.core.errors import InvalidArgument, LimitReached
+from claude_code_mcp.plugins.fleet.machines import Machine
+from claude_code_mcp.plugins.fleet.placement import MEMORY_OF_A_SESSION, Demand, FairQueue, NoMachine, choose, refusal
 
 ORDINARY = Machine("m1", "one", "1.0", "2.1.325", frozenset({"linux"}), 4, 0, 8 << 30, False, ())
 DEMAND = Demand(version="1.0")

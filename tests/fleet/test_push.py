@@ -16,20 +16,20 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection, connect
-from claude_code_mcp.fleet.nats_client import Client
-from claude_code_mcp.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
-from claude_code_mcp.fleet.push_receivers import FleetReceivers, MachinePush
-from claude_code_mcp.fleet.tickets import new_seed
-from claude_code_mcp.model.options import Caller, SessionOptions
-from claude_code_mcp.policy.policy import OPEN_PROFILE, GroupBudget, Policy
-from claude_code_mcp.service import Service
-from claude_code_mcp.state.session_records import SessionRecord
+from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
+from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.policy.policy import OPEN_PROFILE, GroupBudget, Policy
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.state.session_records import SessionRecord
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
+from claude_code_mcp.plugins.fleet.nats_client import Client
+from claude_code_mcp.plugins.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
+from claude_code_mcp.plugins.fleet.push_receivers import FleetReceivers, MachinePush
+from claude_code_mcp.plugins.fleet.tickets import new_seed
+from claude_code_mcp.plugins.push.preferences import Notice, Receiver, with_receiver, without_receiver
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
-from claude_code_mcp.web.push.preferences import Notice, Receiver, with_receiver, without_receiver
 from tests.conftest import StartService
 from tests.support.fleet import Computer, processes_of
 from tests.support.waiting import HANG_SECONDS, until, until_true

@@ -14,14 +14,14 @@ from tests.support.fleet import claude_processes, gone_machines, processes_of
 
 pytest.importorskip("webauthn", reason="the extra `oauth` is not installed")
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.gateway import Gateway
-from claude_code_mcp.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
-from claude_code_mcp.fleet.removals import MachineRemovals, Removals
-from claude_code_mcp.fleet.tickets import new_seed
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.gateway import Gateway
+from claude_code_mcp.plugins.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
+from claude_code_mcp.plugins.fleet.removals import MachineRemovals, Removals
+from claude_code_mcp.plugins.fleet.tickets import new_seed
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, text
 from tests.server.oauth.embedded import Embedded, connected

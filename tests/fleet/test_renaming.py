@@ -7,8 +7,8 @@ from typing import Any
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
-from claude_code_mcp.state.session_marks import Marks
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.state.session_marks import Marks
+from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.support.fleet import ManagingComputer, continued, front_of, processes_of

@@ -4,9 +4,17 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.fleet import merged_results
-from claude_code_mcp.fleet.routing import Goal, ListenFilter, find_machine, route, session_of, split_id, with_machine
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.plugins.fleet import merged_results
+from claude_code_mcp.plugins.fleet.routing import (
+    Goal,
+    ListenFilter,
+    find_machine,
+    route,
+    session_of,
+    split_id,
+    with_machine,
+)
 
 from .programs import NamedMachine
 

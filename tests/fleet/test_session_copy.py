@@ -11,17 +11,17 @@ import psutil
 import pytest
 from nats.js.errors import NotFoundError
 
-from claude_code_mcp.claude.executable import bundled_executable
-from claude_code_mcp.claude.protocol import Other
-from claude_code_mcp.errors import SessionBusy, SessionNotFound
-from claude_code_mcp.fleet import names, session_copy
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.engine import Running
-from claude_code_mcp.fleet.transcripts import FleetUnavailable, TranscriptStore
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.dependencies import is_subagent, mirrored_entries
-from claude_code_mcp.store.transcript_lines import new_folder_of
+from claude_code_mcp.core.claude.executable import bundled_executable
+from claude_code_mcp.core.claude.protocol import Other
+from claude_code_mcp.core.errors import SessionBusy, SessionNotFound
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.dependencies import is_subagent, mirrored_entries
+from claude_code_mcp.core.transcripts.transcript_lines import new_folder_of
+from claude_code_mcp.plugins.fleet import names, session_copy
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.engine import Running
+from claude_code_mcp.plugins.fleet.transcripts import FleetUnavailable, TranscriptStore
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import agent, script, tool
 from tests.sessions.support import options, run, say

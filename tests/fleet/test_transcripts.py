@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from nats.js.api import StreamConfig
 
-from claude_code_mcp.fleet import names, transcripts
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.transcripts import FleetUnavailable, LostSession, TranscriptStore
+from claude_code_mcp.plugins.fleet import names, transcripts
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.transcripts import FleetUnavailable, LostSession, TranscriptStore
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 

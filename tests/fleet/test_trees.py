@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.trees import TreeRefused, TreeStore
-from claude_code_mcp.sessions.git import Git
+from claude_code_mcp.core.git import Git
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.trees import TreeRefused, TreeStore
 from tests.sessions.worktree_support import git, home, repository
 
 

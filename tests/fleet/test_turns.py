@@ -12,20 +12,20 @@ import pytest
 from nats.js.errors import KeyNotFoundError
 
 from claude_code_mcp import __version__
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection, connect
-from claude_code_mcp.fleet.engine import Running
-from claude_code_mcp.fleet.leases import HeldElsewhere
-from claude_code_mcp.fleet.machines import Machine
-from claude_code_mcp.fleet.ownership import OwnershipBucket
-from claude_code_mcp.fleet.runner import MachineParts, running_machine
-from claude_code_mcp.model.options import LOCAL, LOCAL_CALLER, SessionOptions
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
+from claude_code_mcp.core.model.options import LOCAL, LOCAL_CALLER, SessionOptions
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.dependencies import SessionReplica
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
+from claude_code_mcp.plugins.fleet.engine import Running
+from claude_code_mcp.plugins.fleet.leases import HeldElsewhere
+from claude_code_mcp.plugins.fleet.machines import Machine
+from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
+from claude_code_mcp.plugins.fleet.runner import MachineParts, running_machine
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.server.tools.library import give_away
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.dependencies import SessionReplica
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import RUN

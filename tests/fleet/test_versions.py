@@ -9,18 +9,18 @@ import pytest
 from nats.aio.msg import Msg
 
 from claude_code_mcp import __version__
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import MACHINE_SECONDS, FleetConnection, create_stores
-from claude_code_mcp.fleet.machines import FleetMember, Machine, Members
-from claude_code_mcp.fleet.ownership import KeptOwnership, OwnershipBucket
-from claude_code_mcp.fleet.placement import NoMachine, choose_machine
-from claude_code_mcp.fleet.records import RecordStore
-from claude_code_mcp.fleet.routing import PlacementRequest
-from claude_code_mcp.fleet.trees import TreeRef
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.state.session_records import SessionRecord
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.state.session_records import SessionRecord
+from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import MACHINE_SECONDS, FleetConnection, create_stores
+from claude_code_mcp.plugins.fleet.machines import FleetMember, Machine, Members
+from claude_code_mcp.plugins.fleet.ownership import KeptOwnership, OwnershipBucket
+from claude_code_mcp.plugins.fleet.placement import NoMachine, choose_machine
+from claude_code_mcp.plugins.fleet.records import RecordStore
+from claude_code_mcp.plugins.fleet.routing import PlacementRequest
+from claude_code_mcp.plugins.fleet.trees import TreeRef
 
 from .machines import Held, OpenSeal
 

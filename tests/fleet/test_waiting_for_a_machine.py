@@ -9,15 +9,15 @@ from mcp import Client
 from mcp.client._memory import InMemoryTransport
 
 from claude_code_mcp import __version__
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import LimitReached
-from claude_code_mcp.fleet import names
-from claude_code_mcp.fleet.connection import FleetConnection
-from claude_code_mcp.fleet.engine import Running
-from claude_code_mcp.fleet.gateway import Gateway
-from claude_code_mcp.fleet.machines import Machine
-from claude_code_mcp.fleet.placement import NoMachine, PlacementQueue
-from claude_code_mcp.fleet.routing import PlacementRequest
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import LimitReached
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.engine import Running
+from claude_code_mcp.plugins.fleet.gateway import Gateway
+from claude_code_mcp.plugins.fleet.machines import Machine
+from claude_code_mcp.plugins.fleet.placement import NoMachine, PlacementQueue
+from claude_code_mcp.plugins.fleet.routing import PlacementRequest
 from claude_code_mcp.server import sdk
 from tests.support.waiting import HANG_SECONDS, until_true
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import anyio
 import pytest
 
-from claude_code_mcp.fleet import engine, wire
-from claude_code_mcp.fleet.connection import FleetConnection, connect
-from claude_code_mcp.fleet.engine import Running
-from claude_code_mcp.fleet.wire import Wire, WireBroken, open_wire
+from claude_code_mcp.plugins.fleet import engine, wire
+from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
+from claude_code_mcp.plugins.fleet.engine import Running
+from claude_code_mcp.plugins.fleet.wire import Wire, WireBroken, open_wire
 from tests.support.waiting import HANG_SECONDS
 
 from .test_nats_client import HIGH_WATER, unsent

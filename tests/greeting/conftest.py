@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.greeting.build_manifest import first_answers
-from claude_code_mcp.greeting.first_answers import SHIPPED, Manifest, read
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.server.server import McpServer
-from claude_code_mcp.service import Service
+from claude_code_mcp.startup.greeting.build_manifest import first_answers
+from claude_code_mcp.startup.greeting.first_answers import SHIPPED, Manifest, read
 
 STALE = "the greeting manifest is stale: run `make manifest`"
 

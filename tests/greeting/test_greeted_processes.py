@@ -11,10 +11,10 @@ from mcp import Client as SdkClient
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.greeting.build_manifest import first_answers
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.server.server import McpServer
-from claude_code_mcp.service import Service
+from claude_code_mcp.startup.greeting.build_manifest import first_answers
 from tests.support.program import COMMAND
 from tests.support.waiting import HANG_SECONDS
 
@@ -376,7 +376,9 @@ def test_a_client_that_reads_no_more_ends_the_greeting(environment: dict[str, st
 
 def test_a_server_that_cannot_be_loaded_says_so(environment: dict[str, str]) -> None:
     load = "def load(): 1 / 0"
-    code = f"import sys\nfrom claude_code_mcp.greeting.loop import greet\n{load}\nsys.exit(greet(['serve'], load))"
+    code = (
+        f"import sys\nfrom claude_code_mcp.startup.greeting.loop import greet\n{load}\nsys.exit(greet(['serve'], load))"
+    )
     with Client(environment, command=(os.path.join(os.path.dirname(COMMAND), "python"), "-c", code)) as client:
         client.ask(initialize())
         assert client.process.wait(HANG_SECONDS) == 1
@@ -389,10 +391,11 @@ def test_the_fast_way_in_imports_next_to_nothing() -> None:
         subprocess.run(
             [python, "-c", f"import sys{more}; print(*sys.modules)"], capture_output=True, text=True, check=True
         )
-        for more in ("", ", claude_code_mcp.cli, claude_code_mcp.greeting.loop")
+        for more in ("", ", claude_code_mcp.cli.main, claude_code_mcp.startup.greeting.loop")
     ]
     before, after = (set(result.stdout.split()) for result in results)
-    greeting = {".greeting", ".greeting.loop", ".greeting.first_answers"}
-    needed = ("", ".cli", ".processes", ".processes.environment", ".sdk_version", *greeting)
+    startup = {".greeting", ".greeting.loop", ".greeting.first_answers", ".sdk_version", ""}
+    needed = ("", ".cli", ".cli.main", ".core", ".core.processes", ".core.processes.environment")
+    needed += tuple(f".startup{name}" for name in startup)
     ours = {f"claude_code_mcp{name}" for name in needed}
     assert after - before == ours | {"_json", "binascii", "select"}

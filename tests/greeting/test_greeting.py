@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mcp_types import methods
 from pydantic import ValidationError
 
-from claude_code_mcp.greeting.first_answers import SHIPPED, Greeting, Manifest, read
+from claude_code_mcp.startup.greeting.first_answers import SHIPPED, Greeting, Manifest, read
 
 from .client import INITIALIZED, LEGACY, MODERN, Message, enveloped, initialize, lines, request, unknown_tool
 from .conftest import STALE

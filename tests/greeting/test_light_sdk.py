@@ -10,15 +10,15 @@ import pytest
 NOT_NEEDED = (
     "mcp.client.session",
     "mcp.server.mcpserver",
-    "claude_code_mcp.hub",
+    "claude_code_mcp.hub.hub",
     "claude_code_mcp.testing",
-    "claude_code_mcp.commands.doctor",
-    "claude_code_mcp.greeting.build_manifest",
+    "claude_code_mcp.cli.doctor",
+    "claude_code_mcp.startup.greeting.build_manifest",
     "filelock",
     "h11",
     "prometheus_client",
 )
-LOAD = "from claude_code_mcp.cli import _load; _load()\n"
+LOAD = "from claude_code_mcp.cli.main import _load; _load()\n"
 
 
 NAMES = "[sorted(n for n in dir(m) if n[0] != '_') for m in (mcp, mcp.server)]"
@@ -51,7 +51,7 @@ mcp.server.MCPServer
 said |= {{"found": found, "names": {NAMES}}}
 """
 SERVE = """
-import claude_code_mcp.web.console, claude_code_mcp.server.transports.http
+import claude_code_mcp.plugins.console.console, claude_code_mcp.server.transports.http
 said["serving"] = sorted(sys.modules)
 """
 PRINT = "print(json.dumps(said))\n"
@@ -86,7 +86,7 @@ def test_loading_the_server_imports_nothing_that_its_first_call_does_not_need(li
 def test_nothing_is_loaded_of_what_nobody_has_asked_for(usual: dict[str, Any]) -> None:
     assert "claude_code_mcp.server.transports.http" in usual["serving"]
     assert [name for name in usual["serving"] if f"{name}.".startswith(tuple(f"{off}." for off in OFF))] == []
-    assert [name for name in usual["serving"] if "web.authorization" in name] == []
+    assert [name for name in usual["serving"] if "team.authorization" in name] == []
     assert "prometheus_client" not in usual["modules"], "on stdio"
 
 

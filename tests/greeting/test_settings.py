@@ -9,12 +9,12 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from claude_code_mcp.config import Settings, load_settings, variable_of
-from claude_code_mcp.greeting.build_manifest import Answers, first_answers
-from claude_code_mcp.greeting.first_answers import ANSWERS_DEPEND_ON, find
+from claude_code_mcp.core.config import Settings, load_settings, variable_of
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.server import server as server_module
 from claude_code_mcp.server.server import McpServer
-from claude_code_mcp.service import Service
+from claude_code_mcp.startup.greeting.build_manifest import Answers, first_answers
+from claude_code_mcp.startup.greeting.first_answers import ANSWERS_DEPEND_ON, find
 
 FIELDS = sorted(Settings.model_fields)
 _OTHER_VALUES = {

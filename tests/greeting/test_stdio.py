@@ -235,7 +235,7 @@ def test_nothing_to_read_is_the_end(environment: dict[str, str], redirection: st
 def test_neither_a_print_nor_a_child_touches_the_protocol(environment: dict[str, str]) -> None:
     code = """
 import asyncio, subprocess, sys
-from claude_code_mcp.greeting.first_answers import GreetedInput
+from claude_code_mcp.startup.greeting.first_answers import GreetedInput
 from claude_code_mcp.server.transports.stdio import stdio_streams
 async def main():
     async with stdio_streams(GreetedInput()) as (inbox, outbox):

@@ -14,11 +14,11 @@ import keyring.errors
 import pytest
 from keyring.backends import fail
 
-from claude_code_mcp.config import load_settings
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.state.database import Database
 from claude_code_mcp.hub.auth.credentials import FileVault
 from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.state.database import Database
 from tests.conftest import RUN
 from tests.support import npm
 from tests.support.hub_config import parse_servers

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.config import load_settings
+from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.hub.config_entry import StdioConfig
 from claude_code_mcp.hub.config_files import HubConfig, hub_servers
 

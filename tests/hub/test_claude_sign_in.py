@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.errors import UpstreamUnavailable
+from claude_code_mcp.core.claude.executable import find_executable
+from claude_code_mcp.core.errors import UpstreamUnavailable
 from claude_code_mcp.hub.auth.credentials import directory_lock
 from claude_code_mcp.hub.auth.sign_in import ClaudeSignIn
 from claude_code_mcp.hub.hub import Hub

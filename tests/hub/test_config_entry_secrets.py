@@ -2,8 +2,8 @@
 
 import pytest
 
+from claude_code_mcp.core.redaction import MARK, is_secret_name, redact_headers, redact_url
 from claude_code_mcp.hub.config_entry import parse_entry
-from claude_code_mcp.redaction import MARK, is_secret_name, redact_headers, redact_url
 
 
 @pytest.mark.parametrize(

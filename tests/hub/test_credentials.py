@@ -11,9 +11,9 @@ import pytest
 from mcp.client.auth import OAuthFlowError
 from mcp.shared.auth import OAuthToken
 
+from claude_code_mcp.core.state.database import Database
+from claude_code_mcp.core.state.documents import Documents
 from claude_code_mcp.hub.auth.credentials import REMEMBERED, CredentialStorage, FileVault, KeyringVault, NeedsAuthMemory
-from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.documents import Documents
 
 from .conftest import MemoryKeyring
 

@@ -21,12 +21,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import UpstreamUnavailable
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import UpstreamUnavailable
 from claude_code_mcp.hub.auth.credentials import FileVault
 from claude_code_mcp.hub.auth.identity_provider import IdentityProvider
+from claude_code_mcp.hub.factory import make_hub
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.hub_factory import make_hub
 from tests.support.hub_config import parse_servers
 from tests.support.local_http import serving
 from tests.support.ports import free_port

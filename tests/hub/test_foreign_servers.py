@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from claude_code_mcp.claude.executable import find_executable
+from claude_code_mcp.core.claude.executable import find_executable
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.testing import Sandbox
 from tests.conftest import RUN, programs_below

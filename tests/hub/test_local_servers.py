@@ -10,7 +10,7 @@ import psutil
 import pytest
 from mcp import MCPError
 
-from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
+from claude_code_mcp.core.errors import InvalidArgument, UpstreamUnavailable
 from claude_code_mcp.hub.hub import Hub
 from tests.support.hub_config import parse_servers
 from tests.support.waiting import until_true

@@ -13,7 +13,9 @@ from mcp import MCPError
 from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata
 from starlette.responses import JSONResponse
 
-from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
+from claude_code_mcp.core.errors import InvalidArgument, UpstreamUnavailable
+from claude_code_mcp.core.state.database import Database
+from claude_code_mcp.core.state.documents import Documents
 from claude_code_mcp.hub.auth.credentials import (
     CredentialStorage,
     FileVault,
@@ -23,8 +25,6 @@ from claude_code_mcp.hub.auth.credentials import (
 )
 from claude_code_mcp.hub.config_entry import OAuthConfig
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.documents import Documents
 from tests.support.local_http import serving
 from tests.support.ports import free_port
 from tests.support.waiting import until_true

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import PermissionDenied
+from claude_code_mcp.core.claude.executable import find_executable
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import PermissionDenied
+from claude_code_mcp.core.model.options import ClientEnvironment
 from claude_code_mcp.hub import config_files
 from claude_code_mcp.hub.config_files import ConfigPaths, ConfigScope, HubConfig, read_configuration
+from claude_code_mcp.hub.factory import Hubs, HubSource, following, make_hub
 from claude_code_mcp.hub.organisation import fits, matches, written
-from claude_code_mcp.hub_factory import Hubs, HubSource, following, make_hub
-from claude_code_mcp.model.options import ClientEnvironment
 from claude_code_mcp.testing import Sandbox
 from tests.support.bubblewrap import missing
 from tests.support.managed_settings import with_managed_settings, write

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.hub.registry_file import chosen_entries, entry_of, registry_documents
 
 STDIO = {"type": "stdio"}

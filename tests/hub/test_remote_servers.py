@@ -25,12 +25,12 @@ from mcp_types.version import LATEST_MODERN_VERSION
 from starlette.responses import Response
 from websockets.asyncio.server import ServerConnection
 
-from claude_code_mcp.errors import UpstreamUnavailable
+from claude_code_mcp.core.audit.session_log import RedactingFormatter, without_contents
+from claude_code_mcp.core.errors import UpstreamUnavailable
+from claude_code_mcp.core.redaction import Redactor
 from claude_code_mcp.hub import transport_factory
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.hub.transport_factory import IDE_HEADER
-from claude_code_mcp.observers.session_log import RedactingFormatter, without_contents
-from claude_code_mcp.redaction import Redactor
 from tests.support.local_http import serving
 from tests.support.ports import free_port
 

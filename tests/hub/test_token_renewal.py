@@ -12,7 +12,7 @@ import pytest
 from mcp import MCPError
 from mcp.shared.auth import OAuthToken
 
-from claude_code_mcp.errors import UpstreamUnavailable
+from claude_code_mcp.core.errors import UpstreamUnavailable
 from claude_code_mcp.hub.auth.credentials import CredentialStorage, FileVault
 from claude_code_mcp.hub.hub import Hub
 from tests.conftest import RUN

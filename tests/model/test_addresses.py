@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from claude_code_mcp.model.network import is_public, read_address
+from claude_code_mcp.core.model.network import is_public, read_address
 
 NOT_PUBLIC = {
     "loopback": ["127.0.0.1", "127.255.255.255", "::1"],

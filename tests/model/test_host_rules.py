@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from claude_code_mcp.model.network import host_name, may_lead_to, parse_host_rule, rule_for, split_port
+from claude_code_mcp.core.model.network import host_name, may_lead_to, parse_host_rule, rule_for, split_port
 
 COVERED = [
     ("api.github.com", "api.github.com", 443),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from claude_code_mcp.model.question import Choice, Question, QuestionKind, kind_of
+from claude_code_mcp.core.model.question import Choice, Question, QuestionKind, kind_of
 from tests.support.tables import every_row
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.config import ALL_TOOLSETS, load_settings
-from claude_code_mcp.model.text import (
+from claude_code_mcp.core.config import ALL_TOOLSETS, load_settings
+from claude_code_mcp.core.model.text import (
     as_json,
     clip,
     clip_line,

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.model.tool_names import LONGEST, ToolNames, normalise, plain_name, prefix_of
+from claude_code_mcp.core.model.tool_names import LONGEST, ToolNames, normalise, plain_name, prefix_of
 
 NAMES = st.text(min_size=1, max_size=90)
 PAIRS = st.lists(st.tuples(NAMES, NAMES), max_size=12)

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.model.unified_diff import unified_diff
+from claude_code_mcp.core.model.unified_diff import unified_diff
 
 _HUNK = re.compile(r"@@ -(\d+),(\d+) \+(\d+),(\d+) @@")
 TEXTS = st.lists(st.sampled_from(["a", "b", "c", "", "one", "two"]), max_size=40).map("\n".join)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.model.usage_limits import (
+from claude_code_mcp.core.model.usage_limits import (
     MAX_ATTEMPTS,
     MAX_SPREAD,
     MAX_TEXT,

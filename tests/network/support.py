@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from claude_code_mcp.model.events import AuditEvent
-from claude_code_mcp.model.network import CredentialRule, NetworkRules, parse_host_rule
-from claude_code_mcp.network.proxy import ProxyNotes, SandboxProxy
-from claude_code_mcp.network.way_out import RunAuthority
+from claude_code_mcp.core.model.events import AuditEvent
+from claude_code_mcp.core.model.network import CredentialRule, NetworkRules, parse_host_rule
+from claude_code_mcp.plugins.sandbox.network.proxy import ProxyNotes, SandboxProxy
+from claude_code_mcp.plugins.sandbox.network.way_out import RunAuthority
 
 
 @dataclass

@@ -8,10 +8,10 @@ from unittest.mock import ANY
 
 import pytest
 
-from claude_code_mcp.model.network import parse_credential
-from claude_code_mcp.network import http_exchange
-from claude_code_mcp.network import proxy as proxy_module
-from claude_code_mcp.network.proxy import NameLookups, ProxyNotes
+from claude_code_mcp.core.model.network import parse_credential
+from claude_code_mcp.plugins.sandbox.network import http_exchange
+from claude_code_mcp.plugins.sandbox.network import proxy as proxy_module
+from claude_code_mcp.plugins.sandbox.network.proxy import NameLookups, ProxyNotes
 from tests.support.waiting import HANG_SECONDS
 
 from .support import fields, proxying, serving

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.events import (
+from claude_code_mcp.core.audit.trail import Audit, RotatingJsonl
+from claude_code_mcp.core.model.events import (
     AuditEvent,
     AuditKind,
     Output,
@@ -17,10 +18,9 @@ from claude_code_mcp.model.events import (
     Spent,
     TurnEnded,
 )
-from claude_code_mcp.model.outcome import ModelUsage, Outcome, OutcomeCode, Usage
-from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution
-from claude_code_mcp.observers.audit import Audit, RotatingJsonl
-from claude_code_mcp.redaction import Redactor
+from claude_code_mcp.core.model.outcome import ModelUsage, Outcome, OutcomeCode, Usage
+from claude_code_mcp.core.model.question import Answer, Closure, Question, QuestionKind, Resolution
+from claude_code_mcp.core.redaction import Redactor
 
 QUESTION = Question("q-1", "s-1", QuestionKind.PERMISSION, "Bash", {"command": "ls"}, "Run: ls")
 USAGE = Usage({"claude-x": ModelUsage(10, 5, 0, 0, 0.125)})

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.commands import parser
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.observers.audit import RotatingJsonl, last_chain, verify
-from claude_code_mcp.observers.audit_sinks import AuditSink, make_sinks
+from claude_code_mcp.cli import parser
+from claude_code_mcp.core.audit.trail import RotatingJsonl, last_chain, verify
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.plugins.telemetry.audit_sinks import AuditSink, make_sinks
 from tests.support.local_http import Handler, site
 from tests.support.waiting import until
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from claude_code_mcp.model.events import AuditEvent, AuditKind
-from claude_code_mcp.observers.audit_quota import AuditQuotas
+from claude_code_mcp.core.audit.quota import AuditQuotas
+from claude_code_mcp.core.model.events import AuditEvent, AuditKind
 
 
 def denied(session_id: str, rule: str, command: str) -> AuditEvent:

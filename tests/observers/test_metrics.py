@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from claude_code_mcp.model.events import (
+from claude_code_mcp.core.model.events import (
     AuditEvent,
     AuditKind,
     QuestionOpened,
@@ -15,9 +15,9 @@ from claude_code_mcp.model.events import (
     TurnEnded,
     TurnStarted,
 )
-from claude_code_mcp.model.outcome import ModelUsage, Outcome, OutcomeCode, State, Usage
-from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution
-from claude_code_mcp.observers.metrics import Metrics
+from claude_code_mcp.core.model.outcome import ModelUsage, Outcome, OutcomeCode, State, Usage
+from claude_code_mcp.core.model.question import Answer, Closure, Question, QuestionKind, Resolution
+from claude_code_mcp.plugins.telemetry.metrics import Metrics
 from tests.support.clock import settled, stopped_clock
 
 USAGE = Usage({"claude-x-1": ModelUsage(10, 5, 3, 2, 0.5)})

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.observers.audit import RotatingJsonl
+from claude_code_mcp.core.audit.trail import RotatingJsonl
 from tests.support.waiting import HANG_SECONDS
 
 MUCH = 100 << 20
@@ -30,7 +30,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
 _ON_A_FULL_DISK = """
 import resource, sys, time
 from pathlib import Path
-from claude_code_mcp.observers.audit import RotatingJsonl
+from claude_code_mcp.core.audit.trail import RotatingJsonl
 
 path, room = Path(sys.argv[1]), int(sys.argv[2])
 trail = RotatingJsonl(path, 100 << 20)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.events import AuditEvent, AuditKind, Event, ProcessChanged, TurnEnded
-from claude_code_mcp.model.outcome import Outcome, OutcomeCode
-from claude_code_mcp.observers.session_log import RedactingFormatter, SessionLog, without_contents
-from claude_code_mcp.redaction import Redactor
+from claude_code_mcp.core.audit.session_log import RedactingFormatter, SessionLog, without_contents
+from claude_code_mcp.core.model.events import AuditEvent, AuditKind, Event, ProcessChanged, TurnEnded
+from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode
+from claude_code_mcp.core.redaction import Redactor
 
 
 def test_messages_arguments_and_tracebacks_are_clean() -> None:
@@ -83,7 +83,7 @@ def test_each_start_end_crash_refusal_and_failed_turn_leaves_one_line(caplog: py
         (outcome(OutcomeCode.CRASHED), None),
         (ProcessChanged("ended", 7, "Claude Code was ended by SIGKILL."), {"s1", "crashed", "SIGKILL"}),
     ]
-    with caplog.at_level(logging.INFO, "claude_code_mcp.observers.session_log"):
+    with caplog.at_level(logging.INFO, "claude_code_mcp.core.audit.session_log"):
         for one, expected in told:
             caplog.clear()
             observer.act(one) if isinstance(one, AuditEvent) else observer.event("s1", "ann", one)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.errors import ClaudeCodeError, InvalidArgument, PermissionDenied
-from claude_code_mcp.model.options import SessionOptions, ToolPreset
-from claude_code_mcp.policy.admission import Admission, may_set
-from claude_code_mcp.policy.policy import LOCAL_PROFILE, MODE_LADDER, OPEN_PROFILE, REMOTE_PROFILE, Limits, Profile
-from claude_code_mcp.policy.rules import parse_rule
+from claude_code_mcp.core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied
+from claude_code_mcp.core.model.options import SessionOptions, ToolPreset
+from claude_code_mcp.core.policy.admission import Admission, may_set
+from claude_code_mcp.core.policy.policy import LOCAL_PROFILE, MODE_LADDER, OPEN_PROFILE, REMOTE_PROFILE, Limits, Profile
+from claude_code_mcp.core.policy.rules import parse_rule
 from tests.support.tables import every_row
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.policy.harmless_commands import PROGRAMS
-from claude_code_mcp.policy.policy import Profile, parse_policy
-from claude_code_mcp.policy.rules import Decision, ToolCall, judge, parse_rule
+from claude_code_mcp.core.policy.harmless_commands import PROGRAMS
+from claude_code_mcp.core.policy.policy import Profile, parse_policy
+from claude_code_mcp.core.policy.rules import Decision, ToolCall, judge, parse_rule
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policy.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

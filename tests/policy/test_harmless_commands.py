@@ -2,8 +2,8 @@
 
 import pytest
 
-from claude_code_mcp.policy.git_commands import git_variables
-from claude_code_mcp.policy.rules import Decision, ToolCall, Verdict, judge, parse_rule
+from claude_code_mcp.core.policy.git_commands import git_variables
+from claude_code_mcp.core.policy.rules import Decision, ToolCall, Verdict, judge, parse_rule
 
 ALLOW, DENY, ASK = Decision.ALLOW, Decision.DENY, Decision.ASK
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.model.paths import HERE
-from claude_code_mcp.policy.rules import fits
+from claude_code_mcp.core.model.paths import HERE
+from claude_code_mcp.core.policy.rules import fits
 from tests.support.tables import every_row
 
 names = st.text(alphabet="ab.*?[", min_size=1, max_size=3).filter(lambda name: name not in (".", ".."))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.policy.policy import LOCAL_PROFILE, REMOTE_PROFILE, Policy, built_in, parse_policy
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.policy.policy import LOCAL_PROFILE, REMOTE_PROFILE, Policy, built_in, parse_policy
 from tests.support.tables import every_row
 
 TEAM = """

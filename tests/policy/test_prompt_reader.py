@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import PermissionDenied
-from claude_code_mcp.policy.admission import Admission, mentioned_paths, mentioned_servers, slash_command
-from claude_code_mcp.policy.policy import REMOTE_PROFILE, Profile
-from claude_code_mcp.policy.rules import parse_rule
+from claude_code_mcp.core.errors import PermissionDenied
+from claude_code_mcp.core.policy.admission import Admission, mentioned_paths, mentioned_servers, slash_command
+from claude_code_mcp.core.policy.policy import REMOTE_PROFILE, Profile
+from claude_code_mcp.core.policy.rules import parse_rule
 from tests.support.tables import every_row
 
 

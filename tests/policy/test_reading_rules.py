@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.model.paths import POSIX
-from claude_code_mcp.policy.rules import Decision, ToolCall, fits, judge, parse_rule, unreadable_paths
+from claude_code_mcp.core.model.paths import POSIX
+from claude_code_mcp.core.policy.rules import Decision, ToolCall, fits, judge, parse_rule, unreadable_paths
 
 ALLOW, DENY, ASK = Decision.ALLOW, Decision.DENY, Decision.ASK
 SECRET = [parse_rule("Read(**/.env)")]

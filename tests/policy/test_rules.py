@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.model.paths import POSIX
-from claude_code_mcp.policy.rules import Decision, Shell, ToolCall, judge, parse_rule
-from claude_code_mcp.policy.shell import LONGEST_COMMAND
+from claude_code_mcp.core.model.paths import POSIX
+from claude_code_mcp.core.policy.rules import Decision, Shell, ToolCall, judge, parse_rule
+from claude_code_mcp.core.policy.shell import LONGEST_COMMAND
 from tests.support.tables import every_row
 
 ALLOW, DENY, ASK = Decision.ALLOW, Decision.DENY, Decision.ASK

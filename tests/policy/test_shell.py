@@ -5,7 +5,7 @@ import shlex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.policy.shell import _RESERVED, LONGEST_COMMAND, FileGlob, read_loosely, read_strictly
+from claude_code_mcp.core.policy.shell import _RESERVED, LONGEST_COMMAND, FileGlob, read_loosely, read_strictly
 from tests.support.tables import every_row
 
 

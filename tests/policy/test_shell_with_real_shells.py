@@ -13,7 +13,7 @@ from benchmarks.sealed_shells import missing, sealed_shells
 from benchmarks.shell_commands import AROUND, BEHIND, IN_CODE, SPELLINGS
 from benchmarks.shell_fuzz import decide, is_read, lines_that_do_harm, problems_in, try_plain
 from benchmarks.shells import MAIN, SHELLS, Shell, effects, scratch_directory
-from claude_code_mcp.policy.rules import Decision
+from claude_code_mcp.core.policy.rules import Decision
 
 pytestmark = pytest.mark.programs
 

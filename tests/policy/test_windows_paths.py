@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument, PermissionDenied
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.model.paths import POSIX, WINDOWS
-from claude_code_mcp.policy.admission import Admission
-from claude_code_mcp.policy.policy import Profile
-from claude_code_mcp.policy.rules import Decision, ToolCall, judge, parse_rule
-from claude_code_mcp.questions.presentation import describe
+from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.model.paths import POSIX, WINDOWS
+from claude_code_mcp.core.policy.admission import Admission
+from claude_code_mcp.core.policy.policy import Profile
+from claude_code_mcp.core.policy.rules import Decision, ToolCall, judge, parse_rule
+from claude_code_mcp.core.questions.presentation import describe
 from tests.support.tables import every_row
 
 ALLOW, DENY, ASK = Decision.ALLOW, Decision.DENY, Decision.ASK

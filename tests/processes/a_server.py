@@ -4,9 +4,9 @@ import asyncio
 import os
 import sys
 
-from claude_code_mcp.processes.child import ChildProcess, Exit
-from claude_code_mcp.processes.environment import MARK
-from claude_code_mcp.processes.leftovers import new_mark
+from claude_code_mcp.core.processes.child import ChildProcess, Exit
+from claude_code_mcp.core.processes.environment import MARK
+from claude_code_mcp.core.processes.leftovers import new_mark
 
 
 class Listener:

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from claude_code_mcp.processes.bubblewrap import Isolated, Mount, SandboxView, isolate, unavailable
-from claude_code_mcp.processes.child import ChildProcess, Exit
-from claude_code_mcp.processes.limits import ChildOptions
+from claude_code_mcp.core.processes.child import ChildProcess, Exit
+from claude_code_mcp.core.processes.limits import ChildOptions
+from claude_code_mcp.plugins.sandbox.bubblewrap import Isolated, Mount, SandboxView, isolate, unavailable
 from tests.claude.conftest import PATIENCE, gone
 from tests.support.bubblewrap import missing
 

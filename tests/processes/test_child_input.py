@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from claude_code_mcp.processes.child import ChildProcess, Exit
+from claude_code_mcp.core.processes.child import ChildProcess, Exit
 from tests.support.waiting import HANG_SECONDS
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from claude_code_mcp.processes import supervisor_client
-from claude_code_mcp.processes.child import ChildProcess, Exit, containment, prepare
-from claude_code_mcp.processes.limits import ChildOptions
+from claude_code_mcp.core.processes import supervisor_client
+from claude_code_mcp.core.processes.child import ChildProcess, Exit, containment, prepare
+from claude_code_mcp.core.processes.limits import ChildOptions
 from tests.claude.conftest import PATIENCE, gone, number_in, runs
 from tests.support.clock import settled
 from tests.support.waiting import until_true

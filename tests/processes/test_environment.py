@@ -2,8 +2,8 @@
 
 import pytest
 
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.processes.environment import DEPTH, MARK, build_environment
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.processes.environment import DEPTH, MARK, build_environment
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.processes.child import ChildProcess, Exit
-from claude_code_mcp.processes.limits import ChildOptions, needed_to_start
+from claude_code_mcp.core.processes.child import ChildProcess, Exit
+from claude_code_mcp.core.processes.limits import ChildOptions, needed_to_start
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux is asked")
 

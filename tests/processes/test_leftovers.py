@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from claude_code_mcp.processes import leftovers
-from claude_code_mcp.processes.environment import MARK
-from claude_code_mcp.processes.leftovers import end_stale, is_stale, new_mark, started_at, sweep, sweep_stale
+from claude_code_mcp.core.processes import leftovers
+from claude_code_mcp.core.processes.environment import MARK
+from claude_code_mcp.core.processes.leftovers import end_stale, is_stale, new_mark, started_at, sweep, sweep_stale
 from tests.claude.conftest import PATIENCE, gone, mark_of_a_dead_server, runs
 from tests.support.waiting import until
 
@@ -82,7 +82,8 @@ async def test_a_sweep_of_nothing_does_nothing() -> None:
 
 async def test_a_sweep_spares_whoever_sweeps() -> None:
     mark = new_mark()
-    code = f"import asyncio; from claude_code_mcp.processes.leftovers import sweep; print(asyncio.run(sweep({mark!r})))"
+    imports = "import asyncio; from claude_code_mcp.core.processes.leftovers import sweep"
+    code = f"{imports}; print(asyncio.run(sweep({mark!r})))"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, env={**os.environ, MARK: mark}, stdout=asyncio.subprocess.PIPE
     )

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.processes.child import ChildProcess, Exit
-from claude_code_mcp.processes.leftovers import new_mark
-from claude_code_mcp.processes.limits import (
+from claude_code_mcp.core.processes.child import ChildProcess, Exit
+from claude_code_mcp.core.processes.leftovers import new_mark
+from claude_code_mcp.core.processes.limits import (
     PREFIX,
     ChildOptions,
     EnforcedLimits,
@@ -231,7 +231,7 @@ def test_a_group_of_version_2_is_prepared_unless_others_are_in_it(unified: Path)
     names = (unified.parent / "cgroup.controllers").read_text().split()
     (unified.parent / "cgroup.subtree_control").write_text(f"+{names[0]}")
     code = (
-        "import os, sys; from pathlib import Path; from claude_code_mcp.processes.limits import delegated; "
+        "import os, sys; from pathlib import Path; from claude_code_mcp.core.processes.limits import delegated; "
         "group, name = sys.argv[1:]; Path(group, 'cgroup.procs').write_text(str(os.getpid())); "
         "print(sorted(delegated(group, [name])), Path(group, 'server', 'cgroup.procs').read_text().split())"
     )

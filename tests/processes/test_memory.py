@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.processes.limits import machine, trees
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.processes.limits import machine, trees
 
 _PARENT = """
 import subprocess, sys

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.processes.bubblewrap import Mount
-from claude_code_mcp.processes.system_calls import ARCHITECTURES, filter_program
+from claude_code_mcp.plugins.sandbox.bubblewrap import Mount
+from claude_code_mcp.plugins.sandbox.system_calls import ARCHITECTURES, filter_program
 from tests.support.bubblewrap import missing
 
 from .test_bubblewrap import PYTHON, Place

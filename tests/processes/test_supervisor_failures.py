@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from claude_code_mcp.processes import child, supervisor_client
-from claude_code_mcp.processes.child import ChildProcess, Exit
-from claude_code_mcp.processes.environment import MARK
-from claude_code_mcp.processes.leftovers import new_mark
+from claude_code_mcp.core.processes import child, supervisor_client
+from claude_code_mcp.core.processes.child import ChildProcess, Exit
+from claude_code_mcp.core.processes.environment import MARK
+from claude_code_mcp.core.processes.leftovers import new_mark
 from tests.claude.conftest import PATIENCE, gone, number_in, runs
 from tests.support.waiting import until_true
 

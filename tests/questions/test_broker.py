@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument, QuestionClosed
-from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
-from claude_code_mcp.model.text import cut
-from claude_code_mcp.questions.broker import Broker
+from claude_code_mcp.core.errors import InvalidArgument, QuestionClosed
+from claude_code_mcp.core.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
+from claude_code_mcp.core.model.text import cut
+from claude_code_mcp.core.questions.broker import Broker
 from tests.support.waiting import HANG_SECONDS
 
 YES, NO = Answer(allow=True), Answer(allow=False)

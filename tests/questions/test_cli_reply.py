@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.question import Answer, Question, Scope, kind_of
-from claude_code_mcp.questions.broker import reply
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.model.question import Answer, Question, Scope, kind_of
+from claude_code_mcp.core.questions.broker import reply
 from tests.support.tables import every_row
 
 TWO = {

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.questions.presentation import describe
+from claude_code_mcp.core.questions.presentation import describe
 from tests.support.tables import every_row
 
 Input = dict[str, Any]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from claude_code_mcp.questions.form_model import FieldKind, FormField, form_schema, options_of, read_fields
+from claude_code_mcp.core.questions.form_model import FieldKind, FormField, form_schema, options_of, read_fields
 from tests.support.tables import every_row
 
 FIELDS = [

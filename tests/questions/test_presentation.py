@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.question import Answer, FileChange, Question, QuestionKind, kind_of, rules_of
-from claude_code_mcp.model.text import has_mark
-from claude_code_mcp.questions.broker import put_back, reply
-from claude_code_mcp.questions.presentation import (
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.model.question import Answer, FileChange, Question, QuestionKind, kind_of, rules_of
+from claude_code_mcp.core.model.text import has_mark
+from claude_code_mcp.core.questions.broker import put_back, reply
+from claude_code_mcp.core.questions.presentation import (
     as_offered,
     describe,
     form_without_secrets,
@@ -18,8 +18,8 @@ from claude_code_mcp.questions.presentation import (
     shown_input,
     without_secrets,
 )
-from claude_code_mcp.questions.question_forms import answer_of, form_of
-from claude_code_mcp.redaction import MARK, Redactor
+from claude_code_mcp.core.questions.question_forms import answer_of, form_of
+from claude_code_mcp.core.redaction import MARK, Redactor
 from tests.support.tables import every_row
 
 SECRET = "correct-horse-battery-staple"

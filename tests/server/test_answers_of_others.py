@@ -4,14 +4,14 @@ from typing import Any, cast
 
 import pytest
 
-from claude_code_mcp.errors import PermissionDenied
-from claude_code_mcp.model.events import AuditKind
-from claude_code_mcp.model.options import Caller
-from claude_code_mcp.model.question import Answer, Question, QuestionKind, Scope
-from claude_code_mcp.questions import question_forms
+from claude_code_mcp.core.errors import PermissionDenied
+from claude_code_mcp.core.model.events import AuditKind
+from claude_code_mcp.core.model.options import Caller
+from claude_code_mcp.core.model.question import Answer, Question, QuestionKind, Scope
+from claude_code_mcp.core.questions import question_forms
+from claude_code_mcp.core.state.shares import Access
 from claude_code_mcp.server.dialogs import Dialogs
 from claude_code_mcp.server.tools.status import report
-from claude_code_mcp.state.shares import Access
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

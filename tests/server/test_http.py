@@ -12,8 +12,8 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.server.transports.callers import Callers, load_tokens
 from claude_code_mcp.server.transports.http import check_exposure, read_address
 from claude_code_mcp.testing import Sandbox
@@ -166,7 +166,7 @@ def refused_start(environment: dict[str, str], cwd: Path, *arguments: str) -> st
     assert done.returncode == 2, done
     assert done.stdout == ""
     *warnings, line = done.stderr.splitlines()
-    assert all(" WARNING claude_code_mcp.sessions.homes: " in each for each in warnings), warnings
+    assert all(" WARNING claude_code_mcp.plugins.sandbox.homes: " in each for each in warnings), warnings
     return line
 
 

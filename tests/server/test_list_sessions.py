@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.executable import find_executable
+from claude_code_mcp.core.claude.executable import find_executable
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text
 from tests.support.waiting import HANG_SECONDS

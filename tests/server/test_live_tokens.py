@@ -17,15 +17,15 @@ import anyio
 import httpx2
 import pytest
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import UpstreamUnavailable
-from claude_code_mcp.observers.audit import timestamp
+from claude_code_mcp.core.audit.trail import timestamp
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import UpstreamUnavailable
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.transcripts.watched_files import WatchedFile
+from claude_code_mcp.plugins.team.known_people import Identity
 from claude_code_mcp.server.transports import callers as callers_module
 from claude_code_mcp.server.transports.callers import Callers, load_tokens
 from claude_code_mcp.server.transports.running_calls import AccessUntil, RunningCalls
-from claude_code_mcp.service import Service
-from claude_code_mcp.state.known_people import Identity
-from claude_code_mcp.store.watched_files import WatchedFile
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, stall
 from tests.conftest import RUN, StartService

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.server.transports.systemd import Notifier, inherited_listener
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import RUN

@@ -12,9 +12,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from claude_code_mcp.errors import UpstreamUnavailable
+from claude_code_mcp.core.errors import UpstreamUnavailable
+from claude_code_mcp.core.state.task_records import TaskRecord
 from claude_code_mcp.server.tasks import Tasks
-from claude_code_mcp.state.task_records import TaskRecord
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, stall, text, tool
 from tests.conftest import StartService

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from claude_code_mcp.server.transports.unix_socket import SharedSocket
-from claude_code_mcp.shared.hello import Hello
-from claude_code_mcp.shared.place import Place
+from claude_code_mcp.startup.shared.hello import Hello
+from claude_code_mcp.startup.shared.place import Place
 from tests.support.clock import stopped_clock
 from tests.support.waiting import HANG_SECONDS
 

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import RUN
 

@@ -6,10 +6,10 @@ import signal
 import sys
 from collections.abc import Callable
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.model.events import AuditEvent, Event, Message, ProcessChanged, TurnEnded, TurnStarted
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.model.events import AuditEvent, Event, Message, ProcessChanged, TurnEnded, TurnStarted
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.service import Service
 
 MOMENTS: dict[str, Callable[[Event], bool]] = {
     "turn": lambda event: isinstance(event, TurnStarted),

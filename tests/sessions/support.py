@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from claude_code_mcp.model.events import Event, Message, Partial, PartialRun, TurnStarted
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.model.outcome import Outcome, State
-from claude_code_mcp.service import PendingTurn, Service
-from claude_code_mcp.sessions.messages import WhenBusy
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.model.events import Event, Message, Partial, PartialRun, TurnStarted
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.model.outcome import Outcome, State
+from claude_code_mcp.core.service import PendingTurn, Service
+from claude_code_mcp.core.sessions.messages import WhenBusy
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import fail, script, text, tool
 from tests.support.waiting import HANG_SECONDS

@@ -5,10 +5,10 @@ import asyncio
 import psutil
 import pytest
 
-from claude_code_mcp.errors import Cancelled
-from claude_code_mcp.model.events import Message, ProcessChanged, StateChanged, TurnEnded
-from claude_code_mcp.model.outcome import OutcomeCode, State
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.errors import Cancelled
+from claude_code_mcp.core.model.events import Message, ProcessChanged, StateChanged, TurnEnded
+from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService

@@ -2,11 +2,11 @@
 
 import pytest
 
-from claude_code_mcp.errors import LimitReached, SessionBusy, SessionNotFound
-from claude_code_mcp.model.options import Caller
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.model.question import Answer
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.errors import LimitReached, SessionBusy, SessionNotFound
+from claude_code_mcp.core.model.options import Caller
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from claude_code_mcp.model.outcome import State, Usage
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.model.outcome import State, Usage
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from claude_code_mcp.model.options import LOCAL, Caller, ClientEnvironment
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.background import DiskThreads
-from claude_code_mcp.store.session_catalogue import CatalogueEntries
+from claude_code_mcp.core.model.options import LOCAL, Caller, ClientEnvironment
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.background import DiskThreads
+from claude_code_mcp.core.transcripts.session_catalogue import CatalogueEntries
 from claude_code_mcp.testing import Sandbox
 from tests.support.waiting import HANG_SECONDS
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.protocol import StreamEvent, parse_frame
-from claude_code_mcp.json_text import encode
-from claude_code_mcp.model.events import PartialRun
-from claude_code_mcp.sessions.event_writer import EventWriter
-from claude_code_mcp.store.event_log import EventLog
+from claude_code_mcp.core.claude.protocol import StreamEvent, parse_frame
+from claude_code_mcp.core.json_text import encode
+from claude_code_mcp.core.model.events import PartialRun
+from claude_code_mcp.core.sessions.event_writer import EventWriter
+from claude_code_mcp.core.transcripts.event_log import EventLog
 
 
 def fragment(text: Any) -> StreamEvent:

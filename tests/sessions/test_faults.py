@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import ExecutableNotFound, InvalidArgument
-from claude_code_mcp.model.events import Message, Noise
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.model.outcome import OutcomeCode, State
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.errors import ExecutableNotFound, InvalidArgument
+from claude_code_mcp.core.model.events import Message, Noise
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from tests.conftest import StartService
 from tests.support.misbehaving_cli import install_misbehaving_cli

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import PermissionDenied
-from claude_code_mcp.model.question import FileChange
-from claude_code_mcp.sessions.file_changes import LARGEST, changed_file, file_change
+from claude_code_mcp.core.errors import PermissionDenied
+from claude_code_mcp.core.model.question import FileChange
+from claude_code_mcp.core.sessions.file_changes import LARGEST, changed_file, file_change
 
 
 def change(tool: str, directory: Path, path: Path, **fields: Any) -> FileChange | None:

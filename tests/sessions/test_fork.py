@@ -2,10 +2,10 @@
 
 import pytest
 
-from claude_code_mcp.errors import SessionNotFound
-from claude_code_mcp.model.events import Message
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.errors import SessionNotFound
+from claude_code_mcp.core.model.events import Message
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService

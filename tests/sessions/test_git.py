@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, ProcessFailed
-from claude_code_mcp.model.options import LOCAL, Worktree
-from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.sessions import git as git_module
-from claude_code_mcp.sessions.git import Reply
-from claude_code_mcp.sessions.worktree_changes import Unsaved, WorktreeChanges
-from claude_code_mcp.sessions.worktrees import make
+from claude_code_mcp.core import git as git_module
+from claude_code_mcp.core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, ProcessFailed
+from claude_code_mcp.core.git import Reply
+from claude_code_mcp.core.model.options import LOCAL, Worktree
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.plugins.worktrees.worktree_changes import Unsaved, WorktreeChanges
+from claude_code_mcp.plugins.worktrees.worktrees import make
 
 from .worktree_support import enforcer, git, home, repository
 

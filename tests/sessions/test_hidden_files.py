@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import ProcessFailed
-from claude_code_mcp.policy.rules import parse_rule
-from claude_code_mcp.sessions import hidden_files
-from claude_code_mcp.sessions.hidden_files import covers
+from claude_code_mcp.core.errors import ProcessFailed
+from claude_code_mcp.core.policy.rules import parse_rule
+from claude_code_mcp.plugins.sandbox import hidden_files
+from claude_code_mcp.plugins.sandbox.hidden_files import covers
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from claude_code_mcp.model.events import Message, TurnEnded
-from claude_code_mcp.model.outcome import OutcomeCode, State
-from claude_code_mcp.service import PendingTurn, Service
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.model.events import Message, TurnEnded
+from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.service import PendingTurn, Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService

@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from claude_code_mcp.model.outcome import State
-from claude_code_mcp.service import Service
-from claude_code_mcp.store.session_catalogue import Entry
+from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.transcripts.session_catalogue import Entry
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService

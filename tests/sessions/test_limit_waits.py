@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import SessionBusy, TranscriptUnreadable
-from claude_code_mcp.model.events import AuditEvent, Event, TurnEnded, WaitChanged
-from claude_code_mcp.model.usage_limits import LimitWait, StoppedTurn, wait_after
-from claude_code_mcp.sessions.limit_waits import MAX_SLEEP, LimitWaits
+from claude_code_mcp.core.errors import SessionBusy, TranscriptUnreadable
+from claude_code_mcp.core.model.events import AuditEvent, Event, TurnEnded, WaitChanged
+from claude_code_mcp.core.model.usage_limits import LimitWait, StoppedTurn, wait_after
+from claude_code_mcp.core.sessions.limit_waits import MAX_SLEEP, LimitWaits
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService

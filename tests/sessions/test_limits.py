@@ -2,11 +2,11 @@
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument, LimitReached
-from claude_code_mcp.model.events import ProcessChanged
-from claude_code_mcp.model.outcome import OutcomeCode, State
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.errors import InvalidArgument, LimitReached
+from claude_code_mcp.core.model.events import ProcessChanged
+from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

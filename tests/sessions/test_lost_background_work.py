@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from claude_code_mcp.model.events import Message
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.model.events import Message
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, stall, tool
 from tests.support.waiting import until_true

@@ -5,11 +5,11 @@ Which ones, and in what order, is tested with the slots.
 
 import pytest
 
-from claude_code_mcp.errors import LimitReached
-from claude_code_mcp.model.events import ProcessChanged
-from claude_code_mcp.model.outcome import OutcomeCode, State
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.errors import LimitReached
+from claude_code_mcp.core.model.events import ProcessChanged
+from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

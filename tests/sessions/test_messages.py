@@ -2,10 +2,10 @@
 
 import pytest
 
-from claude_code_mcp.errors import LimitReached
-from claude_code_mcp.model.options import Image
-from claude_code_mcp.model.outcome import Outcome, OutcomeCode
-from claude_code_mcp.sessions.messages import MessageQueue, UserMessage
+from claude_code_mcp.core.errors import LimitReached
+from claude_code_mcp.core.model.options import Image
+from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode
+from claude_code_mcp.core.sessions.messages import MessageQueue, UserMessage
 
 DONE = Outcome(OutcomeCode.COMPLETED)
 

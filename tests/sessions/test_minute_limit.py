@@ -2,12 +2,12 @@
 
 import pytest
 
-from claude_code_mcp.errors import RateLimited
-from claude_code_mcp.model.events import AuditKind
-from claude_code_mcp.model.outcome import ModelUsage, Usage
-from claude_code_mcp.policy.policy import OPEN_PROFILE, Limits, Policy
-from claude_code_mcp.sessions.policy_enforcer import MinuteLimit, PrincipalLimits
-from claude_code_mcp.state.spending import Spending
+from claude_code_mcp.core.errors import RateLimited
+from claude_code_mcp.core.model.events import AuditKind
+from claude_code_mcp.core.model.outcome import ModelUsage, Usage
+from claude_code_mcp.core.policy.policy import OPEN_PROFILE, Limits, Policy
+from claude_code_mcp.core.sessions.policy_enforcer import MinuteLimit, PrincipalLimits
+from claude_code_mcp.core.state.spending import Spending
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService

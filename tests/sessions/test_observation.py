@@ -2,9 +2,9 @@
 
 import pytest
 
-from claude_code_mcp.errors import LimitReached, SessionNotFound
-from claude_code_mcp.model.events import AuditEvent, AuditKind, Event, Noise
-from claude_code_mcp.sessions.background import ObserverList
+from claude_code_mcp.core.errors import LimitReached, SessionNotFound
+from claude_code_mcp.core.model.events import AuditEvent, AuditKind, Event, Noise
+from claude_code_mcp.core.sessions.background import ObserverList
 
 
 class Listening:

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.errors import SessionBusy
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.claude.executable import find_executable
+from claude_code_mcp.core.errors import SessionBusy
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.options import SessionOptions, Thinking
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.launcher import notices_of, option_notices
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.model.options import SessionOptions, Thinking
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.launcher import notices_of, option_notices
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService

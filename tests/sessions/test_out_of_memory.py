@@ -17,9 +17,9 @@ _GIANT = 30 * _MIB
 _SERVER = """
 import asyncio, concurrent.futures, gc, json, logging, resource, sys, threading
 from pathlib import Path
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.service import Service
 
 state, cli, cwd, environment, room, giant = sys.argv[1:]
 environment, room, giant = json.loads(environment), int(room), int(giant)

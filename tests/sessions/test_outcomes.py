@@ -6,12 +6,12 @@ import signal
 
 import pytest
 
-from claude_code_mcp.errors import LimitReached
-from claude_code_mcp.model.events import Retrying, Stalled, StateChanged
-from claude_code_mcp.model.options import Caller
-from claude_code_mcp.model.outcome import OutcomeCode, State
-from claude_code_mcp.policy.policy import OPEN_PROFILE, GroupBudget, Limits, Policy
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.errors import LimitReached
+from claude_code_mcp.core.model.events import Retrying, Stalled, StateChanged
+from claude_code_mcp.core.model.options import Caller
+from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.policy.policy import OPEN_PROFILE, GroupBudget, Limits, Policy
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import fail, script, structured, text, tool
 from tests.conftest import StartService

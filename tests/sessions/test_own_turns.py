@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from benchmarks.callers import Callers
-from claude_code_mcp.errors import SessionBusy
-from claude_code_mcp.model.events import ProcessChanged
-from claude_code_mcp.model.outcome import OutcomeCode, State
-from claude_code_mcp.policy.policy import OPEN_PROFILE, Limits, Policy
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.messages import WhenBusy
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.errors import SessionBusy
+from claude_code_mcp.core.model.events import ProcessChanged
+from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.policy.policy import OPEN_PROFILE, Limits, Policy
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.messages import WhenBusy
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService

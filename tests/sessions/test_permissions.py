@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument, QuestionClosed
-from claude_code_mcp.model.events import QuestionOpened, QuestionSettled
-from claude_code_mcp.model.outcome import OutcomeCode, State
-from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
-from claude_code_mcp.service import PendingTurn, Service
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.errors import InvalidArgument, QuestionClosed
+from claude_code_mcp.core.model.events import QuestionOpened, QuestionSettled
+from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
+from claude_code_mcp.core.service import PendingTurn, Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

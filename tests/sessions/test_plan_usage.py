@@ -5,10 +5,10 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.model.events import UsageReported
-from claude_code_mcp.model.usage_limits import PlanUsage, UsageWindow
-from claude_code_mcp.sessions.plan_usage import PlanUsages
-from claude_code_mcp.state.database import Database
+from claude_code_mcp.core.model.events import UsageReported
+from claude_code_mcp.core.model.usage_limits import PlanUsage, UsageWindow
+from claude_code_mcp.core.sessions.plan_usage import PlanUsages
+from claude_code_mcp.core.state.database import Database
 
 
 async def test_of_many_reports_at_once_the_last_is_kept_and_one_task_writes_it(tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.question import Answer, GivenAnswers, QuestionKind
-from claude_code_mcp.service import PendingTurn, Service
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.model.question import Answer, GivenAnswers, QuestionKind
+from claude_code_mcp.core.service import PendingTurn, Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import ask_user, plan, script, tool
 from claude_code_mcp.testing.script import question as asking

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import LimitReached, PermissionDenied, SessionNotFound
-from claude_code_mcp.model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled
-from claude_code_mcp.model.options import Caller, SessionOptions
-from claude_code_mcp.model.question import Answer, Scope
-from claude_code_mcp.policy.policy import OPEN_PROFILE, GroupBudget, Limits, Policy, Profile
-from claude_code_mcp.policy.rules import parse_rule
-from claude_code_mcp.service import PendingTurn, Service
+from claude_code_mcp.core.errors import LimitReached, PermissionDenied, SessionNotFound
+from claude_code_mcp.core.model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled
+from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.question import Answer, Scope
+from claude_code_mcp.core.policy.policy import OPEN_PROFILE, GroupBudget, Limits, Policy, Profile
+from claude_code_mcp.core.policy.rules import parse_rule
+from claude_code_mcp.core.service import PendingTurn, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService

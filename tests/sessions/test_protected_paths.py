@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.config import Settings, load_settings
-from claude_code_mcp.policy.policy import Profile
-from claude_code_mcp.sessions.protected_paths import ProtectedPaths, protected_paths
-from claude_code_mcp.sessions.sandbox_contents import ListedPaths
+from claude_code_mcp.core.config import Settings, load_settings
+from claude_code_mcp.core.policy.policy import Profile
+from claude_code_mcp.plugins.sandbox.protected_paths import ProtectedPaths, protected_paths
+from claude_code_mcp.plugins.sandbox.sandbox_contents import ListedPaths
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no sandbox on Windows")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument, PermissionDenied
-from claude_code_mcp.sessions.homes import Home
-from claude_code_mcp.sessions.worktree_changes import WorktreeChanges
-from claude_code_mcp.sessions.worktrees import PullRequests, make, remote_at
+from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied
+from claude_code_mcp.plugins.sandbox.homes import Home
+from claude_code_mcp.plugins.worktrees.worktree_changes import WorktreeChanges
+from claude_code_mcp.plugins.worktrees.worktrees import PullRequests, make, remote_at
 from tests.support.local_http import Handler, site
 
 from .worktree_support import enforcer, git, repository

@@ -8,10 +8,10 @@ import signal
 
 import pytest
 
-from claude_code_mcp.model.outcome import State
-from claude_code_mcp.service import PendingTurn, Service
-from claude_code_mcp.sessions.messages import WhenBusy
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.service import PendingTurn, Service
+from claude_code_mcp.core.sessions.messages import WhenBusy
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService

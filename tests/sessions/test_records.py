@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import (
+from claude_code_mcp.core.errors import (
     Cancelled,
     ClaudeCodeError,
     LimitReached,
@@ -14,13 +14,13 @@ from claude_code_mcp.errors import (
     SessionNotFound,
     StateUnavailable,
 )
-from claude_code_mcp.model.options import Caller, SessionOptions
-from claude_code_mcp.model.outcome import State
-from claude_code_mcp.model.question import Answer, Scope
-from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.model.question import Answer, Scope
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
+from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService

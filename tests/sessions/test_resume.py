@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.errors import InvalidArgument, SessionNotFound
-from claude_code_mcp.model.events import Message, ProcessChanged
-from claude_code_mcp.model.outcome import State
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.claude.executable import find_executable
+from claude_code_mcp.core.errors import InvalidArgument, SessionNotFound
+from claude_code_mcp.core.model.events import Message, ProcessChanged
+from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import LimitReached, PermissionDenied
-from claude_code_mcp.model.events import AuditEvent
-from claude_code_mcp.model.options import Caller
-from claude_code_mcp.policy.policy import Policy
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session_access import SessionAccess
-from claude_code_mcp.state import shares as shares_module
-from claude_code_mcp.state.database import Database, StateFault
-from claude_code_mcp.state.known_people import InvitedPeople, PersonNames
-from claude_code_mcp.state.shares import Access, Shares
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.errors import LimitReached, PermissionDenied
+from claude_code_mcp.core.model.events import AuditEvent
+from claude_code_mcp.core.model.options import Caller
+from claude_code_mcp.core.policy.policy import Policy
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session_access import SessionAccess
+from claude_code_mcp.core.state import shares as shares_module
+from claude_code_mcp.core.state.database import Database, StateFault
+from claude_code_mcp.core.state.shares import Access, Shares
+from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.plugins.team.known_people import InvitedPeople, PersonNames
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.protocol import Conversation, Result
-from claude_code_mcp.model.outcome import ModelUsage, Outcome, OutcomeCode, Usage
-from claude_code_mcp.sessions import session_costs
-from claude_code_mcp.sessions.session_costs import SessionCosts
+from claude_code_mcp.core.claude.protocol import Conversation, Result
+from claude_code_mcp.core.model.outcome import ModelUsage, Outcome, OutcomeCode, Usage
+from claude_code_mcp.core.sessions import session_costs
+from claude_code_mcp.core.sessions.session_costs import SessionCosts
 
 MODEL = "claude-opus-5-5"
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.errors import SessionBusy, SessionNotFound
-from claude_code_mcp.model.options import Caller, SessionOptions
-from claude_code_mcp.model.question import Answer
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session_library import ExportFormat
-from claude_code_mcp.state.session_marks import Mark
-from claude_code_mcp.store.transcript_export import Detail
+from claude_code_mcp.core.claude.executable import find_executable
+from claude_code_mcp.core.errors import SessionBusy, SessionNotFound
+from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session_library import ExportFormat
+from claude_code_mcp.core.state.session_marks import Mark
+from claude_code_mcp.core.transcripts.transcript_export import Detail
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, parallel, plan, script, thinking, tool
 from tests.conftest import StartService

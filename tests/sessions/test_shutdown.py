@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.process import ClaudeProcess
-from claude_code_mcp.errors import Cancelled, InvalidArgument
+from claude_code_mcp.core.claude.process import ClaudeProcess
+from claude_code_mcp.core.errors import Cancelled, InvalidArgument
+from claude_code_mcp.core.model.events import ProcessChanged
+from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.processes.child import Exit
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.hub.auth.sign_in import listen
-from claude_code_mcp.model.events import ProcessChanged
-from claude_code_mcp.model.outcome import OutcomeCode, State
-from claude_code_mcp.processes.child import Exit
-from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService, programs_below

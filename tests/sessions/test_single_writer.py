@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import ProcessFailed, SessionBusy
-from claude_code_mcp.model.events import ProcessChanged
-from claude_code_mcp.model.outcome import State
-from claude_code_mcp.model.question import Answer
-from claude_code_mcp.service import Service
-from claude_code_mcp.state import session_holders
+from claude_code_mcp.core.errors import ProcessFailed, SessionBusy
+from claude_code_mcp.core.model.events import ProcessChanged
+from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.state import session_holders
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
@@ -27,9 +27,9 @@ from .support import ENDLESS, end_of, events, options, parked, question, run, sa
 
 OTHER_SERVER = """
 import asyncio, json, os, sys
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.service import Service
 
 async def serve(state, cwd, prompt):
     async with Service(load_settings({}, state_dir=state), dict(os.environ)) as service:

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from claude_code_mcp.errors import LimitReached
-from claude_code_mcp.processes.limits import MachineMemory
-from claude_code_mcp.sessions.slots import EXPECTED, Slots
+from claude_code_mcp.core.errors import LimitReached
+from claude_code_mcp.core.processes.limits import MachineMemory
+from claude_code_mcp.core.sessions.slots import EXPECTED, Slots
 
 MIB = 1 << 20
 

@@ -11,13 +11,13 @@ from typing import Any
 import psutil
 import pytest
 
-from claude_code_mcp.model.events import ProcessChanged, StateChanged, TurnEnded, TurnStarted
-from claude_code_mcp.model.options import LOCAL, Caller, ClientEnvironment, SessionOptions
-from claude_code_mcp.policy.policy import Limits, Policy, Profile
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.live_process import launch_of
-from claude_code_mcp.sessions.session import Session
-from claude_code_mcp.sessions.spares import Spare
+from claude_code_mcp.core.model.events import ProcessChanged, StateChanged, TurnEnded, TurnStarted
+from claude_code_mcp.core.model.options import LOCAL, Caller, ClientEnvironment, SessionOptions
+from claude_code_mcp.core.policy.policy import Limits, Policy, Profile
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.live_process import launch_of
+from claude_code_mcp.core.sessions.session import Session
+from claude_code_mcp.core.sessions.spares import Spare
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

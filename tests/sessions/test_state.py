@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from claude_code_mcp.model.outcome import IllegalMove, State
-from claude_code_mcp.sessions.event_writer import StallTimer, StateTracker
-from claude_code_mcp.store.event_log import EventLog
+from claude_code_mcp.core.model.outcome import IllegalMove, State
+from claude_code_mcp.core.sessions.event_writer import StallTimer, StateTracker
+from claude_code_mcp.core.transcripts.event_log import EventLog
 from tests.support.clock import stopped_clock
 from tests.support.waiting import HANG_SECONDS
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.model.outcome import (
+from claude_code_mcp.core.model.outcome import (
     AT_REST,
     BUSY,
     CODE_TOOL_STATUS,
@@ -15,8 +15,8 @@ from claude_code_mcp.model.outcome import (
     IllegalMove,
     State,
 )
-from claude_code_mcp.sessions.event_writer import StateTracker
-from claude_code_mcp.store.event_log import EventLog
+from claude_code_mcp.core.sessions.event_writer import StateTracker
+from claude_code_mcp.core.transcripts.event_log import EventLog
 from tests.support.tables import every_row
 
 LEGAL = {

@@ -6,12 +6,12 @@ import signal
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument, LimitReached
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.model.question import Answer
-from claude_code_mcp.service import Service
-from claude_code_mcp.state.session_records import SessionRecords
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.errors import InvalidArgument, LimitReached
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.state.session_records import SessionRecords
+from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

@@ -5,13 +5,13 @@ import uuid
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument, SessionBusy, SessionNotFound
-from claude_code_mcp.model.events import TurnStarted
-from claude_code_mcp.model.outcome import OutcomeCode, State
-from claude_code_mcp.service import PendingTurn, Service
-from claude_code_mcp.sessions.messages import WhenBusy
-from claude_code_mcp.sessions.session import Session
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.errors import InvalidArgument, SessionBusy, SessionNotFound
+from claude_code_mcp.core.model.events import TurnStarted
+from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.service import PendingTurn, Service
+from claude_code_mcp.core.sessions.messages import WhenBusy
+from claude_code_mcp.core.sessions.session import Session
+from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 

@@ -6,11 +6,11 @@ import signal
 import psutil
 import pytest
 
-from claude_code_mcp.model.events import ProcessChanged, TurnStarted
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.messages import WhenBusy
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.model.events import ProcessChanged, TurnStarted
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.messages import WhenBusy
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text
 

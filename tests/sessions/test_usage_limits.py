@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from claude_code_mcp.errors import PermissionDenied
-from claude_code_mcp.model.events import AuditEvent, Event, TurnEnded, UsageReported, WaitChanged
-from claude_code_mcp.model.outcome import Outcome, OutcomeCode, State
-from claude_code_mcp.policy.policy import OPEN_PROFILE, Policy
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.errors import PermissionDenied
+from claude_code_mcp.core.model.events import AuditEvent, Event, TurnEnded, UsageReported, WaitChanged
+from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode, State
+from claude_code_mcp.core.policy.policy import OPEN_PROFILE, Policy
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import fail, script, text, tool
 from tests.conftest import StartService

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from claude_code_mcp.errors import PermissionDenied
-from claude_code_mcp.model.events import AuditEvent, AuditKind, Event
-from claude_code_mcp.model.question import Answer, Scope
-from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.policy.rules import Decision, parse_rule
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.errors import PermissionDenied
+from claude_code_mcp.core.model.events import AuditEvent, AuditKind, Event
+from claude_code_mcp.core.model.question import Answer, Scope
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.core.policy.rules import Decision, parse_rule
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService

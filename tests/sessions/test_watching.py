@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.model.events import Event, Gap, Message, Output, TurnEnded, TurnStarted
-from claude_code_mcp.store.event_log import Subscription
+from claude_code_mcp.core.model.events import Event, Gap, Message, Output, TurnEnded, TurnStarted
+from claude_code_mcp.core.transcripts.event_log import Subscription
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService

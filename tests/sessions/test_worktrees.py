@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy
-from claude_code_mcp.model.options import LOCAL, Worktree
-from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.sessions.worktree_changes import Unsaved, WorktreeChanges
-from claude_code_mcp.sessions.worktrees import make, remove_unused
+from claude_code_mcp.core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy
+from claude_code_mcp.core.model.options import LOCAL, Worktree
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.plugins.worktrees.worktree_changes import Unsaved, WorktreeChanges
+from claude_code_mcp.plugins.worktrees.worktrees import make, remove_unused
 
 from .worktree_support import enforcer, git, home, repository
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from claude_code_mcp.shared import place
+from claude_code_mcp.startup.shared import place
 from claude_code_mcp.testing import Sandbox
 from tests.greeting.client import INITIALIZED, Client, Message, initialize, request
 from tests.support import warm_commands

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from claude_code_mcp.client.connections import CallFailed, McpClient, join
-from claude_code_mcp.processes.environment import MARK
-from claude_code_mcp.processes.leftovers import new_mark, started_by_us
+from claude_code_mcp.core.processes.environment import MARK
+from claude_code_mcp.core.processes.leftovers import new_mark, started_by_us
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.support.program import COMMAND

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from claude_code_mcp.cli import doctor
 from claude_code_mcp.client.connections import NotRunning, join
-from claude_code_mcp.commands import doctor
-from claude_code_mcp.config import Settings, variable_of
-from claude_code_mcp.shared import hello, place
+from claude_code_mcp.core.config import Settings, variable_of
+from claude_code_mcp.startup.shared import hello, place
 
 BASE = {"HOME": "/home/me"}
 

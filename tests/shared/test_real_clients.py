@@ -7,7 +7,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from claude_code_mcp.claude.executable import find_executable
+from claude_code_mcp.core.claude.executable import find_executable
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.scenarios.real_clients.claude_code import conversation, options

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.greeting.first_answers import GreetedInput
+from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.server.server import tools_of
-from claude_code_mcp.shared import hello
-from claude_code_mcp.shared.hello import LONGEST_LINE, Lines, look, unreadable
-from claude_code_mcp.shared.relay import KEYED_TOOLS, READING_TOOLS, Relay
+from claude_code_mcp.startup.greeting.first_answers import GreetedInput
+from claude_code_mcp.startup.shared import hello
+from claude_code_mcp.startup.shared.hello import LONGEST_LINE, Lines, look, unreadable
+from claude_code_mcp.startup.shared.relay import KEYED_TOOLS, READING_TOOLS, Relay
 
 
 def line(**message: Any) -> bytes:

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.state.session_marks import Mark, Marks
-from claude_code_mcp.state.session_records import MovedIds, SessionRecord, SessionRecords
-from claude_code_mcp.state.spending import Spending
-from claude_code_mcp.state.state_directory import database_in
-from claude_code_mcp.state.task_records import TaskRecord, TaskRecords
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.state.session_marks import Mark, Marks
+from claude_code_mcp.core.state.session_records import MovedIds, SessionRecord, SessionRecords
+from claude_code_mcp.core.state.spending import Spending
+from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.core.state.task_records import TaskRecord, TaskRecords
 
 KINDS = ("write", "remove", "move", "mark", "unmark", "task", "spend")
 SHARED = "everybody"

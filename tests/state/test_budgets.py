@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.spending import Budget, BudgetWarning, Spending
+from claude_code_mcp.core.state.database import Database
+from claude_code_mcp.core.state.spending import Budget, BudgetWarning, Spending
 
 from .test_spending import DAY, NOON, Clock
 

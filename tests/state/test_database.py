@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import StateUnavailable
-from claude_code_mcp.state.database import APPLICATION_ID, FILE_NAME, VERSION, Database, StateFault
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.errors import StateUnavailable
+from claude_code_mcp.core.state.database import APPLICATION_ID, FILE_NAME, VERSION, Database, StateFault
+from claude_code_mcp.core.state.state_directory import database_in
 from tests.support.full_disk import small_disk
 
 
@@ -82,7 +82,7 @@ def test_readers_do_not_wait_for_a_writer(database: Database) -> None:
 ADDER = """
 import sys
 from pathlib import Path
-from claude_code_mcp.state.database import Database
+from claude_code_mcp.core.state.database import Database
 database, name, times = Database(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
 def add(db):
     db.execute("INSERT OR IGNORE INTO facts VALUES (?, '0')", (name,))
@@ -114,7 +114,7 @@ def test_a_server_waits_for_another_that_makes_the_database_at_the_same_moment(
     # In this state SQLite refuses the write-ahead log at once, whatever the time it was told to wait.
     other = sqlite3.connect(database.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr("claude_code_mcp.state.database.time.sleep", lambda _: other.close())
+    monkeypatch.setattr("claude_code_mcp.core.state.database.time.sleep", lambda _: other.close())
     database.open()
     put(database, "name", "value")
     assert fact(database, "name") == "value"

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.session_records import KEY_SECONDS, KeyName, KeyState, MessageKeys
+from claude_code_mcp.core.state.database import Database
+from claude_code_mcp.core.state.session_records import KEY_SECONDS, KeyName, KeyState, MessageKeys
 
 NAME = KeyName("alice", "session", "key")
 

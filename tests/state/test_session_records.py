@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import RecordUnreadable
-from claude_code_mcp.model.options import LOCAL, Preset, SessionOptions, Thinking, ToolPreset, Worktree
-from claude_code_mcp.model.outcome import ModelUsage, Outcome, OutcomeCode, State, Usage
-from claude_code_mcp.model.usage_limits import LimitWait
-from claude_code_mcp.state.database import Database, StateFault
-from claude_code_mcp.state.session_records import MovedIds, SessionRecord, SessionRecords
+from claude_code_mcp.core.errors import RecordUnreadable
+from claude_code_mcp.core.model.options import LOCAL, Preset, SessionOptions, Thinking, ToolPreset, Worktree
+from claude_code_mcp.core.model.outcome import ModelUsage, Outcome, OutcomeCode, State, Usage
+from claude_code_mcp.core.model.usage_limits import LimitWait
+from claude_code_mcp.core.state.database import Database, StateFault
+from claude_code_mcp.core.state.session_records import MovedIds, SessionRecord, SessionRecords
 
 EVERYTHING = SessionOptions(
     cwd="/src",

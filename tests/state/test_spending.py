@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.spending import Budget, NotedAmount, Spending
+from claude_code_mcp.core.state.database import Database
+from claude_code_mcp.core.state.spending import Budget, NotedAmount, Spending
 
 NOON = 1_790_000_000.0
 DAY = 86_400.0
@@ -152,8 +152,8 @@ def test_a_session_reserves_anew_in_place_of_what_it_had(database: Database) -> 
 def test_the_reservations_of_a_server_that_died_count_no_more(database: Database) -> None:
     code = (
         "import sys, os, pathlib\n"
-        "from claude_code_mcp.state.database import Database\n"
-        "from claude_code_mcp.state.spending import Spending\n"
+        "from claude_code_mcp.core.state.database import Database\n"
+        "from claude_code_mcp.core.state.spending import Spending\n"
         "spending = Spending(Database(pathlib.Path(sys.argv[1])), lambda: float(sys.argv[2]))\n"
         "print(spending.reserve('alice', 'a', 10, lambda left: left), flush=True)\n"
         "sys.stdin.read()\n"

@@ -6,8 +6,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.store.session_catalogue import Catalogue
-from claude_code_mcp.store.transcript_lines import folder_of
+from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
+from claude_code_mcp.core.transcripts.transcript_lines import folder_of
 
 
 class Disk:

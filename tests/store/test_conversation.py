@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from claude_code_mcp.store import conversation
-from claude_code_mcp.store.conversation import ConversationTurn, read_turn, turn_of
-from claude_code_mcp.store.outline import outline, read_outline
-from claude_code_mcp.store.transcript_export import Detail, markdown, page, read_page, turn_text
+from claude_code_mcp.core.transcripts import conversation
+from claude_code_mcp.core.transcripts.conversation import ConversationTurn, read_turn, turn_of
+from claude_code_mcp.core.transcripts.outline import outline, read_outline
+from claude_code_mcp.core.transcripts.transcript_export import Detail, markdown, page, read_page, turn_text
 
 
 def line(uuid: str, parent: str | None, role: str, content: Any, **more: Any) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def test_the_memory_for_a_line_is_bounded_however_long_a_transcript_is() -> None
 
 
 def test_of_lines_without_end_the_latest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("claude_code_mcp.store.outline._MAX_LINES", 10)
+    monkeypatch.setattr("claude_code_mcp.core.transcripts.outline._MAX_LINES", 10)
     lines = [prompt(str(number), str(number - 1) if number else None, f"prompt {number}") for number in range(95)]
     found = told(written(tmp_path, *lines))
     assert 10 <= len(found) < 20

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claude_code_mcp.store.cost_table import (
+from claude_code_mcp.core.transcripts.cost_table import (
     CostLine,
     CostQuery,
     Costs,
@@ -16,8 +16,8 @@ from claude_code_mcp.store.cost_table import (
     SpentSession,
     spent_session,
 )
-from claude_code_mcp.store.index import FileIndex
-from claude_code_mcp.store.transcript_summary import TranscriptSummary, dump, load
+from claude_code_mcp.core.transcripts.index import FileIndex
+from claude_code_mcp.core.transcripts.transcript_summary import TranscriptSummary, dump, load
 
 from .catalogue_disk import lines, user
 

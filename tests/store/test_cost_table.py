@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.outcome import State
-from claude_code_mcp.state.session_records import Summary
-from claude_code_mcp.store import session_catalogue as catalogue_module
-from claude_code_mcp.store.cost_table import CostLedger, CostQuery, Costs
-from claude_code_mcp.store.session_catalogue import Catalogue
-from claude_code_mcp.store.transcript_summary import load
+from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.state.session_records import Summary
+from claude_code_mcp.core.transcripts import session_catalogue as catalogue_module
+from claude_code_mcp.core.transcripts.cost_table import CostLedger, CostQuery, Costs
+from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
+from claude_code_mcp.core.transcripts.transcript_summary import load
 
 from .catalogue_disk import Disk, lines, user
 from .test_cost_report import answer, costs

@@ -1,6 +1,6 @@
 """The changes by calls as git would print them."""
 
-from claude_code_mcp.store.edited_files import EditedFile, diff_of
+from claude_code_mcp.core.transcripts.edited_files import EditedFile, diff_of
 
 
 def test_a_path_is_below_the_directory_and_stays_on_its_line() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.model.events import (
+from claude_code_mcp.core.model.events import (
     Event,
     Gap,
     Message,
@@ -21,9 +21,9 @@ from claude_code_mcp.model.events import (
     TurnEnded,
     TurnStarted,
 )
-from claude_code_mcp.model.outcome import Outcome, OutcomeCode
-from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution
-from claude_code_mcp.store.event_log import EventLog, Subscription
+from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode
+from claude_code_mcp.core.model.question import Answer, Closure, Question, QuestionKind, Resolution
+from claude_code_mcp.core.transcripts.event_log import EventLog, Subscription
 from tests.support.waiting import HANG_SECONDS
 
 ROOMY = 1 << 30

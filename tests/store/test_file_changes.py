@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.store import index
-from claude_code_mcp.store.index import File, FileTable, look_at
-from claude_code_mcp.store.watched_files import DirectoryWatch
+from claude_code_mcp.core.transcripts import index
+from claude_code_mcp.core.transcripts.index import File, FileTable, look_at
+from claude_code_mcp.core.transcripts.watched_files import DirectoryWatch
 
 
 def wanted(name: str) -> bool:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.state.session_holders import directory_name
-from claude_code_mcp.store import session_catalogue as catalogue_module
-from claude_code_mcp.store.index import SCHEMA, VERSION, file_name
-from claude_code_mcp.store.session_catalogue import Catalogue
-from claude_code_mcp.store.transcript_summary import TranscriptSummary, summarize
+from claude_code_mcp.core.state.session_holders import directory_name
+from claude_code_mcp.core.transcripts import session_catalogue as catalogue_module
+from claude_code_mcp.core.transcripts.index import SCHEMA, VERSION, file_name
+from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
+from claude_code_mcp.core.transcripts.transcript_summary import TranscriptSummary, summarize
 
 from .catalogue_disk import Disk, ids, lines, user
 
@@ -149,7 +149,8 @@ def test_an_index_that_another_process_keeps_locked_hides_nothing(disk: Disk) ->
 def test_several_processes_share_one_index(disk: Disk) -> None:
     made = {disk.session(f"number {number} of many") for number in range(300)}
     code = (
-        "import sys; from pathlib import Path; from claude_code_mcp.store.session_catalogue import Catalogue\n"
+        "import sys; from pathlib import Path\n"
+        "from claude_code_mcp.core.transcripts.session_catalogue import Catalogue\n"
         "for _ in range(5): print(len(Catalogue(sys.argv[1], Path(sys.argv[2])).list(text='of many', limit=1000)))"
     )
     command = [sys.executable, "-c", code, str(disk.config), str(disk.config.parent / "state")]
@@ -238,7 +239,7 @@ def test_an_entry_tells_times_count_model_and_cost(disk: Disk) -> None:
 
 
 def test_another_form_of_what_is_kept_has_another_version() -> None:
-    """If this fails, raise `VERSION` in `store/index.py`, and take over the new number here."""
+    """If this fails, raise `VERSION` in `core/transcripts/index.py`, and take over the new number here."""
     form = "\n".join((*SCHEMA, *(f"{each.name}: {each.type}" for each in fields(TranscriptSummary))))
     assert (VERSION, zlib.crc32(form.encode())) == (3, 226722435)
 

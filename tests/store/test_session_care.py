@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import SessionNotFound
-from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.session_marks import Mark, Marks
-from claude_code_mcp.store.session_catalogue import Catalogue
-from claude_code_mcp.store.transcripts import ProjectFolders, SessionFiles
+from claude_code_mcp.core.errors import SessionNotFound
+from claude_code_mcp.core.state.database import Database
+from claude_code_mcp.core.state.session_marks import Mark, Marks
+from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
+from claude_code_mcp.core.transcripts.transcripts import ProjectFolders, SessionFiles
 
 from .catalogue_disk import Disk, ids, lines, user
 

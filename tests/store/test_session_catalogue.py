@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.text import iso
-from claude_code_mcp.state.session_marks import Mark
-from claude_code_mcp.store import session_catalogue
-from claude_code_mcp.store.session_catalogue import Catalogue, HistoryEntry
-from claude_code_mcp.store.transcript_lines import folder_of
-from claude_code_mcp.store.transcript_summary import TranscriptSummary, summarize
+from claude_code_mcp.core.model.text import iso
+from claude_code_mcp.core.state.session_marks import Mark
+from claude_code_mcp.core.transcripts import session_catalogue
+from claude_code_mcp.core.transcripts.session_catalogue import Catalogue, HistoryEntry
+from claude_code_mcp.core.transcripts.transcript_lines import folder_of
+from claude_code_mcp.core.transcripts.transcript_summary import TranscriptSummary, summarize
 
 from .catalogue_disk import Disk, ids, lines, typed, user
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service
-from claude_code_mcp.store.session_catalogue import Catalogue
+from claude_code_mcp.core.claude.executable import find_executable
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, script, text, tool
 from tests.support.system_packages import require

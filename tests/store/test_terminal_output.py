@@ -1,10 +1,10 @@
 """What a command has printed, as a conversation keeps it: without what steers a terminal, and as it was."""
 
-from claude_code_mcp.model.text import has_mark
-from claude_code_mcp.redaction import Redactor
-from claude_code_mcp.store.conversation import Item, frame_items
-from claude_code_mcp.store.transcript_export import item_without_secrets
-from claude_code_mcp.store.transcript_reader import shortened
+from claude_code_mcp.core.model.text import has_mark
+from claude_code_mcp.core.redaction import Redactor
+from claude_code_mcp.core.transcripts.conversation import Item, frame_items
+from claude_code_mcp.core.transcripts.transcript_export import item_without_secrets
+from claude_code_mcp.core.transcripts.transcript_reader import shortened
 
 SECRET = "correct-horse-battery-staple"
 

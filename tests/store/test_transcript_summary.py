@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.store.transcript_summary import summarize
+from claude_code_mcp.core.transcripts.transcript_summary import summarize
 
 from .catalogue_disk import Disk, lines, typed, user
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.options import is_session_id
-from claude_code_mcp.model.outcome import ModelUsage, Usage
-from claude_code_mcp.store.transcript_lines import lines_from, parse
-from claude_code_mcp.store.transcripts import ProjectFolders, Transcripts
+from claude_code_mcp.core.model.options import is_session_id
+from claude_code_mcp.core.model.outcome import ModelUsage, Usage
+from claude_code_mcp.core.transcripts.transcript_lines import lines_from, parse
+from claude_code_mcp.core.transcripts.transcripts import ProjectFolders, Transcripts
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 USER = {"type": "user", "cwd": "/srv/app", "message": {"role": "user", "content": "hi"}}

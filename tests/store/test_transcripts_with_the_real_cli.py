@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.store.transcripts import ProjectFolders, Transcripts
+from claude_code_mcp.core.claude.executable import find_executable
+from claude_code_mcp.core.transcripts.transcripts import ProjectFolders, Transcripts
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text
 

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp import private_files
-from claude_code_mcp.errors import TranscriptUnreadable
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.state.session_records import SessionRecord, SessionRecords
-from claude_code_mcp.state.state_directory import database_in
-from claude_code_mcp.store import index, transcript_lines
-from claude_code_mcp.store.session_catalogue import Catalogue
-from claude_code_mcp.store.transcripts import ProjectFolders, Transcripts
+from claude_code_mcp.core import private_files
+from claude_code_mcp.core.errors import TranscriptUnreadable
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.state.session_records import SessionRecord, SessionRecords
+from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.core.transcripts import index, transcript_lines
+from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
+from claude_code_mcp.core.transcripts.transcripts import ProjectFolders, Transcripts
 
 from .catalogue_disk import Disk, ids, lines, user
 from .test_index import kept
@@ -31,8 +31,8 @@ MANY = 20
 _IN_A_PROCESS = """
 import contextlib, json, os, resource, sys
 from pathlib import Path
-from claude_code_mcp.errors import ClaudeCodeError
-from claude_code_mcp.store.session_catalogue import Catalogue
+from claude_code_mcp.core.errors import ClaudeCodeError
+from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
 
 config, state, start, free, question = sys.argv[1:]
 catalogue, free, question = Catalogue(config, Path(state)), int(free), json.loads(question)

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.store.watched_files import INTERVAL, FileFollower, KernelReports, LibraryReports, WatchedFile
+from claude_code_mcp.core.transcripts.watched_files import (
+    INTERVAL,
+    FileFollower,
+    KernelReports,
+    LibraryReports,
+    WatchedFile,
+)
 from tests.support.clock import stopped_clock
 from tests.support.waiting import HANG_SECONDS
 

@@ -3,7 +3,7 @@
 import os
 from functools import cache
 
-from claude_code_mcp.processes.bubblewrap import unavailable
+from claude_code_mcp.plugins.sandbox.bubblewrap import unavailable
 
 from . import system_packages
 

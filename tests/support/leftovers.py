@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from claude_code_mcp.processes import supervisor
+from claude_code_mcp.core.processes import supervisor
 
 RUN = "TEST_RUN_OF_THIS_SUITE"
 """The variable that marks what this run has started; no name of the product's, which children do not get."""

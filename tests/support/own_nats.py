@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import nkeys  # type: ignore[import-untyped]
 
-from claude_code_mcp.fleet.engine import LARGEST_MESSAGE, executable
-from claude_code_mcp.fleet.tickets import machine_id_of
+from claude_code_mcp.plugins.fleet.engine import LARGEST_MESSAGE, executable
+from claude_code_mcp.plugins.fleet.tickets import machine_id_of
 
 from .ports import free_port
 from .waiting import HANG_SECONDS, until

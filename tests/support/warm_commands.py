@@ -36,7 +36,7 @@ LAZY = (
     "claude_code_mcp.app",
     "claude_code_mcp.server.server",
     "claude_code_mcp.server.transports.http",
-    "claude_code_mcp.web.console",
+    "claude_code_mcp.plugins.console.console",
     "httpx2",
     "keyring",
     "mcp.client.sse",
@@ -45,7 +45,7 @@ LAZY = (
     "websockets.asyncio.client",
 )
 """Packages that commands import when they need them."""
-OF_A_FLEET = ("claude_code_mcp.fleet_app", "claude_code_mcp.fleet.host")
+OF_A_FLEET = ("claude_code_mcp.plugins.fleet.app", "claude_code_mcp.plugins.fleet.host")
 """The same, where the extra `fleet` is installed."""
 PATIENCE = HANG_SECONDS
 WARM_SERVERS = "TEST_WARM_SERVERS"
@@ -254,7 +254,7 @@ class _Reader(threading.Thread):
 
 
 def _import_everything() -> None:
-    from claude_code_mcp import commands  # noqa: PLC0415 - the tests themselves do not need it
+    from claude_code_mcp import cli as commands  # noqa: PLC0415 - the tests themselves do not need it
 
     for module in pkgutil.walk_packages(commands.__path__, f"{commands.__name__}."):
         importlib.import_module(module.name)
@@ -331,7 +331,7 @@ def _take_over(connection: socket.socket) -> list[str]:
 
 
 def _hold_loading(fifo: str) -> None:
-    from claude_code_mcp import cli  # noqa: PLC0415 - the tests themselves do not need it
+    from claude_code_mcp.cli import main as cli  # noqa: PLC0415 - the tests themselves do not need it
 
     load = cli._load
 
@@ -367,7 +367,7 @@ def main() -> int:
     arguments = _next_command(socket.socket(fileno=int(sys.argv[1])))
     if arguments is None:
         return 0
-    from claude_code_mcp.cli import main as command  # noqa: PLC0415
+    from claude_code_mcp.cli.main import main as command  # noqa: PLC0415
 
     sys.argv = ["claude-code-mcp", *arguments]
     try:

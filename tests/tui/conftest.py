@@ -10,10 +10,10 @@ from textual.pilot import Pilot
 
 from claude_code_mcp.client.connections import Target
 from claude_code_mcp.client.live_sessions import LiveSessions
+from claude_code_mcp.plugins.tui.application import Tui
+from claude_code_mcp.plugins.tui.conversation_view import ConversationView
+from claude_code_mcp.plugins.tui.question_panel import QuestionPanel
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
-from claude_code_mcp.tui.application import Tui
-from claude_code_mcp.tui.conversation_view import ConversationView
-from claude_code_mcp.tui.question_panel import QuestionPanel
 from tests.conftest import RUN
 from tests.shared.support import SharedPlace, shared_place
 from tests.support.waiting import HANG_SECONDS

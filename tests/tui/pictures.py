@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from claude_code_mcp.commands.demo import DemoServer, demo_server
-from claude_code_mcp.tui.application import Tui
-from claude_code_mcp.tui.conversation_view import ConversationView
-from claude_code_mcp.tui.question_panel import QuestionPanel
+from claude_code_mcp.cli.demo import DemoServer, demo_server
+from claude_code_mcp.plugins.tui.application import Tui
+from claude_code_mcp.plugins.tui.conversation_view import ConversationView
+from claude_code_mcp.plugins.tui.question_panel import QuestionPanel
 
 from .story_picture import LONGEST_WAIT, lay_out, take_story, without_fonts
 

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from textual.widgets import Checkbox, Input, TextArea
 
-from claude_code_mcp.commands.demo import DemoServer, Project, projects
+from claude_code_mcp.cli.demo import DemoServer, Project, projects
+from claude_code_mcp.plugins.tui.application import Tui
+from claude_code_mcp.plugins.tui.changes_screen import ChangesScreen
+from claude_code_mcp.plugins.tui.question_panel import QuestionPanel
+from claude_code_mcp.plugins.tui.screens import AskLine, NewSession
 from claude_code_mcp.testing.script import script
-from claude_code_mcp.tui.application import Tui
-from claude_code_mcp.tui.changes_screen import ChangesScreen
-from claude_code_mcp.tui.question_panel import QuestionPanel
-from claude_code_mcp.tui.screens import AskLine, NewSession
 
 SIZE = (100, 28)
 LONGEST_WAIT = 120.0

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.client.live_sessions import LiveSessions
-from claude_code_mcp.installation import extra_command
+from claude_code_mcp.core.installation import extra_command
+from claude_code_mcp.plugins.tui.application import Tui
+from claude_code_mcp.plugins.tui.conversation_view import ConversationView
+from claude_code_mcp.plugins.tui.screens import NewSession
 from claude_code_mcp.testing.script import script, text
-from claude_code_mcp.tui.application import Tui
-from claude_code_mcp.tui.conversation_view import ConversationView
-from claude_code_mcp.tui.screens import NewSession
 from tests.commands.conftest import program
 from tests.shared.support import SharedPlace
 from tests.support.program import COMMAND

@@ -1,8 +1,8 @@
 """The changes of a session line by line: comments on lines, which go back as one message."""
 
 from claude_code_mcp.client.styled_lines import MOST, LineComments, LinePlace, comments_message, diff_rows
-from claude_code_mcp.tui.application import Tui
-from claude_code_mcp.tui.changes_screen import ChangesScreen, DiffView
+from claude_code_mcp.plugins.tui.application import Tui
+from claude_code_mcp.plugins.tui.changes_screen import ChangesScreen, DiffView
 
 from .conftest import Screen
 from .recorded import DIFF, NOW, SHOP, RecordedServer

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from claude_code_mcp.client.connections import Target
+from claude_code_mcp.plugins.tui.application import Tui
 from claude_code_mcp.testing import Sandbox
-from claude_code_mcp.tui.application import Tui
 from tests.conftest import RUN
 from tests.shared.support import shared_place
 

@@ -8,13 +8,13 @@ from textual import events
 from textual.widgets import Input
 
 from claude_code_mcp.client.live_sessions import LiveSessions, OpenQuestion
-from claude_code_mcp.model.question import Question, QuestionKind
+from claude_code_mcp.core.model.question import Question, QuestionKind
+from claude_code_mcp.plugins.tui import main_screen
+from claude_code_mcp.plugins.tui.application import NAMES, CommandPalette, Tui
+from claude_code_mcp.plugins.tui.changes_screen import ChangesScreen
+from claude_code_mcp.plugins.tui.input_box import MessageArea
+from claude_code_mcp.plugins.tui.screens import CostsScreen
 from claude_code_mcp.testing.script import script, tool
-from claude_code_mcp.tui import main_screen
-from claude_code_mcp.tui.application import NAMES, CommandPalette, Tui
-from claude_code_mcp.tui.changes_screen import ChangesScreen
-from claude_code_mcp.tui.input_box import MessageArea
-from claude_code_mcp.tui.screens import CostsScreen
 from tests.sessions.worktree_support import git, repository
 from tests.shared.support import SharedPlace
 

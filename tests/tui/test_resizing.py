@@ -13,15 +13,15 @@ from textual.app import App, ComposeResult
 from textual.geometry import Size
 
 from claude_code_mcp.client.live_sessions import LiveSessions
+from claude_code_mcp.plugins.tui.application import Tui
+from claude_code_mcp.plugins.tui.blocks import ShownConversation
+from claude_code_mcp.plugins.tui.conversation_view import ConversationView
+from claude_code_mcp.plugins.tui.drawn_blocks import Palette, markdown_lines
+from claude_code_mcp.plugins.tui.input_box import MessageArea
+from claude_code_mcp.plugins.tui.main_screen import NARROW
+from claude_code_mcp.plugins.tui.screens import KeyLine, key_hints
+from claude_code_mcp.plugins.tui.session_list import SessionSidebar
 from claude_code_mcp.testing.script import script, text
-from claude_code_mcp.tui.application import Tui
-from claude_code_mcp.tui.blocks import ShownConversation
-from claude_code_mcp.tui.conversation_view import ConversationView
-from claude_code_mcp.tui.drawn_blocks import Palette, markdown_lines
-from claude_code_mcp.tui.input_box import MessageArea
-from claude_code_mcp.tui.main_screen import NARROW
-from claude_code_mcp.tui.screens import KeyLine, key_hints
-from claude_code_mcp.tui.session_list import SessionSidebar
 from tests.shared.support import SharedPlace
 from tests.support.waiting import HANG_SECONDS
 

@@ -12,9 +12,9 @@ import pytest
 from textual.containers import Vertical
 from textual.events import Paste
 
-from claude_code_mcp.tui.application import Tui
-from claude_code_mcp.tui.input_box import MessageArea
-from claude_code_mcp.tui.screens import Dialog
+from claude_code_mcp.plugins.tui.application import Tui
+from claude_code_mcp.plugins.tui.input_box import MessageArea
+from claude_code_mcp.plugins.tui.screens import Dialog
 
 from . import recorded
 from .conftest import Screen

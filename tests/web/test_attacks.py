@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from claude_code_mcp.plugins.console import page_routes
 from claude_code_mcp.testing.script import script, text
-from claude_code_mcp.web import page_routes
 
 from .conftest import Console
 from .console_client import Answer, Browser

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.model.events import AuditEvent, AuditKind, BudgetWarned
-from claude_code_mcp.policy.policy import OPEN_PROFILE, GroupBudget, Policy
-from claude_code_mcp.redaction import Redactor
-from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.documents import Documents
-from claude_code_mcp.state.spending import Budget, BudgetWarning
-from claude_code_mcp.web.event_frames import FrameEncoder
-from claude_code_mcp.web.push.delivery import Push
-from claude_code_mcp.web.push.preferences import ALL_NEWS, PreferenceStore, Receiver, notice_of
+from claude_code_mcp.core.model.events import AuditEvent, AuditKind, BudgetWarned
+from claude_code_mcp.core.policy.policy import OPEN_PROFILE, GroupBudget, Policy
+from claude_code_mcp.core.redaction import Redactor
+from claude_code_mcp.core.state.database import Database
+from claude_code_mcp.core.state.documents import Documents
+from claude_code_mcp.core.state.spending import Budget, BudgetWarning
+from claude_code_mcp.plugins.console.event_frames import FrameEncoder
+from claude_code_mcp.plugins.push.delivery import Push
+from claude_code_mcp.plugins.push.preferences import ALL_NEWS, PreferenceStore, Receiver, notice_of
 from tests.conftest import StartService
 from tests.support.waiting import until_true
 

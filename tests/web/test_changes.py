@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from claude_code_mcp.store.edited_files import LONGEST
+from claude_code_mcp.core.transcripts.edited_files import LONGEST
+from claude_code_mcp.plugins.console.change_routes import files_of_diff
 from claude_code_mcp.testing.script import script, text, tool
-from claude_code_mcp.web.change_routes import files_of_diff
 from tests.support.system_packages import require
 
 from .conftest import Console

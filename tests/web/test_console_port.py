@@ -2,11 +2,11 @@
 
 import asyncio
 
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.plugins.console.console import ConsolePort, serving_consoles
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
-from claude_code_mcp.web.console import ConsolePort, serving_consoles
 from tests.conftest import StartService
 from tests.sessions.support import end_of
 from tests.support.waiting import HANG_SECONDS

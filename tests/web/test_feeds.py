@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message as AsgiMessage
 
-from claude_code_mcp.errors import LimitReached
-from claude_code_mcp.model.events import (
+from claude_code_mcp.core.errors import LimitReached
+from claude_code_mcp.core.model.events import (
     Event,
     Message,
     Partial,
@@ -20,18 +20,18 @@ from claude_code_mcp.model.events import (
     StateChanged,
     TurnStarted,
 )
-from claude_code_mcp.model.outcome import State
-from claude_code_mcp.model.question import Question, QuestionKind
-from claude_code_mcp.redaction import Redactor
-from claude_code_mcp.service import Service
-from claude_code_mcp.state.known_people import Identity, SignIns
-from claude_code_mcp.store.event_log import EventLog
+from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.model.question import Question, QuestionKind
+from claude_code_mcp.core.redaction import Redactor
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.transcripts.event_log import EventLog
+from claude_code_mcp.plugins.console import feeds
+from claude_code_mcp.plugins.console.event_frames import Frame, FrameEncoder, whole_parts
+from claude_code_mcp.plugins.console.feeds import Feeds, Ring, Streams
+from claude_code_mcp.plugins.console.guard import Accounts, Guard, WebUser
+from claude_code_mcp.plugins.team.known_people import Identity, SignIns
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
-from claude_code_mcp.web import feeds
-from claude_code_mcp.web.event_frames import Frame, FrameEncoder, whole_parts
-from claude_code_mcp.web.feeds import Feeds, Ring, Streams
-from claude_code_mcp.web.guard import Accounts, Guard, WebUser
 from tests.sessions.support import PATIENCE, options, parked, run
 
 SECRET = "hunter2-hunter2-hunter2"

@@ -9,8 +9,8 @@ import select
 import pytest
 from starlette.requests import Request
 
-from claude_code_mcp.web import answers
-from claude_code_mcp.web.answers import LARGEST_BODY, MOST_AT_ONCE, RequestRefused, body_of
+from claude_code_mcp.plugins.console import answers
+from claude_code_mcp.plugins.console.answers import LARGEST_BODY, MOST_AT_ONCE, RequestRefused, body_of
 from tests.support.waiting import until
 
 from .conftest import Console

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.config import Settings, load_settings
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.policy.policy import Policy, Profile
+from claude_code_mcp.core.config import Settings, load_settings
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.plugins.sandbox.homes import Homes
+from claude_code_mcp.plugins.team.people import ProxyUsers, user_of
 from claude_code_mcp.server.transports.callers import Callers
-from claude_code_mcp.server.transports.people import ProxyUsers, user_of
-from claude_code_mcp.sessions.homes import Homes
 from claude_code_mcp.testing import ScriptedModelThread
 from tests.support.bubblewrap import missing
 

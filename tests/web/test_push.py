@@ -21,20 +21,27 @@ from typing import Any
 import pytest
 from cryptography.exceptions import InvalidTag
 
-from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
-from claude_code_mcp.model.events import Event, QuestionOpened, Stalled, TurnEnded, WaitChanged
-from claude_code_mcp.model.outcome import Outcome, OutcomeCode
-from claude_code_mcp.model.question import Question, QuestionKind
-from claude_code_mcp.model.usage_limits import LimitWait
-from claude_code_mcp.redaction import Redactor
-from claude_code_mcp.service import Service
-from claude_code_mcp.state.database import FILE_NAME, Database
-from claude_code_mcp.state.documents import Documents
+from claude_code_mcp.core.errors import InvalidArgument, UpstreamUnavailable
+from claude_code_mcp.core.model.events import Event, QuestionOpened, Stalled, TurnEnded, WaitChanged
+from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode
+from claude_code_mcp.core.model.question import Question, QuestionKind
+from claude_code_mcp.core.model.usage_limits import LimitWait
+from claude_code_mcp.core.redaction import Redactor
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.state.database import FILE_NAME, Database
+from claude_code_mcp.core.state.documents import Documents
+from claude_code_mcp.plugins.push import receivers
+from claude_code_mcp.plugins.push.delivery import Push
+from claude_code_mcp.plugins.push.preferences import (
+    Notice,
+    Preferences,
+    PreferenceStore,
+    QuietHours,
+    Receiver,
+    notice_of,
+)
+from claude_code_mcp.plugins.push.receivers import SendFailed, ServerKey, check_url, decode64, encrypt, post
 from claude_code_mcp.testing.script import script, text, tool
-from claude_code_mcp.web.push import receivers
-from claude_code_mcp.web.push.delivery import Push
-from claude_code_mcp.web.push.preferences import Notice, Preferences, PreferenceStore, QuietHours, Receiver, notice_of
-from claude_code_mcp.web.push.receivers import SendFailed, ServerKey, check_url, decode64, encrypt, post
 from tests.network.support import Certificates
 from tests.support.waiting import until_true
 

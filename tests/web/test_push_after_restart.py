@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.events import Event, TurnEnded
-from claude_code_mcp.model.outcome import Outcome, OutcomeCode
-from claude_code_mcp.service import Service
-from claude_code_mcp.state.database import Database, StateFault
-from claude_code_mcp.state.deliveries import Deliveries, PendingDelivery
-from claude_code_mcp.state.documents import Documents
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.model.events import Event, TurnEnded
+from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.state.database import Database, StateFault
+from claude_code_mcp.core.state.documents import Documents
+from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.plugins.push.deliveries import Deliveries, PendingDelivery
+from claude_code_mcp.plugins.push.delivery import Push, Waiting
+from claude_code_mcp.plugins.push.preferences import Notice, Receiver
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, text
-from claude_code_mcp.web.push.delivery import Push, Waiting
-from claude_code_mcp.web.push.preferences import Notice, Receiver
 from tests.support.waiting import until_true
 
 from .conftest import running_console

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import RateLimited
+from claude_code_mcp.core.errors import RateLimited
+from claude_code_mcp.core.state.database import Database
+from claude_code_mcp.plugins.team.known_people import SIGN_IN_SECONDS, TICKET_SECONDS, Identity, SignIns
 from claude_code_mcp.server.transports.running_calls import FailureLimit
-from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.known_people import SIGN_IN_SECONDS, TICKET_SECONDS, Identity, SignIns
 from tests.support import waiting
 
 from .conftest import PROXY, Console, write_tokens

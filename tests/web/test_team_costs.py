@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.state.spending import Spending
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.state.spending import Spending
+from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, text
 from tests.support import warm_commands

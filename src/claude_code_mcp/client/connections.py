@@ -28,10 +28,10 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from ..errors import ClaudeCodeError, ExitCode, InvalidArgument
-from ..processes.environment import OWN_PREFIX
-from ..shared import hello, place
-from ..shared.place import NoPlace, Place
+from ..core.errors import ClaudeCodeError, ExitCode, InvalidArgument
+from ..core.processes.environment import OWN_PREFIX
+from ..startup.shared import hello, place
+from ..startup.shared.place import NoPlace, Place
 
 PROTOCOL_VERSION = "2025-11-25"
 _TIMEOUT = 60.0

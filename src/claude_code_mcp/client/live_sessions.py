@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from ..errors import InvalidArgument, SessionNotFound
-from ..model.options import is_session_id
-from ..model.outcome import BUSY_STATUSES
-from ..model.question import FileChange, Question, kind_of
-from ..model.text import clip_line, visible
+from ..core.errors import InvalidArgument, SessionNotFound
+from ..core.model.options import is_session_id
+from ..core.model.outcome import BUSY_STATUSES
+from ..core.model.question import FileChange, Question, kind_of
+from ..core.model.text import clip_line, visible
 from .connections import CallFailed, McpClient, NotRunning
 
 Report = dict[str, Any]

@@ -5,7 +5,7 @@ The server sends an unfinished line repeatedly, each time from its beginning, an
 new line: for example, Claude Code repeats an answer after an error of the API.
 """
 
-from ..model.text import visible
+from ..core.model.text import visible
 
 _JOINERS = "\r\u200c\u200d\ufe0f"
 """Characters at the end of a text whose meaning depends on what follows."""

@@ -2,7 +2,7 @@
 `claude_respond`. Pure.
 
 An edit is shown as the lines that go and the lines that come, with their numbers where the server has compared the
-file, everything else as `questions/presentation.py` shows it.
+file, everything else as `core/questions/presentation.py` shows it.
 Every line of a file has a sign before it, so that no content can look like a line of ours. Takes time linear in the
 input: there is no search for the smallest difference.
 
@@ -17,9 +17,9 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from ..model.question import Question, QuestionKind
-from ..model.text import visible
-from ..questions.presentation import change_lines, describe, fields_in_change, full_text
+from ..core.model.question import Question, QuestionKind
+from ..core.model.text import visible
+from ..core.questions.presentation import change_lines, describe, fields_in_change, full_text
 from .live_sessions import OpenQuestion
 
 EDITED = {"Edit": ("old_string", "new_string"), "Write": ("", "content"), "NotebookEdit": ("", "new_source")}

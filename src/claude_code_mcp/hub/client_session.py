@@ -24,8 +24,8 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
-from ..model.question import AskPerson
-from ..model.tool_names import SKILLS
+from ..core.model.question import AskPerson
+from ..core.model.tool_names import SKILLS
 from .config_entry import ServerConfig
 from .streams import JsonObject, send_unchecked, writable_params
 from .tools import trim_description, trim_tools

@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
-from ..private_files import read_regular
-from ..processes.environment import is_own
-from ..redaction import (
+from ..core.private_files import read_regular
+from ..core.processes.environment import is_own
+from ..core.redaction import (
     SHORTEST_OF_ONE_SERVER,
     Redactor,
     redact_headers,

@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from ..config import Settings
-from ..json_text import decode_with_comments
-from ..model.paths import config_directory, user_file
-from ..model.tool_names import is_this_server
-from ..private_files import GIT_FILE, named_in
+from ..core.config import Settings
+from ..core.json_text import decode_with_comments
+from ..core.model.paths import config_directory, user_file
+from ..core.model.tool_names import is_this_server
+from ..core.private_files import GIT_FILE, named_in
 from .config_entry import (
     InvalidEntry,
     ServerConfig,

@@ -21,8 +21,8 @@ import anyio
 import mcp_types as types
 from pydantic import BaseModel, ValidationError
 
-from ..state.database import Database
-from ..state.documents import Documents
+from ..core.state.database import Database
+from ..core.state.documents import Documents
 from .auth.credentials import FileVault, KeyringVault, Vault
 from .auth.identity_provider import IdentityProvider
 from .auth.oauth_providers import Renewals

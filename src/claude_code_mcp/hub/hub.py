@@ -22,10 +22,10 @@ from mcp import MCPError
 from mcp.client.auth import OAuthFlowError
 from mcp.shared.dispatcher import ProgressFnT
 
-from ..config import Settings
-from ..errors import InvalidArgument, LimitReached, UpstreamUnavailable
-from ..model.question import AskPerson
-from ..model.tool_names import ToolNames, normalise
+from ..core.config import Settings
+from ..core.errors import InvalidArgument, LimitReached, UpstreamUnavailable
+from ..core.model.question import AskPerson
+from ..core.model.tool_names import ToolNames, normalise
 from .auth.credentials import ShowAddress
 from .auth.sign_in import deliver_redirect, sign_in
 from .client_session import CallerSide, UpstreamClient, wants_input

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from ..json_text import decode_with_comments
+from ..core.json_text import decode_with_comments
 from .config_entry import MissingVariable, ServerConfig, StdioConfig, expand, read_text, texts_in
 
 _USUAL_PORTS = {"http": "80", "ws": "80", "https": "443", "wss": "443"}

@@ -16,7 +16,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeGuard
 
-from ..errors import InvalidArgument
+from ..core.errors import InvalidArgument
 
 Document = Mapping[str, Any]
 

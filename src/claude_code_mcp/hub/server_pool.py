@@ -18,8 +18,8 @@ import anyio
 from anyio.abc import TaskGroup
 from pydantic import BaseModel
 
-from ..config import Settings
-from ..errors import InvalidArgument, PermissionDenied
+from ..core.config import Settings
+from ..core.errors import InvalidArgument, PermissionDenied
 from .auth.credentials import NeedsAuthMemory
 from .client_session import NO_SIDE, CallerSide, MovedElsewhere, Requester, UpstreamClient, request_with_input
 from .config_entry import HttpConfig, depends_on_directory, fingerprint

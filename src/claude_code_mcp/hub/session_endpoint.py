@@ -18,8 +18,8 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
 from pydantic import BaseModel, ValidationError
 
-from ..errors import ClaudeCodeError, UpstreamUnavailable
-from ..model.question import AskPerson
+from ..core.errors import ClaudeCodeError, UpstreamUnavailable
+from ..core.model.question import AskPerson
 from .client_session import CallerSide, UpstreamClient
 from .dependencies import Offer
 from .server_pool import Route

@@ -29,7 +29,7 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from .. import json_text
+from ..core import json_text
 
 Inbox = ReadStream[SessionMessage | Exception]
 Outbox = WriteStream[SessionMessage]

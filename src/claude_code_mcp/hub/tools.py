@@ -16,7 +16,7 @@ from typing import Any
 
 import mcp_types as types
 
-from ..model.text import clip, json_parts
+from ..core.model.text import clip, json_parts
 from .config_entry import ServerConfig
 
 LONGEST_DESCRIPTION = 2048

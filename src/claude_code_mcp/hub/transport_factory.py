@@ -25,7 +25,7 @@ import anyio
 import httpx2
 from mcp.client.auth import OAuthFlowError
 
-from ..processes.child import ChildProcess, Exit
+from ..core.processes.child import ChildProcess, Exit
 from .auth.credentials import CredentialStorage
 from .auth.identity_provider import AssertionOAuth
 from .auth.oauth_providers import SilentOAuth

@@ -33,10 +33,10 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from ..processes.child import ChildProcess, Exit
-from ..processes.environment import child_environment
-from ..processes.supervisor_client import MAX_LINE, LineSplitter, Oversized
-from ..redaction import redact_url
+from ..core.processes.child import ChildProcess, Exit
+from ..core.processes.environment import child_environment
+from ..core.processes.supervisor_client import MAX_LINE, LineSplitter, Oversized
+from ..core.redaction import redact_url
 from .auth.credentials import NeedsAuth
 from .config_entry import HttpConfig, SseConfig, SseIdeConfig, StdioConfig, TlsConfig
 from .streams import (

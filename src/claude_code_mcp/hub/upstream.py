@@ -25,8 +25,8 @@ from mcp.client.session import ClientRequestContext
 from mcp_types import CONNECTION_CLOSED
 
 from .. import __version__
-from ..errors import UpstreamUnavailable
-from ..model.tool_names import UPDATED
+from ..core.errors import UpstreamUnavailable
+from ..core.model.tool_names import UPDATED
 from .auth.credentials import NeedsAuthMemory, digest_of
 from .client_session import (
     ANONYMOUS,

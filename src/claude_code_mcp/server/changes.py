@@ -25,8 +25,8 @@ import mcp_types as types
 from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp.shared.exceptions import MCPError
 
-from ..errors import ClaudeCodeError
-from ..model.events import (
+from ..core.errors import ClaudeCodeError
+from ..core.model.events import (
     AuditEvent,
     Event,
     QuestionOpened,
@@ -35,8 +35,8 @@ from ..model.events import (
     TurnEnded,
     TurnStarted,
 )
-from ..model.options import Caller
-from ..service import Service
+from ..core.model.options import Caller
+from ..core.service import Service
 from . import sdk
 from .dialogs import Dialogs
 from .resources import LIST, ResourceAddress, View

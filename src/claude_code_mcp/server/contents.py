@@ -24,13 +24,13 @@ import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
-from ..config import Settings
-from ..errors import ClaudeCodeError
-from ..model.events import LIST_CHANGES
-from ..model.options import Caller
-from ..model.tool_names import SKILLS, UPDATED
-from ..service import Service
-from ..store.cost_table import Grouping
+from ..core.config import Settings
+from ..core.errors import ClaudeCodeError
+from ..core.model.events import LIST_CHANGES
+from ..core.model.options import Caller
+from ..core.model.tool_names import SKILLS, UPDATED
+from ..core.service import Service
+from ..core.transcripts.cost_table import Grouping
 from .changes import LISTS, Changes, FollowedKey, SessionChanges, Subscriptions
 from .dialogs import Dialogs
 from .resources import SessionResources, is_own, parse, unknown

@@ -20,13 +20,13 @@ from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from .. import json_text
-from ..errors import InvalidArgument, PermissionDenied
-from ..model.options import LOCAL
-from ..model.question import Answer, Closure, Question, Resolution
-from ..questions.presentation import as_offered, without_secrets
-from ..questions.question_forms import answer_of, form_of, next_offset, wants_next_page
-from ..service import Service
+from ..core import json_text
+from ..core.errors import InvalidArgument, PermissionDenied
+from ..core.model.options import LOCAL
+from ..core.model.question import Answer, Closure, Question, Resolution
+from ..core.questions.presentation import as_offered, without_secrets
+from ..core.questions.question_forms import answer_of, form_of, next_offset, wants_next_page
+from ..core.service import Service
 from .sdk import is_modern, log_pushed
 
 log = logging.getLogger(__name__)

@@ -31,8 +31,8 @@ from urllib.parse import parse_qsl, urlencode
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from ..errors import ClaudeCodeError, InvalidArgument, SessionNotFound
-from ..model.events import (
+from ..core.errors import ClaudeCodeError, InvalidArgument, SessionNotFound
+from ..core.model.events import (
     BudgetWarned,
     Event,
     Gap,
@@ -52,15 +52,15 @@ from ..model.events import (
     UsageReported,
     WaitChanged,
 )
-from ..model.options import Caller, is_session_id
-from ..model.text import clip_line, cut, iso, visible
-from ..questions.presentation import Redaction
-from ..service import Service
-from ..sessions.session import SessionView
-from ..store.cost_table import Grouping
-from ..store.event_log import EventReader
-from ..store.transcript_export import Detail
-from ..store.transcript_reader import ConversationPage, Extent
+from ..core.model.options import Caller, is_session_id
+from ..core.model.text import clip_line, cut, iso, visible
+from ..core.questions.presentation import Redaction
+from ..core.service import Service
+from ..core.sessions.session import SessionView
+from ..core.transcripts.cost_table import Grouping
+from ..core.transcripts.event_log import EventReader
+from ..core.transcripts.transcript_export import Detail
+from ..core.transcripts.transcript_reader import ConversationPage, Extent
 from .tools import base
 from .tools.base import ResultParts, dump, read_part
 from .tools.library import cost_report

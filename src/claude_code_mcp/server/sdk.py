@@ -34,7 +34,7 @@ from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
-from .. import json_text
+from ..core import json_text
 from .message_streams import ReceiveStream, SendStream
 
 if TYPE_CHECKING:

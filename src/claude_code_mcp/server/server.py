@@ -21,16 +21,16 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 
 from .. import __version__
-from ..config import Settings
-from ..errors import ClaudeCodeError, InvalidArgument
-from ..model.events import AuditEvent, AuditKind
-from ..model.options import LOCAL, Caller, ClientEnvironment
-from ..model.text import cut, one_line, visible
-from ..model.tool_names import PREFIX
-from ..questions.presentation import form_without_secrets
-from ..service import Service
-from ..sessions.policy_enforcer import MinuteLimit
-from ..shared.hello import PERSON
+from ..core.config import Settings
+from ..core.errors import ClaudeCodeError, InvalidArgument
+from ..core.model.events import AuditEvent, AuditKind
+from ..core.model.options import LOCAL, Caller, ClientEnvironment
+from ..core.model.text import cut, one_line, visible
+from ..core.model.tool_names import PREFIX
+from ..core.questions.presentation import form_without_secrets
+from ..core.service import Service
+from ..core.sessions.policy_enforcer import MinuteLimit
+from ..startup.shared.hello import PERSON
 from . import sdk
 from .changes import Subscriptions
 from .contents import Asker, Contents, refusing_handlers

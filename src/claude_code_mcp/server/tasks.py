@@ -26,12 +26,12 @@ from mcp.shared.inbound import MCP_NAME_HEADER
 from mcp_types.jsonrpc import HEADER_MISMATCH, MISSING_REQUIRED_CLIENT_CAPABILITY
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ..errors import SessionNotFound
-from ..model.options import Caller
-from ..model.text import iso
-from ..service import Service
-from ..state.shares import Access
-from ..state.task_records import ENDED, TaskRecord, TaskRecords
+from ..core.errors import SessionNotFound
+from ..core.model.options import Caller
+from ..core.model.text import iso
+from ..core.service import Service
+from ..core.state.shares import Access
+from ..core.state.task_records import ENDED, TaskRecord, TaskRecords
 from .sdk import Context
 from .tools.context import TASKS_EXTENSION, Call, can_be_asked, declares_tasks
 

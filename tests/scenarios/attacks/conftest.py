@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.executable import bundled_executable
-from claude_code_mcp.model.events import AuditEvent, Event, ProcessChanged
-from claude_code_mcp.model.options import Caller, SessionOptions
-from claude_code_mcp.policy.policy import Policy
-from claude_code_mcp.service import PendingTurn, Service
+from claude_code_mcp.core.claude.executable import bundled_executable
+from claude_code_mcp.core.model.events import AuditEvent, Event, ProcessChanged
+from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.policy.policy import Policy
+from claude_code_mcp.core.service import PendingTurn, Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import Step, StepObject, script, tool
 from tests.conftest import StartService

@@ -6,11 +6,11 @@ import shlex
 
 import pytest
 
-from claude_code_mcp.errors import LimitReached
-from claude_code_mcp.model.options import Caller, SessionOptions
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.policy.policy import Limits, Policy, Profile
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.errors import LimitReached
+from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.policy.policy import Limits, Policy, Profile
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.model.options import Caller, SessionOptions
-from claude_code_mcp.model.question import Answer
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import StepObject, script, tool
 from tests.conftest import StartService

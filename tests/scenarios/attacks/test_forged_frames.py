@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import SessionNotFound
-from claude_code_mcp.model.options import Caller
-from claude_code_mcp.model.outcome import Outcome
-from claude_code_mcp.service import PendingTurn
+from claude_code_mcp.core.errors import SessionNotFound
+from claude_code_mcp.core.model.options import Caller
+from claude_code_mcp.core.model.outcome import Outcome
+from claude_code_mcp.core.service import PendingTurn
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.sessions.support import end_of, options, say

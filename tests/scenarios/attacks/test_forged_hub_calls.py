@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.executable import bundled_executable
-from claude_code_mcp.model.options import Caller, SessionOptions
-from claude_code_mcp.model.question import Answer
-from claude_code_mcp.service import PendingTurn
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.claude.executable import bundled_executable
+from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.service import PendingTurn
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing.script import Step, script, tool
 from tests.scenarios.hub_and_sessions.conftest import Rig, StartRig, program, rules, start_rig
 from tests.sessions.support import PATIENCE, end_of, until

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.config import load_settings
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.model.options import ClientEnvironment
 from claude_code_mcp.hub.config_entry import StdioConfig, parse_entry
 from claude_code_mcp.hub.config_files import ConfigPaths, NotStarted, ProgramPlace, read_configuration
+from claude_code_mcp.hub.factory import Hubs, HubSource, following, make_hub
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.hub_factory import Hubs, HubSource, following, make_hub
-from claude_code_mcp.model.options import ClientEnvironment
 from tests.support.waiting import until_true
 
 ATTACKS = json.loads(Path(__file__).with_name("hub_files.json").read_text())

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import ClaudeCodeError
-from claude_code_mcp.model.options import Caller, SessionOptions
-from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session_library import SessionLibrary
-from claude_code_mcp.store.transcript_export import Detail
-from claude_code_mcp.store.transcripts import ProjectFolders, SessionFiles, Transcripts
+from claude_code_mcp.core.errors import ClaudeCodeError
+from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session_library import SessionLibrary
+from claude_code_mcp.core.transcripts.transcript_export import Detail
+from claude_code_mcp.core.transcripts.transcripts import ProjectFolders, SessionFiles, Transcripts
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, script, tool
 from tests.conftest import StartService, contents_below

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.policy.rules import parse_rule
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.core.policy.rules import parse_rule
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.policy.policy import OPEN_PROFILE, REMOTE_PROFILE, Policy, Profile
-from claude_code_mcp.policy.rules import parse_rule
+from claude_code_mcp.core.policy.policy import OPEN_PROFILE, REMOTE_PROFILE, Policy, Profile
+from claude_code_mcp.core.policy.rules import parse_rule
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import StepObject, script, tool
 from tests.conftest import StartService

@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from claude_code_mcp.claude.executable import MINIMUM_VERSION, TESTED_VERSION, read_version
-from claude_code_mcp.errors import LimitReached
-from claude_code_mcp.model.events import Message, UsageReported
-from claude_code_mcp.model.outcome import Outcome, OutcomeCode, State
-from claude_code_mcp.model.question import Answer, QuestionKind
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.claude.executable import MINIMUM_VERSION, TESTED_VERSION, read_version
+from claude_code_mcp.core.errors import LimitReached
+from claude_code_mcp.core.model.events import Message, UsageReported
+from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode, State
+from claude_code_mcp.core.model.question import Answer, QuestionKind
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import Step, ask_user, fail, plan, script, text, tool
 from claude_code_mcp.testing.script import question as asking

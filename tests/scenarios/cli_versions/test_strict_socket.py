@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import Step, agent, script, structured, thinking, tool
 from tests.conftest import StartService

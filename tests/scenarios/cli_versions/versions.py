@@ -8,7 +8,7 @@ from pathlib import Path
 
 import platformdirs
 
-from claude_code_mcp.claude.executable import bundled_executable
+from claude_code_mcp.core.claude.executable import bundled_executable
 from tests.support.npm import Unavailable, install
 
 BUNDLED = "bundled"

@@ -14,12 +14,12 @@ from mcp import Client
 from mcp.client import ClientRequestContext
 from mcp.shared.memory import create_client_server_memory_streams
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.hub_factory import Hubs
-from claude_code_mcp.model.options import ClientEnvironment
-from claude_code_mcp.policy.policy import Policy
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.model.options import ClientEnvironment
+from claude_code_mcp.core.policy.policy import Policy
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.hub.factory import Hubs
 from claude_code_mcp.server.server import McpServer
-from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.server.connection import Reply, check
 from tests.support.waiting import HANG_SECONDS

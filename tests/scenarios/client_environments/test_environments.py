@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.errors import PermissionDenied
-from claude_code_mcp.model.question import Answer
-from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.processes.environment import significant
-from claude_code_mcp.sessions.dependencies import environment_key
+from claude_code_mcp.core.claude.executable import find_executable
+from claude_code_mcp.core.errors import PermissionDenied
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.core.processes.environment import significant
+from claude_code_mcp.core.sessions.dependencies import environment_key
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import contents_below

@@ -6,8 +6,8 @@ import json
 import psutil
 import pytest
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.hub_factory import Hubs, hub_configuration, make_hub
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.hub.factory import Hubs, hub_configuration, make_hub
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.scenarios.hub_and_sessions.conftest import program

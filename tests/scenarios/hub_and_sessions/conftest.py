@@ -14,22 +14,22 @@ import pytest
 from mcp import Client
 from mcp.client._memory import InMemoryTransport
 
-from claude_code_mcp.channel_relay import ChannelRelay
-from claude_code_mcp.config import load_settings
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.model.events import AuditEvent, AuditKind, Event
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.model.outcome import Outcome
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.policy.policy import Policy, parse_policy
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
+from claude_code_mcp.core.state.database import Database
 from claude_code_mcp.hub.auth.credentials import FileVault
+from claude_code_mcp.hub.channel_relay import ChannelRelay
 from claude_code_mcp.hub.config_files import HubConfig
 from claude_code_mcp.hub.dependencies import HubDeps
+from claude_code_mcp.hub.factory import marked_environment
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.hub_factory import marked_environment
-from claude_code_mcp.model.events import AuditEvent, AuditKind, Event
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.model.outcome import Outcome
-from claude_code_mcp.model.question import Answer
-from claude_code_mcp.policy.policy import Policy, parse_policy
 from claude_code_mcp.server.server import McpServer
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
-from claude_code_mcp.state.database import Database
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import RUN

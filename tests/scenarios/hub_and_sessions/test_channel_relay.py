@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from claude_code_mcp.errors import QuestionClosed
-from claude_code_mcp.model.events import QuestionSettled, TurnStarted
-from claude_code_mcp.model.outcome import Outcome
-from claude_code_mcp.model.question import Answer
-from claude_code_mcp.model.text import has_mark
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.errors import QuestionClosed
+from claude_code_mcp.core.model.events import QuestionSettled, TurnStarted
+from claude_code_mcp.core.model.outcome import Outcome
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.model.text import has_mark
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import Step, script, tool
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.config import load_settings
+from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.hub.config_files import ConfigPaths, HubConfig, read_configuration
-from claude_code_mcp.hub_factory import hub_configuration
+from claude_code_mcp.hub.factory import hub_configuration
 
 from .conftest import Caller, Rig, StartCaller, StartRig, program, rules
 

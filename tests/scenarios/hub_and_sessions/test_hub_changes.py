@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.hub_factory import HubSource, following
-from claude_code_mcp.hub_provider import HubProvider, signs_in_apart
-from claude_code_mcp.model.options import LOCAL
-from claude_code_mcp.private_files import replace_file
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.model.options import LOCAL
+from claude_code_mcp.core.private_files import replace_file
+from claude_code_mcp.hub.factory import HubSource, following
+from claude_code_mcp.hub.provider import HubProvider, signs_in_apart
 from claude_code_mcp.testing.script import tool
 from tests.support.hub_config import parse_servers
 
@@ -127,7 +127,7 @@ async def test_a_hub_that_cannot_be_opened_is_logged_and_opened_when_the_file_ch
     database = state / "state.sqlite3"
     database.symlink_to("elsewhere")  # which is refused
     seen, has_servers = ErrorSeen(), asyncio.Event()
-    log = logging.getLogger("claude_code_mcp.hub_provider")
+    log = logging.getLogger("claude_code_mcp.hub.provider")
     log.addHandler(seen)
     settings = load_settings({}, hub_file=file, state_dir=state, principal_sign_in=True)
     try:

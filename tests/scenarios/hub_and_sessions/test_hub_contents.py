@@ -10,7 +10,7 @@ from mcp import Client, MCPError
 from mcp.server.lowlevel import Server
 from pydantic import TypeAdapter
 
-from claude_code_mcp.model.tool_names import SKILLS
+from claude_code_mcp.core.model.tool_names import SKILLS
 from tests.hub.remote import RemoteServer, http_server
 
 from .conftest import LEGACY, MODERN, Caller, Person, Rig, StartCaller, StartRig, program, rules, text_of, until

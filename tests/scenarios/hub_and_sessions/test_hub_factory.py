@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.commands.mcp.configure import load_configuration
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
+from claude_code_mcp.cli.mcp.configure import load_configuration
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import InvalidArgument, UpstreamUnavailable
+from claude_code_mcp.core.model.options import ClientEnvironment
 from claude_code_mcp.hub.config_files import HubConfig
 from claude_code_mcp.hub.dependencies import ServerMemory
-from claude_code_mcp.hub_factory import Hubs, HubSource, hub_configuration
-from claude_code_mcp.model.options import ClientEnvironment
+from claude_code_mcp.hub.factory import Hubs, HubSource, hub_configuration
 from claude_code_mcp.testing import Sandbox
 from tests.hub.conftest import text_of
 

@@ -12,11 +12,11 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.events import Output
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.model.question import QuestionKind
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.model.events import Output
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.model.question import QuestionKind
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import tool
 

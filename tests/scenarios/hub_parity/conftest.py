@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.question import Answer, Question
+from claude_code_mcp.core.model.question import Answer, Question
 from tests.hub.conftest import packages
 from tests.scenarios.hub_and_sessions.conftest import LONG, Rig, StartRig, start_rig
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.hub_factory import hub_configuration
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.hub.factory import hub_configuration
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import tool
 from tests.hub.conftest import until_file

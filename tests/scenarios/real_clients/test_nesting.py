@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.model.options import LOCAL, Caller, SessionOptions
-from claude_code_mcp.model.tool_names import is_this_server
+from claude_code_mcp.core.claude.executable import find_executable
+from claude_code_mcp.core.model.options import LOCAL, Caller, SessionOptions
+from claude_code_mcp.core.model.tool_names import is_this_server
 from claude_code_mcp.server.transports.http import own_addresses, read_address
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script

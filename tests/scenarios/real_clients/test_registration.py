@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.executable import find_executable
+from claude_code_mcp.core.claude.executable import find_executable
 from claude_code_mcp.testing import Sandbox
 from tests.scenarios.real_clients.serving import Served
 from tests.support.program import COMMAND

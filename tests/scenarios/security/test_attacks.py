@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from claude_code_mcp.config import ALL_TOOLSETS, load_settings
+from claude_code_mcp.core.config import ALL_TOOLSETS, load_settings
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.testing.script import script, tool
 from tests.server.connection import Connection, Reply

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import ClaudeCodeError, PermissionDenied
-from claude_code_mcp.model.options import Caller, SessionOptions
-from claude_code_mcp.observers.audit import Audit, RotatingJsonl
-from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.redaction import Redactor
+from claude_code_mcp.core.audit.trail import Audit, RotatingJsonl
+from claude_code_mcp.core.errors import ClaudeCodeError, PermissionDenied
+from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.core.redaction import Redactor
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService

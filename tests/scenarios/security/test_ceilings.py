@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument, LimitReached, PermissionDenied
-from claude_code_mcp.model.outcome import OutcomeCode
-from claude_code_mcp.model.question import Answer
-from claude_code_mcp.policy.policy import REMOTE_PROFILE, Limits, Policy, Profile
-from claude_code_mcp.policy.rules import parse_rule
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.errors import InvalidArgument, LimitReached, PermissionDenied
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.policy.policy import REMOTE_PROFILE, Limits, Policy, Profile
+from claude_code_mcp.core.policy.rules import parse_rule
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import plan, script, tool
 from tests.conftest import StartService

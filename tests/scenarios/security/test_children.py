@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.executable import check_values
-from claude_code_mcp.config import Settings, load_settings, variable_of
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.processes.environment import DEPTH, MARK, MAX_DEPTH, STATE_DIR, child_environment, depth, too_deep
+from claude_code_mcp.core.claude.executable import check_values
+from claude_code_mcp.core.config import Settings, load_settings, variable_of
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.processes.environment import (
+    DEPTH,
+    MARK,
+    MAX_DEPTH,
+    STATE_DIR,
+    child_environment,
+    depth,
+    too_deep,
+)
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.policy.policy import Policy, Profile, Resources
-from claude_code_mcp.processes.bubblewrap import Mount, SandboxView
-from claude_code_mcp.processes.container import isolate, unavailable
-from claude_code_mcp.processes.limits import ResourceLimits
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.policy.policy import Policy, Profile, Resources
+from claude_code_mcp.core.processes.limits import ResourceLimits
+from claude_code_mcp.plugins.sandbox.bubblewrap import Mount, SandboxView
+from claude_code_mcp.plugins.sandbox.container import isolate, unavailable
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.policy.policy import Policy, Profile
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

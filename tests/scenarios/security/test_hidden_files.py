@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.model.question import Answer, Question, Resolution
-from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.policy.rules import parse_rule
-from claude_code_mcp.questions.broker import Broker
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.model.question import Answer, Question, Resolution
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.core.policy.rules import parse_rule
+from claude_code_mcp.core.questions.broker import Broker
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

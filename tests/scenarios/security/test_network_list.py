@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.events import AuditEvent, Event
-from claude_code_mcp.model.network import CredentialRule, parse_credential
-from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.model.events import AuditEvent, Event
+from claude_code_mcp.core.model.network import CredentialRule, parse_credential
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import StartService
 from tests.network.support import Certificates

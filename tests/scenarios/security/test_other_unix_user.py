@@ -38,7 +38,7 @@ def command_as_other(home: Path, *arguments: str) -> list[str] | None:
     clean = ["env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", f"HOME={home}", f"PYTHONPATH={path}"]
     for python in (sys.executable, "/usr/bin/python3"):
         command = [*user, *clean, "PYTHONDONTWRITEBYTECODE=1", python]
-        tried = subprocess.run([*command, "-c", "import claude_code_mcp.service, pytest"], cwd=ROOT, check=False)
+        tried = subprocess.run([*command, "-c", "import claude_code_mcp.core.service, pytest"], cwd=ROOT, check=False)
         if tried.returncode == 0:
             return [*command, *arguments]
     return None

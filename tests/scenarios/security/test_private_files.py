@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.greeting import first_answers
+from claude_code_mcp.core.audit.trail import RotatingJsonl
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.private_files import open_private, private_directory
+from claude_code_mcp.core.state.documents import Documents
+from claude_code_mcp.core.state.session_holders import Leases
+from claude_code_mcp.core.state.session_records import SessionRecord, SessionRecords
+from claude_code_mcp.core.state.spending import NotedAmount, Spending
+from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.hub.auth.credentials import FileVault, NeedsAuthMemory
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.observers.audit import RotatingJsonl
-from claude_code_mcp.private_files import open_private, private_directory
-from claude_code_mcp.state.documents import Documents
-from claude_code_mcp.state.session_holders import Leases
-from claude_code_mcp.state.session_records import SessionRecord, SessionRecords
-from claude_code_mcp.state.spending import NotedAmount, Spending
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.startup.greeting import first_answers
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes are a matter of POSIX")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import PermissionDenied
-from claude_code_mcp.model.question import Answer
-from claude_code_mcp.policy.policy import OPEN_PROFILE, REMOTE_PROFILE, Policy, Profile
-from claude_code_mcp.policy.rules import parse_rule
+from claude_code_mcp.core.errors import PermissionDenied
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.policy.policy import OPEN_PROFILE, REMOTE_PROFILE, Policy, Profile
+from claude_code_mcp.core.policy.rules import parse_rule
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService

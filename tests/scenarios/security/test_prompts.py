@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import PermissionDenied
-from claude_code_mcp.policy.policy import REMOTE_PROFILE, Policy
+from claude_code_mcp.core.errors import PermissionDenied
+from claude_code_mcp.core.policy.policy import REMOTE_PROFILE, Policy
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService

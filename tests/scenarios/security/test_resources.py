@@ -8,10 +8,10 @@ from typing import Any
 import psutil
 import pytest
 
-from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.policy.policy import REMOTE_PROFILE, Policy, Profile, Resources
-from claude_code_mcp.processes.limits import EnforcedLimits, ResourceLimits, find_parent
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.model.options import SessionOptions
+from claude_code_mcp.core.policy.policy import REMOTE_PROFILE, Policy, Profile, Resources
+from claude_code_mcp.core.processes.limits import EnforcedLimits, ResourceLimits, find_parent
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.claude.conftest import gone

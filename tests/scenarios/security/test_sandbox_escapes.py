@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.options import Caller, SessionOptions
-from claude_code_mcp.policy.policy import REMOTE_PROFILE, Policy, Profile
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.policy.policy import REMOTE_PROFILE, Policy, Profile
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

@@ -8,10 +8,10 @@ from typing import Any
 import psutil
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument, PermissionDenied
-from claude_code_mcp.model.options import Caller, SessionOptions
-from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.service import Service
+from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied
+from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.claude.conftest import gone

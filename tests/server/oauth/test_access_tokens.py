@@ -11,10 +11,11 @@ import jwt
 import pytest
 from starlette.responses import Response
 
-from claude_code_mcp.config import Settings, load_settings
-from claude_code_mcp.errors import InvalidArgument, RateLimited, UpstreamUnavailable
-from claude_code_mcp.server.transports import access_tokens, http
-from claude_code_mcp.server.transports.access_tokens import AccessTokens, Grant, check_oauth_settings
+from claude_code_mcp.core.config import Settings, load_settings
+from claude_code_mcp.core.errors import InvalidArgument, RateLimited, UpstreamUnavailable
+from claude_code_mcp.plugins.team import access_tokens
+from claude_code_mcp.plugins.team.access_tokens import AccessTokens, Grant, check_oauth_settings
+from claude_code_mcp.server.transports import http
 from claude_code_mcp.server.transports.callers import Callers
 from tests.support.clock import settled
 

@@ -12,12 +12,12 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx2
 import pytest
 
-from claude_code_mcp.state.database import Database
-from claude_code_mcp.state.known_people import InvitedPeople
-from claude_code_mcp.state.oauth_grants import Consent, NewTokens, OAuthGrants, Reused
+from claude_code_mcp.core.state.database import Database
+from claude_code_mcp.plugins.team.authorization.clients import ClientDocuments, client_from, redirect_origin
+from claude_code_mcp.plugins.team.authorization.passkeys import SealedRequests
+from claude_code_mcp.plugins.team.known_people import InvitedPeople
+from claude_code_mcp.plugins.team.oauth_grants import Consent, NewTokens, OAuthGrants, Reused
 from claude_code_mcp.testing import ScriptedModelThread
-from claude_code_mcp.web.authorization.clients import ClientDocuments, client_from, redirect_origin
-from claude_code_mcp.web.authorization.passkeys import SealedRequests
 from tests.support.local_http import Handler, site
 
 from .embedded import Embedded, PlainClient, embedded
@@ -558,7 +558,7 @@ async def test_a_client_id_leads_this_server_to_no_private_address(
         connected.append(arguments)
         raise OSError
 
-    monkeypatch.setattr("claude_code_mcp.web.authorization.clients._get", connect)
+    monkeypatch.setattr("claude_code_mcp.plugins.team.authorization.clients._get", connect)
     assert await ClientDocuments(served.origin).read(client_id) is None
     assert connected == []
 
@@ -611,7 +611,7 @@ async def test_a_document_is_believed_about_itself_alone() -> None:
 
 
 async def test_documents_that_are_none_push_out_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("claude_code_mcp.web.authorization.clients._MOST_KEPT", 3)
+    monkeypatch.setattr("claude_code_mcp.plugins.team.authorization.clients._MOST_KEPT", 3)
     with documents() as (base, found, asked):
         reader = ClientDocuments("https://claude.example.org", private=True)
         found["/good"] = {"client_id": f"{base}/good", "redirect_uris": [CALLBACK]}

@@ -10,16 +10,16 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.plugins.team.authorization.authorization_server import AuthorizationServer
+from claude_code_mcp.plugins.team.authorization.clients import ClientDocuments, KnownClient
+from claude_code_mcp.plugins.team.authorization.provider import grant_of
+from claude_code_mcp.plugins.team.known_people import InvitedPeople, PersonNames
+from claude_code_mcp.plugins.team.oauth_grants import OAuthGrants
 from claude_code_mcp.server.transports.callers import Callers
-from claude_code_mcp.service import Service
-from claude_code_mcp.state.known_people import InvitedPeople, PersonNames
-from claude_code_mcp.state.oauth_grants import OAuthGrants
-from claude_code_mcp.state.state_directory import database_in
-from claude_code_mcp.web.authorization.authorization_server import AuthorizationServer
-from claude_code_mcp.web.authorization.clients import ClientDocuments, KnownClient
-from claude_code_mcp.web.authorization.provider import grant_of
 from tests.conftest import StartService
 
 from .passkey_device import Device
@@ -93,7 +93,7 @@ async def test_what_a_removed_person_has_left_is_ended_until_that_has_worked(sta
 async def test_an_address_asks_for_so_many_tokens_and_is_then_told_when_to_come_back(
     start_service: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("claude_code_mcp.web.authorization.authorization_server._MOST_EXCHANGES", 4)
+    monkeypatch.setattr("claude_code_mcp.plugins.team.authorization.authorization_server._MOST_EXCHANGES", 4)
     _, _, app = served(await start_service())
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=ORIGIN) as http:
         form = {"grant_type": "refresh_token", "client_id": "x", "refresh_token": "made-up"}

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.server.transports.http import own_origin, read_address
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, stall

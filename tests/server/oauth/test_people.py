@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.commands import parser
-from claude_code_mcp.commands.conventions import ExitCode
-from claude_code_mcp.config import Settings, load_settings
-from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
-from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.server.transports import access_tokens
-from claude_code_mcp.server.transports.access_tokens import AccessTokens
+from claude_code_mcp.cli import parser
+from claude_code_mcp.cli.conventions import ExitCode
+from claude_code_mcp.core.config import Settings, load_settings
+from claude_code_mcp.core.errors import InvalidArgument, UpstreamUnavailable
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.plugins.sandbox.homes import Homes
+from claude_code_mcp.plugins.team import access_tokens
+from claude_code_mcp.plugins.team.access_tokens import AccessTokens
+from claude_code_mcp.plugins.team.known_people import Identity, PersonNames
 from claude_code_mcp.server.transports.callers import Callers, CallerTokens
-from claude_code_mcp.sessions.homes import Homes
-from claude_code_mcp.state.known_people import Identity, PersonNames
-from claude_code_mcp.state.state_directory import database_in
 from tests.conftest import StartService
 
 from .issuer import RSA_KEY, Issuer, issuing, published, sign

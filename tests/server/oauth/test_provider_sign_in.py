@@ -8,11 +8,11 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.server.transports.access_tokens import AccessTokens
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.plugins.console.sign_in_routes import ProviderSignIn
+from claude_code_mcp.plugins.team.access_tokens import AccessTokens
+from claude_code_mcp.plugins.team.known_people import Identity
 from claude_code_mcp.server.transports.callers import Callers
-from claude_code_mcp.state.known_people import Identity
-from claude_code_mcp.web.sign_in_routes import ProviderSignIn
 
 from .issuer import Issuer, issuing, sign
 

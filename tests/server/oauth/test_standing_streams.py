@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.config import load_settings
-from claude_code_mcp.server.transports import access_tokens
-from claude_code_mcp.server.transports.access_tokens import AccessTokens
+from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.plugins.team import access_tokens, oauth_grants
+from claude_code_mcp.plugins.team.access_tokens import AccessTokens
+from claude_code_mcp.plugins.team.authorization import provider
+from claude_code_mcp.plugins.team.authorization.provider import OwnAccessTokens
+from claude_code_mcp.plugins.team.known_people import Identity, InvitedPeople
+from claude_code_mcp.plugins.team.oauth_grants import Consent, NewTokens, OAuthGrants
 from claude_code_mcp.server.transports.callers import Callers
-from claude_code_mcp.state import oauth_grants
-from claude_code_mcp.state.known_people import Identity, InvitedPeople
-from claude_code_mcp.state.oauth_grants import Consent, NewTokens, OAuthGrants
-from claude_code_mcp.state.state_directory import database_in
-from claude_code_mcp.web.authorization import provider
-from claude_code_mcp.web.authorization.provider import OwnAccessTokens
 
 from .issuer import Issuer, issuing, sign
 

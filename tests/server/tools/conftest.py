@@ -12,10 +12,10 @@ from mcp.client import ClientExtension, NotificationBinding
 from mcp.client._memory import InMemoryTransport
 from pydantic import BaseModel, ConfigDict
 
-from claude_code_mcp.model.events import AuditEvent, Event
+from claude_code_mcp.core.model.events import AuditEvent, Event
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.server.server import McpServer
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import RequestRecord, Sandbox, ScriptedModelThread
 from tests.conftest import StartService
 from tests.sessions.support import streams, until

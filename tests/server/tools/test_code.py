@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.model.outcome import State
+from claude_code_mcp.core.claude.executable import find_executable
+from claude_code_mcp.core.model.outcome import State
 from claude_code_mcp.testing.script import fail, script, text, tool
 from tests.sessions.support import ENDLESS
 from tests.support.waiting import HANG_SECONDS

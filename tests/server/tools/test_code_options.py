@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from claude_code_mcp.claude.executable import find_executable
+from claude_code_mcp.core.claude.executable import find_executable
 from claude_code_mcp.server.tools.code import ClaudeCode
 from claude_code_mcp.testing.script import script, stall, structured, tool
 from tests.sessions.worktree_support import repository

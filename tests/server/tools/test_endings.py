@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing.script import script, stall, tool
 from tests.sessions.support import until
 from tests.sessions.usage_limit_support import SUBSCRIPTION, limited

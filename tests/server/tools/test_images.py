@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.policy.policy import parse_policy
+from claude_code_mcp.core.policy.policy import parse_policy
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.sessions.support import parked

@@ -7,10 +7,10 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from claude_code_mcp.errors import SessionNotFound
-from claude_code_mcp.model.options import Caller
-from claude_code_mcp.service import Service
-from claude_code_mcp.state.session_marks import Mark
+from claude_code_mcp.core.errors import SessionNotFound
+from claude_code_mcp.core.model.options import Caller
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.state.session_marks import Mark
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument, PermissionDenied
-from claude_code_mcp.model.question import Answer
-from claude_code_mcp.policy.policy import Policy, Profile
-from claude_code_mcp.questions.question_forms import answer_of, form_of
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.policy.policy import Policy, Profile
+from claude_code_mcp.core.questions.question_forms import answer_of, form_of
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import plan, script, tool
 from tests.conftest import StartService

@@ -8,8 +8,8 @@ import mcp_types as types
 import pytest
 from mcp import MCPError
 
-from claude_code_mcp.config import Toolset, load_settings
-from claude_code_mcp.policy.policy import parse_policy
+from claude_code_mcp.core.config import Toolset, load_settings
+from claude_code_mcp.core.policy.policy import parse_policy
 from claude_code_mcp.server.contents import Prompts
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.testing.script import script

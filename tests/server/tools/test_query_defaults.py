@@ -6,7 +6,7 @@ from typing import Any
 import psutil
 import pytest
 
-from claude_code_mcp.config import load_settings
+from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.server.tools.query import QueryOptions, _session_options
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool

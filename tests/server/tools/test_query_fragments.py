@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.redaction import MARK, Redactor
+from claude_code_mcp.core.redaction import MARK, Redactor
 from claude_code_mcp.server.tools.query import Fragments
 from tests.support.tables import every_row
 

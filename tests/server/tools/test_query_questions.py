@@ -7,7 +7,7 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from claude_code_mcp.model.events import Partial
+from claude_code_mcp.core.model.events import Partial
 from claude_code_mcp.testing.script import ask_user, script, text, tool
 from tests.server.tools.conftest import time_runs_out
 from tests.support.waiting import HANG_SECONDS

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp import errors
-from claude_code_mcp.config import load_settings
+from claude_code_mcp.core import errors
+from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.server.tools.base import Tool
 from claude_code_mcp.server.tools.status import SessionReport

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp import MCPError
 
-from claude_code_mcp.model.options import Caller
+from claude_code_mcp.core.model.options import Caller
+from claude_code_mcp.core.transcripts.transcript_lines import folder_of
+from claude_code_mcp.core.transcripts.transcript_reader import Extent
+from claude_code_mcp.plugins.console.event_frames import turn_row
 from claude_code_mcp.server.resources import ResourceAddress, parse
-from claude_code_mcp.store.transcript_lines import folder_of
-from claude_code_mcp.store.transcript_reader import Extent
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
-from claude_code_mcp.web.event_frames import turn_row
 from tests.sessions.support import end_of, options, parked, say
 from tests.sessions.test_open_elsewhere import open_in_claude
 from tests.support.clock import stopped_clock

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.config import load_settings
+from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.server.tools import sessions
 from claude_code_mcp.server.tools.status import SessionReport

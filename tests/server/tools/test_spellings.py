@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.options import DIRECTORY_NAMES
+from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.model.options import DIRECTORY_NAMES
 from claude_code_mcp.server.tools.base import Arguments, checked_arguments
 from claude_code_mcp.server.tools.code import ClaudeCode
 from claude_code_mcp.server.tools.library import CostArguments

@@ -2,8 +2,8 @@
 
 import pytest
 
-from claude_code_mcp.model.events import Partial, PartialRun
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.model.events import Partial, PartialRun
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing.script import script, stall, tool
 
 from .conftest import StartCaller, ToolCaller, time_runs_out

@@ -6,8 +6,8 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from claude_code_mcp.model.events import Message
-from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.core.model.events import Message
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing.script import script, text, tool
 from tests.sessions.support import api_times, events, streams, until
 from tests.support.waiting import HANG_SECONDS, until_true

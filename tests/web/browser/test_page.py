@@ -22,9 +22,17 @@ from .notifications import PushService
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "src" / "claude_code_mcp"
-BUILT = ("web/static/index.html", "web/static/sw.js", "web/static/highlighter.js", "web/static/licences.txt",
-         "web/static/manifest.webmanifest", "web/static/icon.svg", "web/static/icon-192.png",
-         "web/static/icon-512.png", "server/app.html")  # fmt: skip
+BUILT = (
+    "plugins/console/static/index.html",
+    "plugins/console/static/sw.js",
+    "plugins/console/static/highlighter.js",
+    "plugins/console/static/licences.txt",
+    "plugins/console/static/manifest.webmanifest",
+    "plugins/console/static/icon.svg",
+    "plugins/console/static/icon-192.png",
+    "plugins/console/static/icon-512.png",
+    "server/app.html",
+)
 COLD_LOAD = 102_000
 
 
@@ -42,7 +50,7 @@ def test_the_shipped_pages_are_what_the_sources_build(tmp_path: Path) -> None:
     assert different == [], "run `make web`"
 
 
-@pytest.mark.parametrize("name", ["web/static/index.html", "server/app.html"])
+@pytest.mark.parametrize("name", ["plugins/console/static/index.html", "server/app.html"])
 def test_a_page_needs_nothing_from_elsewhere_and_takes_no_markup(name: str) -> None:
     page = (PACKAGE / name).read_text(encoding="utf-8")
     markup = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "DOMParser")
@@ -78,7 +86,7 @@ def test_a_cold_load_transfers_little(open_browser: OpenBrowser, site: Site) -> 
     network.send("Network.enable")
     person.page.goto(site.url)
     expect(person.page.get_by_role("button", name="Sign in")).to_be_visible(timeout=PATIENCE)
-    with_colours = sum(sizes) + len(gzip.compress((PACKAGE / "web/static/highlighter.js").read_bytes(), 9))
+    with_colours = sum(sizes) + len(gzip.compress((PACKAGE / "plugins/console/static/highlighter.js").read_bytes(), 9))
     assert 10_000 < sum(sizes) < with_colours < COLD_LOAD
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from claude_code_mcp.store.transcript_lines import folder_of
+from claude_code_mcp.core.transcripts.transcript_lines import folder_of
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import RUN

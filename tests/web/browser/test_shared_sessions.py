@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from claude_code_mcp.state.spending import Spending
-from claude_code_mcp.state.state_directory import database_in
+from claude_code_mcp.core.state.spending import Spending
+from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import tool
 from tests.conftest import RUN

@@ -43,10 +43,10 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl, BaseModel, ValidationError
 
-from ...errors import StateUnavailable
-from ...installation import extra_command
-from ...private_files import DIRECTORY, FILE, private_directory, replace_file
-from ...state.documents import Documents
+from ...core.errors import StateUnavailable
+from ...core.installation import extra_command
+from ...core.private_files import DIRECTORY, FILE, private_directory, replace_file
+from ...core.state.documents import Documents
 from ..config_entry import OAuthConfig
 from ..streams import OAuthProvider
 

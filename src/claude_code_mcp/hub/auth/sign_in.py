@@ -28,7 +28,7 @@ from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from pydantic import ValidationError
 
-from ...private_files import read_regular, replace_file
+from ...core.private_files import read_regular, replace_file
 from ..config_entry import OAuthServerConfig, SseConfig
 from ..transports import tls_context
 from .credentials import (

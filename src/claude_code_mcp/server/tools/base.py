@@ -26,15 +26,15 @@ import mcp_types as types
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
 
-from ... import json_text
-from ...config import Settings, variable_of
-from ...errors import ClaudeCodeError, InvalidArgument
-from ...model.events import Output
-from ...model.options import DIRECTORY_NAMES, is_session_id
-from ...model.question import Question
-from ...model.text import as_json, cut_data, mark, page_of
-from ...questions.presentation import Redaction, input_size, shown_input, without_secrets
-from ...sessions.session import SessionView
+from ...core import json_text
+from ...core.config import Settings, variable_of
+from ...core.errors import ClaudeCodeError, InvalidArgument
+from ...core.model.events import Output
+from ...core.model.options import DIRECTORY_NAMES, is_session_id
+from ...core.model.question import Question
+from ...core.model.text import as_json, cut_data, mark, page_of
+from ...core.questions.presentation import Redaction, input_size, shown_input, without_secrets
+from ...core.sessions.session import SessionView
 from .context import Call
 
 EXTENSION = "io.modelcontextprotocol/ui"

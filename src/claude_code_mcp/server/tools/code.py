@@ -8,12 +8,12 @@ import mcp_types as types
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from ...config import Settings
-from ...errors import InvalidArgument, PermissionDenied
-from ...model.options import Preset, SessionOptions, Thinking, ToolPreset
-from ...model.usage_limits import OnLimit
-from ...sessions.message_acceptance import PendingTurn
-from ...sessions.messages import WhenBusy
+from ...core.config import Settings
+from ...core.errors import InvalidArgument, PermissionDenied
+from ...core.model.options import Preset, SessionOptions, Thinking, ToolPreset
+from ...core.model.usage_limits import OnLimit
+from ...core.sessions.message_acceptance import PendingTurn
+from ...core.sessions.messages import WhenBusy
 from .base import (
     ABOUT_IMAGES,
     Arguments,

@@ -24,10 +24,10 @@ import mcp_types as types
 from mcp.shared.dispatcher import ProgressFnT
 from pydantic import WithJsonSchema
 
-from ... import json_text
-from ...config import Settings
-from ...errors import ENABLE_BYPASS, ClaudeCodeError, InvalidArgument, PermissionDenied
-from ...model.events import (
+from ...core import json_text
+from ...core.config import Settings
+from ...core.errors import ENABLE_BYPASS, ClaudeCodeError, InvalidArgument, PermissionDenied
+from ...core.model.events import (
     BudgetWarned,
     Event,
     Gap,
@@ -40,17 +40,17 @@ from ...model.events import (
     TurnStarted,
     WaitChanged,
 )
-from ...model.options import BYPASS, Caller
-from ...model.question import Answer, Closure, Question, Scope
-from ...model.text import cut
-from ...questions.question_forms import CONFIRM, confirmation, confirmed
-from ...service import Service
-from ...sessions.message_acceptance import PendingTurn
-from ...sessions.messages import UserMessage
-from ...sessions.session import Session, SessionView
-from ...sessions.session_access import SessionSharing
-from ...shared.hello import PERSON
-from ...store.event_log import Subscription
+from ...core.model.options import BYPASS, Caller
+from ...core.model.question import Answer, Closure, Question, Scope
+from ...core.model.text import cut
+from ...core.questions.question_forms import CONFIRM, confirmation, confirmed
+from ...core.service import Service
+from ...core.sessions.message_acceptance import PendingTurn
+from ...core.sessions.messages import UserMessage
+from ...core.sessions.session import Session, SessionView
+from ...core.sessions.session_access import SessionSharing
+from ...core.transcripts.event_log import Subscription
+from ...startup.shared.hello import PERSON
 from .. import sdk
 from ..dialogs import SHOWN, Dialogs
 from ..sdk import Context, is_modern

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 import mcp_types as types
 from pydantic import Field
 
-from ...config import Settings
-from ...errors import ClaudeCodeError, InvalidArgument
+from ...core.config import Settings
+from ...core.errors import ClaudeCodeError, InvalidArgument
+from ...core.service import Service
 from ...hub.hub import Hub
 from ...hub.server_pool import ServerStatus
-from ...service import Service
 from .base import Arguments, ErrorInfo, Name, Reply, Text, Tool, ToolOutput, declared
 from .context import Call, ToolFinder
 

@@ -15,12 +15,12 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ValidationError
 
-from ...errors import ClaudeCodeError
+from ...core.errors import ClaudeCodeError
+from ...core.model.tool_names import SKILLS, ToolNames, plain_name
+from ...core.service import Service
 from ...hub.client_session import is_skill
 from ...hub.hub import Hub
 from ...hub.streams import JsonObject
-from ...model.tool_names import SKILLS, ToolNames, plain_name
-from ...service import Service
 from .hub_proxy import rule_on_call
 
 log = logging.getLogger(__name__)

@@ -31,19 +31,19 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from ...errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
+from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
+from ...core.model.events import AuditEvent, AuditKind
+from ...core.model.options import LOCAL, Caller
+from ...core.model.question import Answer, AskPerson, Question, Resolution, Scope
+from ...core.model.text import visible
+from ...core.model.tool_names import prefix_of
+from ...core.private_files import private_directory, replace_file
+from ...core.questions.presentation import form_without_secrets
+from ...core.service import Service
 from ...hub.client_session import CallerSide
 from ...hub.hub import CallCounts, Hub, HubTool
 from ...hub.tools import ToolIndex, is_long, with_long_parts_saved
 from ...hub.transports import UNREACHABLE
-from ...model.events import AuditEvent, AuditKind
-from ...model.options import LOCAL, Caller
-from ...model.question import Answer, AskPerson, Question, Resolution, Scope
-from ...model.text import visible
-from ...model.tool_names import prefix_of
-from ...private_files import private_directory, replace_file
-from ...questions.presentation import form_without_secrets
-from ...service import Service
 from .. import sdk
 from .context import Call, can_be_asked, can_open_addresses, can_sample, first_of, progress_callback
 

@@ -9,17 +9,17 @@ import mcp_types as types
 from pydantic import Field, StringConstraints, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
-from ...errors import InvalidArgument, PermissionDenied
-from ...model.options import Caller
-from ...model.text import clip_line, iso
-from ...service import Service
-from ...sessions.stored_sessions import ChangedFiles
-from ...state.session_marks import Mark
-from ...state.shares import Access
-from ...state.spending import Budget, Period
-from ...store.cost_table import Grouping
-from ...store.edited_files import diff_of
-from ...store.transcript_export import Detail
+from ...core.errors import InvalidArgument, PermissionDenied
+from ...core.model.options import Caller
+from ...core.model.text import clip_line, iso
+from ...core.service import Service
+from ...core.sessions.stored_sessions import ChangedFiles
+from ...core.state.session_marks import Mark
+from ...core.state.shares import Access
+from ...core.state.spending import Budget, Period
+from ...core.transcripts.cost_table import Grouping
+from ...core.transcripts.edited_files import diff_of
+from ...core.transcripts.transcript_export import Detail
 from .base import Arguments, ErrorInfo, Name, Path, Reply, SessionId, Shares, Tool, ToolOutput, declared
 from .context import Call
 from .status import worktree_report

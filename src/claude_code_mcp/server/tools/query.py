@@ -15,18 +15,18 @@ from typing import Any, ClassVar, NamedTuple
 import mcp_types as types
 from pydantic import Field
 
-from ...model.events import Event, Gap, Message, Partial, PartialRun, TurnEnded
-from ...model.options import SessionOptions
-from ...model.outcome import Outcome as TurnOutcome
-from ...model.outcome import OutcomeCode, State
-from ...model.text import iso
-from ...model.tool_names import proper_name
-from ...model.usage_limits import OnLimit
-from ...questions.presentation import Redaction
-from ...sessions.launcher import notices_of
-from ...sessions.messages import UserMessage
-from ...sessions.session import Session
-from ...store.event_log import Subscription
+from ...core.model.events import Event, Gap, Message, Partial, PartialRun, TurnEnded
+from ...core.model.options import SessionOptions
+from ...core.model.outcome import Outcome as TurnOutcome
+from ...core.model.outcome import OutcomeCode, State
+from ...core.model.text import iso
+from ...core.model.tool_names import proper_name
+from ...core.model.usage_limits import OnLimit
+from ...core.questions.presentation import Redaction
+from ...core.sessions.launcher import notices_of
+from ...core.sessions.messages import UserMessage
+from ...core.sessions.session import Session
+from ...core.transcripts.event_log import Subscription
 from .. import sdk
 from .base import Arguments, Count, ErrorInfo, Name, Path, Reply, Rules, Text, Tool, ToolOutput
 from .context import Call, first_of, open_questions, progress_of, waiting_cancelled

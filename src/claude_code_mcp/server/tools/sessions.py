@@ -7,15 +7,15 @@ import mcp_types as types
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from ...model.options import PERMISSION_MODES, Caller, SessionOptions
-from ...model.outcome import SESSION_TOOL_STATUS, State
-from ...model.text import iso, sharing_line
-from ...model.usage_limits import OnLimit, iso_or_none
-from ...service import Service
-from ...sessions.messages import UserMessage
-from ...sessions.session import Session
-from ...sessions.session_access import SessionSharing
-from ...store.session_catalogue import Entry
+from ...core.model.options import PERMISSION_MODES, Caller, SessionOptions
+from ...core.model.outcome import SESSION_TOOL_STATUS, State
+from ...core.model.text import iso, sharing_line
+from ...core.model.usage_limits import OnLimit, iso_or_none
+from ...core.service import Service
+from ...core.sessions.messages import UserMessage
+from ...core.sessions.session import Session
+from ...core.sessions.session_access import SessionSharing
+from ...core.transcripts.session_catalogue import Entry
 from .base import (
     ABOUT_IMAGES,
     ABOUT_KEY,

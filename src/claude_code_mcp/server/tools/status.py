@@ -11,20 +11,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from ...config import Settings
-from ...errors import Cancelled, ClaudeCodeError, InvalidArgument, SessionBusy, TurnTimeout
-from ...model.events import Event, Gap, Output, Stalled, TurnStarted
-from ...model.options import Worktree
-from ...model.outcome import CODE_TOOL_STATUS, LOG_IN_HINT, SESSION_TOOL_STATUS, OutcomeCode, State
-from ...model.outcome import Outcome as TurnOutcome
-from ...model.question import Question
-from ...model.text import as_json, cut, iso, sharing_line
-from ...model.usage_limits import iso_or_none
-from ...questions.presentation import Redaction
-from ...sessions.launcher import notices_of
-from ...sessions.messages import UserMessage
-from ...sessions.session import SessionView
-from ...sessions.session_access import SessionSharing
+from ...core.config import Settings
+from ...core.errors import Cancelled, ClaudeCodeError, InvalidArgument, SessionBusy, TurnTimeout
+from ...core.model.events import Event, Gap, Output, Stalled, TurnStarted
+from ...core.model.options import Worktree
+from ...core.model.outcome import CODE_TOOL_STATUS, LOG_IN_HINT, SESSION_TOOL_STATUS, OutcomeCode, State
+from ...core.model.outcome import Outcome as TurnOutcome
+from ...core.model.question import Question
+from ...core.model.text import as_json, cut, iso, sharing_line
+from ...core.model.usage_limits import iso_or_none
+from ...core.questions.presentation import Redaction
+from ...core.sessions.launcher import notices_of
+from ...core.sessions.messages import UserMessage
+from ...core.sessions.session import SessionView
+from ...core.sessions.session_access import SessionSharing
 from .base import (
     ErrorInfo,
     PartPage,

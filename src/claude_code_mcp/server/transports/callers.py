@@ -33,15 +33,15 @@ from pathlib import Path
 
 from mcp.server.auth.provider import AccessToken, TokenVerifier
 
-from ...config import Settings
-from ...errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
-from ...model.events import AuditEvent, AuditKind
-from ...model.options import is_reserved
-from ...private_files import private_directory, read_secret, replace_file
-from ...state.known_people import Identity, ListedCallers, PersonGroups, PersonNames
-from ...store.watched_files import WatchedFile, facts_of, is_empty
-from .access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
-from .people import Admit, Assign, People, Returning, check_proxy_settings, is_person
+from ...core.config import Settings
+from ...core.errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
+from ...core.model.events import AuditEvent, AuditKind
+from ...core.model.options import is_reserved
+from ...core.private_files import private_directory, read_secret, replace_file
+from ...core.transcripts.watched_files import WatchedFile, facts_of, is_empty
+from ...plugins.team.access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
+from ...plugins.team.known_people import Identity, ListedCallers, PersonGroups, PersonNames
+from ...plugins.team.people import Admit, Assign, People, Returning, check_proxy_settings, is_person
 from .running_calls import AccessUntil, FailureLimit, RunningCalls, caller_address
 
 log = logging.getLogger(__name__)

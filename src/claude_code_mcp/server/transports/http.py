@@ -36,15 +36,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ... import __version__
-from ...config import Settings
-from ...errors import InvalidArgument
-from ...model.events import AuditEvent, AuditKind
-from ...state.database import Database
-from ...state.known_people import Identity, PersonNames
+from ...core.config import Settings
+from ...core.errors import InvalidArgument
+from ...core.model.events import AuditEvent, AuditKind
+from ...core.state.database import Database
+from ...plugins.team.access_tokens import AccessTokens
+from ...plugins.team.known_people import Identity, PersonNames
+from ...plugins.team.people import ProxyUsers
 from ..sdk import OpenStreams, end_connections, response_streams
-from .access_tokens import AccessTokens
 from .callers import SCOPE, Callers, CallerTokens
-from .people import ProxyUsers
 from .running_calls import RunningCalls
 
 log = logging.getLogger(__name__)

@@ -25,9 +25,9 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ...errors import RateLimited, UpstreamUnavailable
-from ...sessions.policy_enforcer import MinuteLimit
-from ...state.known_people import Identity
+from ...core.errors import RateLimited, UpstreamUnavailable
+from ...core.sessions.policy_enforcer import MinuteLimit
+from ...plugins.team.known_people import Identity
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
-from ... import json_text
-from ...greeting.first_answers import GreetedInput
-from ...greeting.loop import on_pipes
+from ...core import json_text
+from ...startup.greeting.first_answers import GreetedInput
+from ...startup.greeting.loop import on_pipes
 from ..message_streams import ReceiveStream, SendStream, message_streams
 from ..sdk import DirectOutbox, LineOutbox, NotificationLines, answer_on, line_outbox, sound_line
 

@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import MutableMapping
 
-from ...errors import InvalidArgument
+from ...core.errors import InvalidArgument
 
 ADDRESS = "systemd"
 """What stands for the socket of systemd where an address is expected."""

@@ -1,7 +1,7 @@
 """The shared server's side of the socket: every connection is a client with an MCP session of its own.
 
-Each begins with the hello of `shared/hello.py`. The first hello has the settings of the server, so connections wait for
-the server that is made of them. Whoever has another user id, other settings or another protocol is refused.
+Each begins with the hello of `startup/shared/hello.py`. The first hello has the settings of the server, so connections
+wait for the server that is made of them. Whoever has another user id, other settings or another protocol is refused.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ import anyio
 import mcp_types as types
 
 from ... import __version__
-from ...model.options import ClientEnvironment
-from ...processes.leftovers import started_by_us
-from ...shared import hello, place
-from ...shared.relay import READING_METHODS, READING_TOOLS
+from ...core.model.options import ClientEnvironment
+from ...core.processes.leftovers import started_by_us
+from ...startup.shared import hello, place
+from ...startup.shared.relay import READING_METHODS, READING_TOOLS
 from .stdio import MAX_LINE, Inbox, LineConnection, Outbox, Unanswered, line_streams
 
 log = logging.getLogger(__name__)

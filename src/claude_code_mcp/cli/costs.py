@@ -1,0 +1,273 @@
+"""`costs` and `stats`: what sessions have cost, and the metrics of a running server."""
+
+import argparse
+import asyncio
+import http.client
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..client.connections import ask_shared
+from ..core.config import load_settings
+from ..core.errors import InvalidArgument, PermissionDenied, StateUnavailable
+from ..core.model.options import LOCAL
+from ..core.model.text import clip_line, count_of, csv_of, local_time, size_of, visible
+from ..core.state.documents import Documents
+from ..core.state.spending import BudgetWarning, Spending
+from ..core.state.state_directory import database_in
+from ..core.transcripts.cost_table import CostLine, Costs
+from .conventions import Unavailable, add_config_file, add_json, camel_names, positive, print_json, table
+from .sessions import library, print_unread
+
+_WIDEST = 40
+_LONGEST_WARNING = 300
+_BAR = 32
+_DAY = 86_400
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def add_to(commands: Any) -> None:
+    _add_costs(commands)
+    _add_stats(commands)
+
+
+def _add_costs(commands: Any) -> None:
+    parser = commands.add_parser(
+        "costs",
+        help="what the sessions on this machine have cost",
+        description="Adds up what Claude Code wrote down when its processes ended, and what this server has recorded "
+        "of sessions that it ran.",
+    )
+    parser.add_argument(
+        "--by",
+        choices=("day", "month", "project", "model", "session", "caller", "group"),
+        default="day",
+        help="default: day. caller, group: for the people and programs that a server has served over HTTP",
+    )
+    parser.add_argument(
+        "--per", choices=("month", "day"), default="month", help="of callers and groups (default: month)"
+    )
+    parser.add_argument("--days", type=positive, metavar="N", help="of the last N days (default: all)")
+    parser.add_argument("--project", metavar="DIR", help="only the sessions of this directory")
+    parser.add_argument("--limit", type=positive, default=30, metavar="N", help="at most N lines (default 30)")
+    formats = parser.add_mutually_exclusive_group()
+    add_json(formats)
+    formats.add_argument("--csv", action="store_true", help="print all lines as CSV")
+    add_config_file(parser)
+    parser.set_defaults(run=_run_costs)
+
+
+def _run_spending(arguments: argparse.Namespace) -> int:
+    """By caller or group: what the server itself has written down."""
+    spending = Spending(database_in(load_settings(file=arguments.config).state_dir))
+    lines = spending.by_period(arguments.per, since=_since(arguments.days), groups=arguments.by == "group")
+    rows = [
+        {arguments.per: line.period, **({"group": line.group} if line.group else {}), "caller": line.principal}
+        | {"usd": round(line.usd, 6)}
+        for line in lines
+    ]
+    warnings = spending.warnings()
+    if arguments.json:
+        print_json({"by": arguments.by, "lines": rows, "budgetWarnings": [warning.fields for warning in warnings]})
+    elif arguments.csv:
+        print(csv_of(rows), end="")
+    else:
+        for row in rows[: arguments.limit]:
+            names = [visible(clip_line(str(value), _WIDEST)) for name, value in row.items() if name != "usd"]
+            print(f"{'  '.join(names)}  ${row['usd']:,.4f}")
+        left_out = len(rows) - arguments.limit
+        if not rows or left_out > 0:
+            print(f"… and {left_out} more" if rows else "No costs are recorded.")
+        _print_warnings(warnings)
+    return 0
+
+
+def _warnings(config: Path | None) -> list[BudgetWarning]:
+    """Said on stderr if they cannot be read: what transcripts tell of costs does not depend on them."""
+    try:
+        return Spending(database_in(load_settings(file=config).state_dir)).warnings()
+    except (OSError, StateUnavailable) as error:
+        print(f"Warnings of budgets cannot be read: {error}", file=sys.stderr)
+        return []
+
+
+def _print_warnings(warnings: Sequence[BudgetWarning]) -> None:
+    """The budgets of which most is spent by now, of everybody whom this state has served."""
+    for warning in warnings:
+        print(visible(clip_line(f"Warning: {warning.line}", _LONGEST_WARNING)))
+
+
+def _run_costs(arguments: argparse.Namespace) -> int:
+    if arguments.by in ("caller", "group"):
+        return _run_spending(arguments)
+    sessions = library()
+    most = None if arguments.json or arguments.csv else arguments.limit
+    wanted = {"since": _since(arguments.days), "project": arguments.project, "most": most}
+    costs = asyncio.run(sessions.costs(arguments.by, principal=LOCAL, **wanted))
+    print_unread(sessions)
+    warnings, plan = _warnings(arguments.config), _plan_usage(arguments.config)
+    if arguments.json:
+        lines = [camel_names(asdict(line)) for line in costs.lines]
+        report = {"by": costs.by, "lines": lines, "total": camel_names(asdict(costs.total))}
+        print_json({**report, "budgetWarnings": [warning.fields for warning in warnings], "planUsage": plan})
+        return 0
+    print(csv_of([camel_names(asdict(line)) for line in costs.lines]) if arguments.csv else _chart(costs), end="")
+    print("" if arguments.csv else "\n", end="")
+    _print_warnings(() if arguments.csv else warnings)
+    if plan and plan.get("line") and not arguments.csv:
+        when = local_time(plan.get("reportedAt"), time.time())
+        print(visible(clip_line(f"Plan: {plan['line']} used ({when}).", _LONGEST_WARNING)))
+    return 0
+
+
+def _plan_usage(config: Path | None) -> dict[str, Any] | None:
+    """How much of the plan is used; None if Claude Code has not reported it to a session of this server."""
+    try:
+        return Documents(database_in(load_settings(file=config).state_dir), "plan_usage").read(LOCAL)
+    except (OSError, StateUnavailable):
+        return None  # the warnings of budgets say why
+
+
+def _since(days: int | None) -> str:
+    """The first of the last so many days; without a number, before all."""
+    return "" if days is None else time.strftime("%Y-%m-%d", time.gmtime(time.time() - (days - 1) * _DAY))
+
+
+def _chart(costs: Costs) -> str:
+    shown = costs.lines
+    if not shown:
+        return "No costs are recorded."
+    names = [
+        visible(clip_line(f"{line.name[:8]} {line.title}" if line.title else line.name, _WIDEST)) for line in shown
+    ]
+    width = max(map(len, names))
+    most = max(line.usd for line in shown)
+    rows = [
+        f"{name:<{width}}  {f'${line.usd:,.4f}':>12}  {_bar(line.usd, most)}".rstrip()
+        for name, line in zip(names, shown, strict=True)
+    ]
+    if costs.left_out:
+        rows.append(f"… and {costs.left_out} more")
+    return "\n".join((*rows, _total(costs.total)))
+
+
+def _bar(amount: float, most: float) -> str:
+    """A bar whose length stands for the amount, to an eighth of a character."""
+    eighths = round(8 * _BAR * amount / most) if most > 0 else 0
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _total(total: CostLine) -> str:
+    tokens = f"{total.input_tokens:,} tokens in, {total.output_tokens:,} out"
+    unpriced = f"; {total.unpriced_tokens:,} tokens have no recorded price" if total.unpriced_tokens else ""
+    return f"Total ${total.usd:,.4f} in {count_of(total.sessions, 'session')}, {tokens}{unpriced}."
+
+
+# -- stats ------------------------------------------------------------------------------------------------------------
+
+
+_PREFIX = "claude_code_mcp_"
+_TIMEOUT = 10.0
+_MAX_BYTES = 10 << 20
+
+
+def _add_stats(commands: Any) -> None:
+    parser = commands.add_parser(
+        "stats",
+        help="show the figures of a running server",
+        description="Asks the shared server of this user or, with an address, the /metrics of a server that runs "
+        "with --http. The token for that is taken from CLAUDE_CODE_MCP_METRICS_TOKEN or else CLAUDE_CODE_MCP_TOKEN.",
+    )
+    parser.add_argument(
+        "where", nargs="?", metavar="HOST:PORT", help="where it listens, or its URL; without it, the shared server"
+    )
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--raw", action="store_true", help="print Prometheus' text format")
+    add_json(formats, "print a list of samples with name, labels and value as JSON")
+    parser.set_defaults(run=_run_stats)
+
+
+def _run_stats(arguments: argparse.Namespace) -> int:
+    text = _fetch(_metrics_url(arguments.where)) if arguments.where else ask_shared(os.environ, "metrics")
+    if not isinstance(text, str):
+        raise Unavailable("No shared server runs: pass the HOST:PORT of a server that runs with --http.")
+    if arguments.raw:
+        print(text, end="")
+        return 0
+    samples = list(_samples(text))
+    if arguments.json:
+        print_json([sample._asdict() for sample in samples])
+        return 0
+    rows = []
+    for sample in samples:
+        labels = " ".join(f"{name}={value}" for name, value in sample.labels.items())
+        name = sample.name.removeprefix(_PREFIX).removesuffix("_total")
+        rows.append((f"{name} {labels}".strip(), _formatted(sample)))
+    print("".join(f"{line}\n" for line in table(rows)), end="")
+    return 0
+
+
+def _metrics_url(where: str) -> str:
+    base = where if where.startswith(("http://", "https://")) else f"http://{where}"
+    return base.removesuffix("/").removesuffix("/mcp").removesuffix("/metrics") + "/metrics"
+
+
+def _fetch(url: str) -> str:
+    """The body of the response. Raises InvalidArgument for what is no address, Unavailable for every failure."""
+    token = os.environ.get("CLAUDE_CODE_MCP_METRICS_TOKEN") or os.environ.get("CLAUDE_CODE_MCP_TOKEN")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http or https, see _metrics_url
+        # No proxy and no redirect: the token is for the server that was named and for nobody else.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+        with opener.open(request, timeout=_TIMEOUT) as response:
+            return str(response.read(_MAX_BYTES).decode("utf-8", "replace"))
+    except urllib.error.HTTPError as error:
+        error.close()
+        hint = " Set CLAUDE_CODE_MCP_METRICS_TOKEN or CLAUDE_CODE_MCP_TOKEN." if error.code == 401 else ""
+        kind = PermissionDenied if error.code in (401, 403) else Unavailable
+        raise kind(f"{url} answered {error.code}.{hint}") from None
+    except (ValueError, OverflowError, http.client.HTTPException) as error:
+        raise InvalidArgument(f"{url!r} is not an address: {error}") from None
+    except OSError as error:
+        raise Unavailable(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from None
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects: the token must not be sent to any server but the one that was named."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class _Sample(NamedTuple):
+    """One value of the metrics, under its full name."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+def _samples(text: str) -> Iterator[_Sample]:
+    """Every sample but the buckets of histograms."""
+    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - only this command needs it
+
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if not sample.name.endswith("_bucket"):
+                yield _Sample(sample.name, sample.labels, sample.value)
+
+
+def _formatted(sample: _Sample) -> str:
+    value = sample.value
+    if sample.name.endswith("_bytes"):
+        return size_of(value)
+    if "_usd" in sample.name:
+        return f"${value:.4f}"
+    return f"{value:g}" if value == int(value) and abs(value) < 1e6 else f"{value:,.3f}".rstrip("0").rstrip(".")

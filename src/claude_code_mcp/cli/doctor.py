@@ -1,0 +1,616 @@
+"""`doctor`: checks everything that a session needs; `claude`: runs the Claude Code that the server would use.
+
+`check_all` runs the checks in order and yields each finding as soon as it is known. A check never raises for what it
+looks at: what is wrong becomes a finding with advice. Settings that do not parse end the checks, because every other
+check depends on them. The exit code is 1 when any finding is not ok.
+
+`--deep` tries a turn on the scripted model and one request with this key, at this address, through this proxy. The
+request is as small as Claude Code can make it, leaves no session behind, and is sent only after a yes: it may cost
+something.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .. import __version__
+from ..client.connections import NotRunning, ask_server
+from ..core.claude.executable import MINIMUM_VERSION, TESTED_VERSION, find_executable, read_version, version_text
+from ..core.config import Settings, load_settings, unknown_variables, without_settings
+from ..core.errors import ClaudeCodeError, ExecutableNotFound, ProcessFailed, StateUnavailable
+from ..core.installation import extra_command
+from ..core.model.paths import config_directory
+from ..core.model.text import clip_line, size_of, visible
+from ..core.private_files import private_directory
+from ..core.processes.child import containment
+from ..core.processes.environment import DEPTH, child_environment, depth
+from ..core.redaction import Redactor
+from ..core.state.state_directory import database_in
+from ..plugins.fleet.doctor import check_fleet
+from ..plugins.sandbox.bubblewrap import unavailable as sandbox_unavailable
+from ..startup.shared.place import Place, is_held, places
+from .conventions import add_config_file, add_json, agreed, print_json
+
+ADVICE = "`claude-code-mcp claude auth login`, or set ANTHROPIC_API_KEY"
+_CLI_TIMEOUT = 30.0
+_CREDENTIALS = (
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CLAUDE_CODE_USE_BEDROCK",
+    "CLAUDE_CODE_USE_VERTEX",
+    "CLAUDE_CODE_USE_FOUNDRY",
+)
+
+
+class Login(NamedTuple):
+    """Whether somebody is logged in, and by what."""
+
+    exists: bool
+    method: str
+
+
+def login_of(path: str) -> Login:
+    """Asks Claude Code; a version without that command is judged by the credentials that it would use."""
+    try:
+        status = json.loads(run_cli(path, "auth", "status", "--json").stdout)
+        return Login(bool(status["loggedIn"]), str(status.get("authMethod")))
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
+        return Login(has_credentials(), "judged by variables and files")
+
+
+def has_credentials() -> bool:
+    """Whether Claude Code finds a credential in the places that can be looked at without it."""
+    stored = Path(config_directory(os.environ)) / ".credentials.json"
+    in_keychain = sys.platform == "darwin"  # which only Claude Code itself may open
+    return in_keychain or any(os.environ.get(name) for name in _CREDENTIALS) or stored.is_file()
+
+
+def missing_login(config: Path | None) -> str:
+    """What to do where it is certain that nobody is logged in; empty otherwise. Costs nothing where a credential is to
+    be seen, and else a start of the CLI, which alone knows of helpers and settings that lead to one."""
+    if has_credentials():
+        return ""
+    try:
+        login = login_of(find_executable(load_settings(file=config).claude_path))
+    except ClaudeCodeError:
+        return ""  # what is wrong there is reported by the server, which needs more than this
+    advice = f"Nobody is logged in to Claude Code: {ADVICE}. `claude-code-mcp doctor` checks the rest."
+    return "" if login.exists else advice
+
+
+def run_cli(
+    path: str,
+    *arguments: str,
+    variables: Mapping[str, str] | None = None,
+    directory: str | None = None,
+    timeout: float = _CLI_TIMEOUT,
+) -> "subprocess.CompletedProcess[str]":
+    """Runs Claude Code with an environment as sessions have it and these `variables`, and waits for its end. Raises
+    OSError and SubprocessError."""
+    return subprocess.run(
+        [path, *arguments],
+        env={**child_environment(os.environ), **(variables or {})},
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+_NEEDED_DISK = 500 << 20
+_STATUS_TIMEOUT = 10.0
+_REQUEST = "API"
+"""The subject of the finding on a request with this account."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check: its subject, the verdict, what was seen, and advice for when it is not ok."""
+
+    subject: str
+    ok: bool
+    detail: str
+    fix: str = ""
+    is_tried: bool = True
+    """False where nobody has agreed to the check."""
+
+    def line(self) -> str:
+        advice = f"\n        fix: {self.fix}" if self.fix and not self.ok else ""
+        verdict = "WRONG" if not self.ok else "ok   " if self.is_tried else "?    "
+        return f"{verdict}  {self.subject}: {self.detail}{advice}"
+
+    def data(self) -> dict[str, object]:
+        """The finding as `--json` prints it; these keys are a promise to scripts."""
+        fix = None if self.ok else self.fix or None
+        return {"what": self.subject, "ok": self.ok, "detail": self.detail, "fix": fix}
+
+
+def add_to(commands: Any) -> None:
+    _add_doctor(commands)
+    _add_claude(commands)
+
+
+def _add_doctor(commands: Any) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="check that everything a session needs is there",
+        description="Finds the Claude Code executable, its version and whether somebody is logged in; checks settings, "
+        "policy, tokens, MCP servers, directories and disk; and says what to fix. The exit code is 1 when something "
+        "will not work. With --deep it also runs a whole turn on the scripted model, and asks before it sends one "
+        "small request to the API with the key, address and proxy that sessions would use.",
+    )
+    parser.add_argument("--deep", action="store_true", help="also run a turn, and a request to the API after a yes")
+    parser.add_argument("--yes", action="store_true", help="with --deep: send the request without asking")
+    add_json(parser)
+    add_config_file(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    findings = check_all(arguments.config, deep=arguments.deep, yes=arguments.yes)
+    if arguments.json:
+        return _print_json(list(findings))
+    print(f"claude-code-mcp {__version__}, Python {sys.version.split()[0]} on {sys.platform}")
+    wrong, untried, is_deep = 0, 0, False
+    for finding in findings:
+        print(finding.line(), flush=True)
+        wrong += not finding.ok
+        untried += not finding.is_tried
+        is_deep = is_deep or finding.subject == _REQUEST
+    if wrong:
+        print(f"{wrong} to fix.")
+        return 1
+    # That a turn would work is said only where one was tried with this account.
+    is_certain = is_deep and not untried
+    print("Everything is in order." if is_certain else "Nothing wrong was found; --deep tries the API too.")
+    return 0
+
+
+def _print_json(findings: list[Finding]) -> int:
+    ok = all(finding.ok for finding in findings)
+    report = {
+        "version": __version__,
+        "python": sys.version.split()[0],
+        "platform": sys.platform,
+        "ok": ok,
+        "findings": [finding.data() for finding in findings],
+    }
+    print_json(report)
+    return 0 if ok else 1
+
+
+def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> Iterator[Finding]:
+    """Runs every check in order; with `deep` a turn on the scripted model at the end, and a request to the API if
+    somebody agrees or `yes` says so."""
+    try:
+        settings = load_settings(file=config)
+    except ClaudeCodeError as error:
+        yield Finding("settings", False, error.message, "correct it, or unset it to use the default")
+        return
+    yield Finding("settings", True, "all of them parse")
+    yield from _check_variables(os.environ)
+    yield from _check_claude(settings)
+    yield from _check_policy(settings)
+    yield from _check_tokens(settings)
+    yield from _check_hub(settings)
+    yield from _check_default_directory(settings)
+    yield _check_state_directory(settings.state_dir)
+    yield _check_state(settings.state_dir)
+    yield from _check_shared_servers()
+    if isinstance(settings.audit_file, Path):
+        directory = settings.audit_file.parent
+        yield _check_writable("directory of the audit trail", directory, "set CLAUDE_CODE_MCP_AUDIT_FILE")
+    yield _check_writable("Claude Code's directory", Path(config_directory(os.environ)), "check HOME and its owner")
+    yield from _check_disks(settings)
+    yield from (Finding(*found) for found in check_fleet(settings))
+    yield _containment()
+    yield _check_isolation(settings)
+    if deep:
+        yield from _check_deeply(settings, yes=yes)
+
+
+def _check_deeply(settings: Settings, *, yes: bool) -> Iterator[Finding]:
+    yield Finding("versions", True, ", ".join(_versions()))  # never wrong: for whoever reports a problem
+    try:
+        executable = find_executable(settings.claude_path)
+    except ExecutableNotFound:
+        return  # that it is missing is a finding already, and nothing can be tried without it
+    yield asyncio.run(_check_turn(settings))
+    yield _check_request(executable, yes=yes)
+
+
+def _check_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Only what is wrong: variables that look like settings and are none."""
+    for name, meant in unknown_variables(environment).items():
+        fix = f"did you mean {meant}?" if meant else "remove it; docs/settings.md lists all that there are"
+        yield Finding("variables", False, f"{name} is set, and there is no such setting", fix)
+
+
+# -- Claude Code and who is logged in ------------------------------------------------------------------------------
+
+
+def _check_claude(settings: Settings) -> Iterator[Finding]:
+    """The executable, then its version, then the login; each only if the one before it was ok."""
+    subject = "Claude Code"
+    try:
+        path = find_executable(settings.claude_path)
+    except ExecutableNotFound as error:
+        fix = extra_command("cli")
+        if settings.claude_path:
+            fix = "correct CLAUDE_CODE_PATH, or unset it to use `claude` on PATH or the bundled one"
+        yield Finding(subject, False, error.message, fix)
+        return
+    version = _version(path)
+    if isinstance(version, str):
+        named = "CLAUDE_CODE_PATH must name the `claude` executable"
+        yield Finding(subject, False, f"{path} {version}", named if settings.claude_path else "install it again")
+        return
+    detail = f"{version_text(version)} at {path}"
+    if version < MINIMUM_VERSION:
+        detail += f", older than {version_text(MINIMUM_VERSION)}, the oldest that works"
+        yield Finding(subject, False, detail, f"update it: `{path} update`, or install it again")
+        return
+    if version > TESTED_VERSION:
+        detail += f", newer than {version_text(TESTED_VERSION)}, which this release was tested with"
+    yield Finding(subject, True, detail)
+    yield _check_login(path)
+
+
+def _version(path: str) -> tuple[int, int, int] | str:
+    """The version, or what is wrong with the program."""
+    try:
+        process = run_cli(path, "--version")
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"does not run: {error}"
+    version = read_version(process.stdout) if "Claude Code" in process.stdout else None
+    if process.returncode or version is None:
+        return "runs, but does not say that it is Claude Code"
+    return version
+
+
+def claude_code_in_use() -> str:
+    """Version and place of the Claude Code that sessions run, or why there is none, in a line."""
+    try:
+        path = find_executable(load_settings().claude_path)
+    except ClaudeCodeError as error:
+        return f"Claude Code: {error.message}"
+    version = _version(path)
+    return f"Claude Code {version if isinstance(version, str) else version_text(version)} at {path}"
+
+
+def _check_login(path: str) -> Finding:
+    login = login_of(path)
+    detail = login.method if login.exists else "not logged in: every turn would fail"
+    return Finding("login", login.exists, detail, ADVICE)
+
+
+# -- files and settings that lead to files -------------------------------------------------------------------------
+
+
+def _check_policy(settings: Settings) -> Iterator[Finding]:
+    from ..app import read_policy  # noqa: PLC0415 - loads the MCP SDK
+
+    try:
+        policy = read_policy(settings, "remote")
+    except ClaudeCodeError as error:
+        yield Finding("policy", False, error.message, "correct the file, or CLAUDE_CODE_MCP_PROFILE")
+        return
+    yield Finding("policy", True, f"{settings.policy_file or 'built in'}, profile {settings.profile or 'by default'}")
+    for note in policy.notes():
+        yield Finding("policy", True, note)
+
+
+def _check_tokens(settings: Settings) -> Iterator[Finding]:
+    from ..server.transports.callers import load_tokens  # noqa: PLC0415
+
+    if settings.http_token is not None or settings.http_tokens_file is not None:
+        yield _check_loads("tokens", lambda: load_tokens(settings), "all of them can be used", "correct it, as it says")
+
+
+def _check_loads(subject: str, load: Callable[[], object], detail: str, fix: str) -> Finding:
+    try:
+        load()
+    except ClaudeCodeError as error:
+        return Finding(subject, False, error.message, fix)
+    return Finding(subject, True, detail)
+
+
+def _check_hub(settings: Settings) -> Iterator[Finding]:
+    from ..hub.factory import hub_configuration  # noqa: PLC0415
+
+    if settings.hub == "off":
+        return
+    configuration = hub_configuration(settings, os.environ, settings.default_cwd)
+    for problem in configuration.problems:
+        yield Finding("MCP servers", False, str(problem), "correct the entry, or `claude-code-mcp mcp remove` it")
+    if not configuration.problems:
+        yield Finding("MCP servers", True, f"{len(configuration.servers)} configured")
+
+
+def _check_default_directory(settings: Settings) -> Iterator[Finding]:
+    directory = settings.default_cwd
+    if directory is None:
+        return
+    usable = os.path.isdir(directory) and os.access(directory, os.R_OK | os.X_OK)
+    detail = directory if usable else f"{directory} is not a directory that can be entered"
+    yield Finding("default directory", usable, detail, "set CLAUDE_CODE_DEFAULT_CWD to one that is there, or unset it")
+
+
+def _check_state_directory(directory: Path) -> Finding:
+    finding = _check_writable("state directory", directory, "set CLAUDE_CODE_MCP_STATE_DIR to one that is")
+    if finding.ok and sys.platform != "win32" and stat.S_IMODE(directory.stat().st_mode) & 0o022:
+        return Finding(finding.subject, False, f"others may write to {directory}", f"chmod 700 {directory}")
+    return finding
+
+
+def _check_state(directory: Path) -> Finding:
+    """Opens the state database as a server would, and reads all of it."""
+    database = database_in(directory)
+    if not database.path.exists():
+        return Finding("state", True, "nothing is remembered yet")
+    try:
+        database.check()
+    except StateUnavailable as error:
+        return Finding("state", False, error.message, "as it says")
+    return Finding("state", True, f"{database.path} is whole")
+
+
+def _check_shared_servers() -> Iterator[Finding]:
+    """Lists the shared servers that run; no finding if there can be none here. More than one is no fault, but rarely
+    intended."""
+    try:
+        known = places(os.environ)
+    except OSError:
+        return
+    try:
+        running = [found for found in known if is_held(found)]
+    except OSError as error:
+        yield Finding("shared servers", False, str(error), "its file .lock must be yours to write")
+        return
+    detail = ", ".join(map(_shared_server, running)) or "none runs"
+    if len(running) > 1:
+        detail = f"{len(running)} run, for clients with different settings or of an earlier version: {detail}"
+    yield Finding("shared servers", True, detail)
+
+
+def _shared_server(where: Place) -> str:
+    """Where a server listens, and its version if that is another one than this."""
+    try:
+        status, connection = ask_server(where, "status", _STATUS_TIMEOUT)
+    except (NotRunning, OSError):
+        return f"{where.socket} (does not answer)"
+    connection.close()
+    version = str(status.get("version"))
+    return where.socket if version == __version__ else f"{where.socket} (version {visible(version)})"
+
+
+def _check_writable(subject: str, directory: Path, fix: str) -> Finding:
+    """Creates the directory if it is missing, as the server would."""
+    try:
+        private_directory(directory)
+        # Permissions alone do not tell: the disk may be full, or mounted read-only.
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        return Finding(subject, False, f"{directory} cannot be written to: {error.strerror}", fix)
+    return Finding(subject, True, str(directory))
+
+
+def _check_disks(settings: Settings) -> Iterator[Finding]:
+    """The room where sessions write: temporary files, what is remembered, and transcripts; one finding a disk."""
+    wanted = (Path(tempfile.gettempdir()), settings.state_dir, Path(config_directory(os.environ)))
+    by_disk: dict[int, list[Path]] = {}
+    for directory in wanted:
+        with contextlib.suppress(OSError):  # one that cannot be written to is a finding of its own
+            by_disk.setdefault(directory.stat().st_dev, []).append(directory)
+    for directories in by_disk.values():
+        free = shutil.disk_usage(directories[0]).free
+        detail = f"{size_of(free)} free in {', '.join(map(str, directories))}"
+        yield Finding("disk", free > _NEEDED_DISK, detail, "free at least 500 MB")
+
+
+def _containment() -> Finding:
+    """Says how processes are kept from outliving the server on this platform. Never wrong."""
+    kind = containment()
+    detail = {
+        "supervisor": "a supervisor ends everything that a session starts with it, also if this server is killed",
+        "marks": "what a session leaves behind is found by a mark, at its end or when the next server starts",
+    }[kind]
+    return Finding("containment", True, f"{kind}: {detail}")
+
+
+def _check_isolation(settings: Settings) -> Finding:
+    """Really runs a sandbox, and looks at what it would be given. Wrong only where the server would not start, and only
+    if something is configured that matters over HTTP alone."""
+    from ..app import read_policy  # noqa: PLC0415 - loads the MCP SDK
+    from ..plugins.sandbox.homes import Homes  # noqa: PLC0415
+    from ..server.transports.callers import load_tokens  # noqa: PLC0415
+
+    subject, reason = "isolation", sandbox_unavailable(os.environ)
+    problem: ClaudeCodeError | None = None
+    principals: tuple[str, ...] = ()
+    try:
+        policy, principals = read_policy(settings, "remote"), tuple(load_tokens(settings).values())
+        others = settings.oauth_issuer is not None
+        asyncio.run(Homes(settings, os.environ, policy, principals, others=others).prepare())
+    except ClaudeCodeError as error:
+        problem = error
+    if reason is None:
+        works, serves = "sandbox: bubblewrap works; over HTTP it is the default", settings.policy_file or principals
+        if problem is not None and problem.data.get("field") == "roots" and serves:
+            return Finding(subject, False, problem.message, "see docs/policy.md, which roots are possible")
+        return Finding(subject, True, works)
+    if problem is not None and problem.data.get("field") == subject:
+        return Finding(subject, False, reason, 'install bubblewrap, or say isolation = "none" in the policy')
+    return Finding(subject, True, f"none: {reason}; sessions can read everything that the user of this server can")
+
+
+# -- with --deep -------------------------------------------------------------------------------------------------------
+
+_REQUEST_TIMEOUT = 120.0
+_TURN_TIMEOUT = 60.0
+_QUESTION = "Send one small request to the API, to see whether this key, address and proxy work? It may cost a cent."
+_NOT_TRIED = "not tried: whether this key, address and proxy work is not known"
+_PACKAGES = ("mcp", "httpx2", "pydantic", "uvicorn", "cryptography", "textual", "claude-agent-sdk")
+_PROGRAMS = ("git", "bwrap", "node")
+_ADDRESS = "ANTHROPIC_BASE_URL"
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
+_SIGN_IN = re.compile(r"//[^/@]*@")
+_LOCAL = ("http://127.0.0.1", "http://localhost", "http://[::1]")
+
+
+def _check_request(executable: str, *, yes: bool) -> Finding:
+    """Has Claude Code answer one request as a session of this user would. What nobody has agreed to is not sent, and is
+    no fault; it is said that it was not tried."""
+    environment = child_environment(os.environ)
+    is_free = environment.get(_ADDRESS, "").startswith(_LOCAL)
+    if not (yes or is_free):
+        if sys.stdin is None or not sys.stdin.isatty():
+            return Finding(_REQUEST, True, f"{_NOT_TRIED}; --yes sends a small request", is_tried=False)
+        if not agreed(_QUESTION):
+            return Finding(_REQUEST, True, _NOT_TRIED, is_tried=False)
+    redactor = Redactor()
+    redactor.learn(without_settings(os.environ))
+    route = _route(environment)
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            answer = _ask(executable, directory)
+    except subprocess.TimeoutExpired:
+        return Finding(_REQUEST, False, f"no answer within {_REQUEST_TIMEOUT:g} s{route}", _fix(""))
+    except (OSError, ValueError) as error:
+        return Finding(_REQUEST, False, f"Claude Code gave no answer that can be read: {error}", "run it by hand")
+    text = visible(clip_line(redactor.text(str(answer.get("result") or "")), 300))
+    if answer.get("is_error"):
+        return Finding(_REQUEST, False, f"{text or 'the request failed'}{route}", _fix(text))
+    cost = answer.get("total_cost_usd") or 0
+    return Finding(_REQUEST, True, f"it answered in {answer.get('duration_api_ms', 0)} ms for ${cost:.4f}{route}")
+
+
+def _ask(executable: str, directory: str) -> dict[str, Any]:
+    arguments = [
+        *("-p", "Say ok.", "--output-format", "json", "--model", "haiku", "--system-prompt", "Answer with: ok"),
+        *("--tools", "", "--strict-mcp-config", "--no-session-persistence"),
+    ]
+    # Its ten attempts with growing pauses would keep a person waiting for what the first one says.
+    once = {"CLAUDE_CODE_MAX_RETRIES": "1"}
+    done = run_cli(executable, *arguments, variables=once, directory=directory, timeout=_REQUEST_TIMEOUT)
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        raise ValueError(clip_line(done.stderr or done.stdout or "nothing was printed", 200)) from None
+    if not isinstance(answer, dict):
+        raise ValueError("it is no report")
+    return answer
+
+
+def _route(environment: Mapping[str, str]) -> str:
+    """Which way a request goes, without what an address or a proxy is signed in to with."""
+    address = _SIGN_IN.sub("//", environment.get(_ADDRESS, ""))
+    proxy = next((name for name in _PROXIES if environment.get(name)), None)
+    parts = [f"at {address}" if address else "", f"through the proxy of {proxy}" if proxy else ""]
+    return "".join(f" {visible(part)}" for part in parts if part)
+
+
+def _fix(text: str) -> str:
+    lower = text.lower()
+    if "credit" in lower or "limit" in lower or "quota" in lower:
+        return "the account has reached a limit: wait, or see its console"
+    if any(word in lower for word in ("api key", "auth", "login", "token", "401", "403")):
+        return "`claude-code-mcp claude auth login`, or a valid ANTHROPIC_API_KEY"
+    return f"check the network, {_ADDRESS}, HTTPS_PROXY and, behind a proxy of a company, NODE_EXTRA_CA_CERTS"
+
+
+async def _check_turn(settings: Settings) -> Finding:
+    """One turn of the real CLI on the scripted model, in a temporary home with a state directory of its own."""
+    from ..core.model.options import SessionOptions  # noqa: PLC0415 - only the deep check runs a session
+    from ..core.service import Service  # noqa: PLC0415
+    from ..testing import Sandbox, ScriptedModel  # noqa: PLC0415
+    from ..testing.script import script  # noqa: PLC0415
+
+    subject = "a turn on the scripted model"
+    with tempfile.TemporaryDirectory() as directory:
+        async with ScriptedModel() as model:
+            sandbox = Sandbox(Path(directory), model.url)
+            # Nothing of the check may be found in the user's own list of sessions and costs.
+            private = settings.model_copy(update={"state_dir": sandbox.root / "state"})
+            try:
+                async with Service(private, sandbox.environment()) as service:
+                    options = SessionOptions(cwd=str(sandbox.project))
+                    turn = await service.create(script("Say hello.", "hello"), options)
+                    outcome = await asyncio.wait_for(turn.outcome(), _TURN_TIMEOUT)
+            except (ClaudeCodeError, TimeoutError) as error:
+                return Finding(subject, False, str(error) or f"no answer within {_TURN_TIMEOUT:g} s")
+    detail = f"answered in {outcome.duration_ms} ms" if outcome.ok else f"{outcome.code}: {outcome.detail}"
+    return Finding(subject, outcome.ok and outcome.result == "hello", detail)
+
+
+def _versions() -> Iterator[str]:
+    for name in _PACKAGES:
+        try:
+            yield f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            yield f"no {name}"
+    for name in _PROGRAMS:
+        path = shutil.which(name)
+        if path is None:
+            yield f"no {name}"
+            continue
+        try:
+            done = subprocess.run(
+                [path, "--version"], capture_output=True, text=True, errors="replace", timeout=10, check=False
+            )
+            found = re.search(r"(?<!\d)\d+(?:\.\d+)+", done.stdout)
+            yield f"{name} {found[0]}" if found is not None else name
+        except (OSError, subprocess.SubprocessError):
+            yield f"{name} does not run"
+
+
+# -- claude -----------------------------------------------------------------------------------------------------------
+
+
+def _add_claude(commands: Any) -> None:
+    """Only lists the command: its arguments are not ours to parse, so the caller of `run` goes past this parser."""
+    commands.add_parser(
+        "claude",
+        help="run the Claude Code that the server would use, for example `claude auth login`",
+        add_help=False,
+    )
+
+
+def run_claude(arguments: Sequence[str]) -> int:
+    """Replaces this process by Claude Code; on Windows runs it as a child and returns its exit code.
+
+    Raises ExecutableNotFound, InvalidArgument for settings that do not parse, and ProcessFailed when the executable
+    cannot be started.
+    """
+    path = find_executable(load_settings().claude_path)
+    environment = child_environment(os.environ)
+    # This is not a session of a server: what runs in it, also a server of ours, is nested no deeper than this command.
+    environment[DEPTH] = str(depth(os.environ))
+    command = [path, *arguments]
+    try:
+        if os.name == "posix":
+            os.execve(path, command, environment)  # noqa: S606 - becoming it is the purpose
+        return subprocess.run(command, env=environment, check=False).returncode
+    except OSError as error:
+        raise ProcessFailed(f"{path} cannot be run: {error.strerror or error}.") from None

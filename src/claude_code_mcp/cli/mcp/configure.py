@@ -1,0 +1,579 @@
+"""`mcp list`, `get`, `add`, `import`, `remove`, `enable` and `disable`: the configuration of servers.
+
+`load_configuration` and `select_servers` are shared with the actions that do connect. Only our own file is ever
+changed, through `edit_entries`: under a lock, written to a temporary file that then replaces the old one, and with
+everything else in the file kept. A file that cannot be read is refused and left as it is.
+
+The lines of `mcp add` and `mcp add-json` are read as Claude Code's own commands read them, so that what the README of a
+server says can be pasted: `NAME -- COMMAND …`, `NAME COMMAND …`, `NAME URL`, with `-e`, `-H`, `-s` and `-t` anywhere
+before `--`. Options of another name belong to a command without `--`, where Claude Code refuses them; with ours beside
+them nobody could tell whose they are, and the line is refused. argparse repeats in its messages what it does not
+understand, and that may be a secret. Messages here name options and say what they want; they never repeat a value.
+"""
+
+import argparse
+import copy
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from ...core.config import load_settings
+from ...core.errors import InvalidArgument
+from ...core.json_text import decode_with_comments
+from ...core.private_files import FILE, private_directory, replace_file
+from ...hub.config_entry import (
+    SECTIONS,
+    InvalidEntry,
+    MissingVariable,
+    ServerConfig,
+    expand,
+    in_our_words,
+    input_defaults,
+    parse_entry,
+    read_text,
+    section_of,
+)
+from ...hub.config_files import ConfiguredServer, HubConfig, hub_servers
+from ...hub.registry_file import chosen_entries, registry_documents, short_name
+from ..conventions import NotFound, print_json, print_outcome, standard_input
+from ..json_edit import remove_value, set_value
+from .terminal import clean, print_table
+
+# -- the line of `mcp add` ---------------------------------------------------------------------------------------------
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_HEADER = re.compile(r"[A-Za-z0-9-]+:\s")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|\$\{[^}]*\}\S*$")
+_SCHEMES = {"http": ("http://", "https://"), "sse": ("http://", "https://"), "ws": ("ws://", "wss://")}
+KINDS = ("stdio", *_SCHEMES)
+SCOPES = ("local", "user", "project")
+_WITH_VALUE = {
+    "-e": "env",
+    "--env": "env",
+    "-H": "header",
+    "--header": "header",
+    "-s": "scope",
+    "--scope": "scope",
+    "-t": "transport",
+    "--transport": "transport",
+    "--url": "url",
+    "--client-id": "client_id",
+    "--client-secret": "client_secret",
+    "--callback-port": "callback_port",
+}
+_FORCE = "--force"
+_WANTED = {
+    "env": "--env wants NAME=VALUE.",
+    "header": "--header wants 'NAME: VALUE'.",
+    "scope": f"--scope is one of {', '.join(SCOPES)}.",
+    "transport": f"--transport is one of {', '.join(KINDS)}.",
+    "callback_port": "--callback-port wants a number.",
+    "client_secret": "--client-secret wants the secret: --client-secret=SECRET, or ${VARIABLE}.",
+}
+
+
+@dataclass(slots=True)
+class AddLine:
+    """What the line says."""
+
+    name: str = ""
+    command: list[str] = field(default_factory=list)
+    url: str | None = None
+    transport: str | None = None
+    scope: str | None = None
+    env: list[str] = field(default_factory=list)
+    header: list[str] = field(default_factory=list)
+    client_id: str | None = None
+    client_secret: str | None = None
+    callback_port: str | None = None
+    force: bool = False
+    ours_behind: bool = False
+    """Whether an option of ours stands behind the beginning of the command."""
+
+
+def read_add_line(argv: Sequence[str]) -> AddLine:
+    """Reads the arguments of `mcp add`. Raises InvalidArgument, which never repeats a value."""
+    line, rest = AddLine(), list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            line.command, rest = [*line.command, *rest], []
+        elif line.command:
+            _go_on_with_command(line, word, rest)
+        elif word.startswith("-") and len(word) > 1:
+            _take_option(line, word, rest)
+        elif not line.name:
+            line.name = checked_name(word)
+        elif line.url is None and _ADDRESS.match(word) and line.transport != "stdio":
+            line.url = word
+        elif line.url is not None:
+            raise InvalidArgument("There is something behind the address that is no option.")
+        else:
+            line.command = [word]
+    _check(line)
+    return line
+
+
+def _go_on_with_command(line: AddLine, word: str, rest: list[str]) -> None:
+    """A word behind the first one of a command that does not stand after `--`. With an option of its own, all that
+    follows is the command's."""
+    if not word.startswith("-") or len(word) == 1:
+        line.command.append(word)
+    elif _is_ours(word):
+        _take_option(line, word, rest)
+        line.ours_behind = True
+    else:
+        # Guessed wrongly, a secret would go to the program as an argument, or an argument would be lost.
+        if line.ours_behind or any(map(_is_ours, takewhile(lambda each: each != "--", rest))):
+            raise InvalidArgument("Some of these options are of mcp add: the command of a server goes after --.")
+        line.command += [word, *rest]
+        rest.clear()
+
+
+def _is_ours(word: str) -> bool:
+    return (word.partition("=")[0] if word.startswith("--") else word[:2]) in (*_WITH_VALUE, _FORCE)
+
+
+def read_add_json_line(argv: Sequence[str]) -> AddLine:
+    """Reads the arguments of `mcp add-json`; the command of the line is the entry. Raises InvalidArgument, which never
+    repeats a value."""
+    line, rest = AddLine(), list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("-") and len(word) > 1:
+            _take_option(line, word, rest, "mcp add-json", ("scope", "client_secret"))
+        elif not line.name:
+            line.name = checked_name(word)
+        else:
+            line.command.append(word)
+    if not line.name or len(line.command) != 1:
+        raise InvalidArgument("mcp add-json wants a name and an entry in one argument: mcp add-json NAME 'JSON'.")
+    if line.scope is not None and line.scope not in SCOPES:
+        raise InvalidArgument(_WANTED["scope"])
+    return line
+
+
+def _take_option(
+    line: AddLine, word: str, rest: list[str], action: str = "mcp add", allowed: Collection[str] | None = None
+) -> None:
+    """Sets what an option says; takes its value, or values, from the rest of the line."""
+    option, separator, value = word.partition("=")
+    if not word.startswith("--"):  # -eNAME=VALUE
+        option, separator, value = word[:2], word[2:], word[2:]
+    if option == _FORCE and not separator:
+        line.force = True
+        return
+    target = _WITH_VALUE.get(option)
+    if target is None or (allowed is not None and target not in allowed):
+        where = "" if allowed is not None else "; the command of a server goes after --"
+        # Shown as far as it can be: one that is mistyped may have its value in it.
+        shown = option if re.match(r"--?[a-zA-Z][a-z-]{0,20}$", option) else "What begins with -"
+        raise InvalidArgument(f"{shown} is not an option of {action}{where}.")
+    if not separator:
+        if not rest or rest[0] == "--":
+            raise InvalidArgument(_WANTED.get(target, f"{option} wants a value."))
+        value = rest.pop(0)
+    if target in ("env", "header"):
+        values: list[str] = getattr(line, target)
+        values.append(value)
+        pattern = _VARIABLE if target == "env" else _HEADER
+        # Claude Code's own option takes several values; the pattern keeps it from taking the name or the command.
+        while rest and pattern.match(rest[0]):  # one option may have several
+            values.append(rest.pop(0))
+    else:
+        setattr(line, target, value)
+
+
+def checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument("The name of a server has at most 64 letters, digits, _, - and dots.")
+    return name
+
+
+def _check(line: AddLine) -> None:
+    if not line.name:
+        raise InvalidArgument("mcp add wants a name first: mcp add NAME -- COMMAND, or mcp add NAME URL.")
+    if (line.url is None) == (not line.command):
+        raise InvalidArgument("Give either an address, or a command after --.")
+    if line.transport is not None and line.transport not in KINDS:
+        raise InvalidArgument(_WANTED["transport"])
+    if line.scope is not None and line.scope not in SCOPES:
+        raise InvalidArgument(_WANTED["scope"])
+    if line.callback_port is not None and not (line.callback_port.isascii() and line.callback_port.isdigit()):
+        raise InvalidArgument(_WANTED["callback_port"])
+
+
+def entry_of(line: AddLine) -> dict[str, Any]:
+    """The entry that a line stands for."""
+    entry = raw_entry(line.command, line.url, line.transport, line.header, line.env)
+    oauth = {
+        "clientId": line.client_id,
+        "clientSecret": line.client_secret,
+        "callbackPort": None if line.callback_port is None else int(line.callback_port),
+    }
+    settings = {key: value for key, value in oauth.items() if value is not None}
+    if settings and line.url is None:
+        raise InvalidArgument("--client-id, --client-secret and --callback-port are for remote servers.")
+    return {**entry, "oauth": settings} if settings else entry
+
+
+def raw_entry(
+    command: list[str], url: str | None, kind: str | None, headers: list[str], variables: list[str]
+) -> dict[str, Any]:
+    """An entry in the form of a configuration file: a program if `url` is None, else a remote server.
+
+    Raises InvalidArgument for what does not fit together; the message never repeats a value, which may be a secret.
+    """
+    if url is None:
+        if headers or kind not in (None, "stdio"):
+            raise InvalidArgument("--header and --transport are for remote servers.")
+        entry = {"type": "stdio", "command": command[0], "args": command[1:]}
+        return {**entry, "env": _pairs(variables, "=", _WANTED["env"])} if variables else entry
+    if variables:
+        raise InvalidArgument("--env is for servers that are programs.")
+    kind = kind or ("ws" if url.startswith(_SCHEMES["ws"]) else "http")
+    if kind not in _SCHEMES or not url.startswith((*_SCHEMES[kind], "${")):
+        schemes = _SCHEMES.get(kind, _SCHEMES["http"])
+        raise InvalidArgument(f"The address of a server of type {kind} begins with {' or '.join(schemes)}.")
+    entry = {"type": kind, "url": url}
+    return {**entry, "headers": _pairs(headers, ":", _WANTED["header"])} if headers else entry
+
+
+def _pairs(texts: list[str], separator: str, usage: str) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, found, value = text.partition(separator)
+        if not found or not name.strip():
+            raise InvalidArgument(usage)
+        pairs[name.strip()] = value.strip() if separator == ":" else value
+    return pairs
+
+
+# -- the files of other programs ---------------------------------------------------------------------------------------
+
+
+def entries_of(
+    source: str, environment: Mapping[str, str], project: Path, names: Collection[str] = ()
+) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """The entries of a program in our words, by name, each with its file; the first file that has a name counts. Of a
+    registry only those are there whose `names` are wanted.
+
+    Raises InvalidArgument where there is no file, or one cannot be read.
+    """
+    from ..config import PROGRAMS, files_of  # noqa: PLC0415 - only here
+
+    files = files_of(source, environment, project)
+    present = [file for file in files if file.exists()]
+    if not present:
+        if source not in PROGRAMS:
+            raise NotFound(f"There is no file {source!r}, and it is none of the known programs: {', '.join(PROGRAMS)}.")
+        raise NotFound(f"There is no {' and no '.join(map(str, files))}.")
+    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for file in present:
+        for name, entry in _entries_in(file, names).items():
+            # Files of the project come first, and count as they do in the program itself.
+            found.setdefault(name, (file, entry))
+    return found
+
+
+def _entries_in(file: Path, names: Collection[str]) -> dict[str, dict[str, Any]]:
+    try:
+        content = decode_with_comments(read_text(file))
+    except OSError as error:
+        raise InvalidArgument(f"{file} cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:
+        raise InvalidArgument(f"{file} cannot be read: {error}.") from None
+    documents = registry_documents(content)
+    if documents is not None:
+        return chosen_entries(documents, names)
+    section = section_of(content)[1] if isinstance(content, dict) else None
+    if not isinstance(section, dict):
+        raise InvalidArgument(f"{file} has no MCP servers that can be read.")
+    defaults = input_defaults(content)
+    return {name: in_our_words(entry, defaults) for name, entry in section.items() if isinstance(entry, dict)}
+
+
+# -- actions -----------------------------------------------------------------------------------------------------------
+
+
+_KEY = "mcpServers"
+
+
+NO_SERVERS = "No servers. Add one: claude-code-mcp mcp add NAME -- COMMAND"
+
+
+def load_configuration(arguments: argparse.Namespace) -> HubConfig:
+    """What the hub would use, or with --all what all files say. Problems are printed to stderr; the servers that can
+    be used are there all the same."""
+    settings = load_settings()
+    everything = arguments.all or settings.hub == "all"
+    configuration = hub_servers(settings, os.environ, arguments.project, "all" if everything else "own")
+    for problem in configuration.problems:
+        print(f"claude-code-mcp: {clean(str(problem))}", file=sys.stderr)
+    return configuration
+
+
+def select_servers(configuration: HubConfig, names: Iterable[str]) -> HubConfig:
+    """The configuration with only these servers. Raises InvalidArgument for a name that it does not have, or
+    whose entry cannot be used."""
+    for name in names:
+        if name not in configuration.servers:
+            for problem in configuration.problems:
+                if problem.entry == name:
+                    raise InvalidArgument(f"{name!r} is configured, and cannot be used: {problem.message}.")
+            known = f"there are: {', '.join(configuration.servers)}" if configuration.servers else "none is configured"
+            raise NotFound(f"There is no MCP server called {name!r}; {known}.")
+    return replace(configuration, servers={name: configuration.servers[name] for name in names})
+
+
+def list_servers(arguments: argparse.Namespace) -> int:
+    configuration = load_configuration(arguments)
+    servers = list(configuration.servers.values())
+    if arguments.json:
+        print_json([_server_data(server) for server in servers])
+    elif servers:
+        rows = [
+            (each.name, each.config.type, each.scope.value, each.barred or "enabled", _address(each.config), each.file)
+            for each in servers
+        ]
+        print_table(("name", "type", "scope", "state", "address", "file"), rows)
+    elif not configuration.problems:
+        print(NO_SERVERS)
+    return 1 if configuration.problems else 0
+
+
+def _address(config: ServerConfig) -> str:
+    """How a server is reached, without its secrets."""
+    description = config.describe()
+    return str(description.get("command") or description.get("url") or "in this process")
+
+
+def _server_data(server: ConfiguredServer) -> dict[str, Any]:
+    return {
+        "name": server.name,
+        "scope": server.scope.value,
+        "file": str(server.file),
+        "enabled": server.barred is None,
+        "reason": server.barred,
+        **server.config.describe(),
+    }
+
+
+def add(arguments: argparse.Namespace) -> int:
+    line = read_add_line(arguments.line)
+    return _add_entry(line, entry_of(line))
+
+
+def add_json(arguments: argparse.Namespace) -> int:
+    """An entry as JSON, as Claude Code's own `add-json` takes it; `-` reads it from standard input."""
+    line = read_add_json_line(arguments.line)
+    [text] = line.command
+    try:
+        entry = decode_with_comments(standard_input() if text == "-" else text)
+    except ValueError as error:
+        raise InvalidArgument(f"The entry is not JSON: {error}.") from None
+    if not isinstance(entry, dict):
+        raise InvalidArgument("The entry must be an object.")
+    if line.client_secret is not None:
+        oauth = entry.get("oauth")
+        entry["oauth"] = {**(oauth if isinstance(oauth, dict) else {}), "clientSecret": line.client_secret}
+    return _add_entry(line, in_our_words(entry, {}))
+
+
+def _add_entry(line: AddLine, entry: dict[str, Any]) -> int:
+    description = _check_entry(line.name, entry)
+    file = load_settings().hub_file
+    with edit_entries(file) as entries:
+        if line.name in entries and not line.force:
+            raise InvalidArgument(f"There is already a server called {line.name!r} in {file}; --force replaces it.")
+        entries[line.name] = entry
+    print(f"Added {line.name} ({description}) to {file}.")
+    if line.scope is not None:
+        print("claude-code-mcp: note: --scope is for Claude Code; our own file is for all sessions.", file=sys.stderr)
+    return 0
+
+
+def import_servers(arguments: argparse.Namespace) -> int:
+    """Copies the servers of another program into our own file. One that is there already, or cannot be used, is
+    reported and left out. The exit code is 1 if one could not be used."""
+    found = entries_of(arguments.source, os.environ, arguments.project.resolve(), arguments.names)
+    # A server of a registry is named as it is there, or as it is called here.
+    wanted = [short_name(name) if "/" in name else name for name in arguments.names] or list(found)
+    for name in wanted:
+        if name not in found:
+            raise NotFound(f"There is no server called {name!r}; there are: {', '.join(found) or 'none'}.")
+    failed = 0
+    results: list[dict[str, str]] = []
+
+    def report(name: str, outcome: str, line: str) -> None:
+        results.append({"name": name, "outcome": outcome})
+        if not arguments.json:
+            print(line)
+
+    with edit_entries(load_settings().hub_file) as entries:
+        for name in wanted:
+            file, entry = found[name]
+            if name in entries and not arguments.force:
+                report(name, "kept", f"{clean(name)}: already there; --force replaces it")
+                continue
+            try:
+                if isinstance(named := entry.get("envFile"), str):
+                    # The whole path: our own file is not beside it.
+                    named = named.replace("${workspaceFolder}", str(arguments.project.resolve()))
+                    entry = {**entry, "envFile": os.path.join(file.parent, named)}
+                description = _check_entry(checked_name(name), entry)
+            except InvalidArgument as error:
+                failed += 1
+                results.append({"name": name, "outcome": "refused"})
+                print(f"claude-code-mcp: left out: {clean(error.message)}", file=sys.stderr)
+                continue
+            entries[name] = entry
+            report(name, "added", f"{name}: {description}, from {file}")
+    if arguments.json:
+        print_json(results)
+    return 1 if failed else 0
+
+
+def get(arguments: argparse.Namespace) -> int:
+    """Prints all of one entry, without its secrets."""
+    server = select_servers(load_configuration(arguments), [arguments.name]).servers[arguments.name]
+    data = {**_server_data(server), "variables": sorted(getattr(server.config, "env", {}))}
+    if arguments.json:
+        print_json(data)
+        return 0
+    for key, value in data.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list | dict) else value
+        if shown not in (None, ""):
+            print(f"{key}: {clean(str(shown))}")
+    return 0
+
+
+def _check_entry(name: str, entry: Mapping[str, Any]) -> str:
+    """A description of a usable entry, without secrets; InvalidArgument for one that the hub would refuse.
+
+    A variable that is not set here is no mistake: it may be set where the server runs.
+    """
+    try:
+        expand(dict(entry), os.environ)
+    except MissingVariable as error:
+        print(f"claude-code-mcp: note: {error} here", file=sys.stderr)
+        return str(entry.get("type") or "type not known yet")
+    try:
+        config = parse_entry(name, dict(entry), os.environ)
+    except InvalidEntry as error:
+        raise InvalidArgument(f"{name}: {error}") from None
+    return f"{config.type}, {_address(config)}"
+
+
+def remove(arguments: argparse.Namespace) -> int:
+    with edit_entries(load_settings().hub_file) as entries:
+        _own_entry(entries, arguments)
+        del entries[arguments.name]
+    other = load_configuration(arguments).servers.get(arguments.name)
+    if arguments.json:
+        print_json({"name": arguments.name, "removed": True, "file": str(other.file) if other is not None else None})
+        return 0
+    print(f"Removed {arguments.name}.")
+    if other is not None:
+        print(f"There is another one of that name in {other.file}, which counts now.")
+    return 0
+
+
+def set_disabled(arguments: argparse.Namespace, disabled: bool) -> int:
+    with edit_entries(load_settings().hub_file) as entries:
+        entry = _own_entry(entries, arguments)
+        if not isinstance(entry, dict):
+            raise InvalidArgument(f"The entry {arguments.name!r} is not an object; remove it and add it again.")
+        entry.pop("disabled", None)
+        if disabled:
+            entry["disabled"] = True
+    return print_outcome(
+        arguments,
+        {"name": arguments.name, "enabled": not disabled},
+        f"{arguments.name} is {'disabled' if disabled else 'enabled'}.",
+    )
+
+
+def _own_entry(entries: Mapping[str, Any], arguments: argparse.Namespace) -> Any:
+    """The named entry of our own file. Raises InvalidArgument; for a server of another file it says which one."""
+    if arguments.name in entries:
+        return entries[arguments.name]
+    elsewhere = hub_servers(load_settings(), os.environ, arguments.project, "all").servers.get(arguments.name)
+    if elsewhere is None:
+        raise NotFound(f"There is no MCP server called {arguments.name!r}.")
+    raise InvalidArgument(f"{arguments.name!r} is configured in {elsewhere.file}, which is not ours to change.")
+
+
+# -- our own file ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def edit_entries(file: Path) -> Iterator[dict[str, Any]]:
+    """The entries of the file, to be changed in place; written when the block ends without an exception.
+
+    Raises InvalidArgument for a file that cannot be locked, read or written, or is not what it should be.
+    """
+    from filelock import FileLock  # noqa: PLC0415 - only changes need it
+
+    file = file.resolve()  # a link to a file kept elsewhere stays a link
+    try:
+        private_directory(file.parent)
+        # From the reading to the writing: of two commands at once the second sees what the first has written.
+        with FileLock(f"{file}.lock", mode=FILE):
+            text, content = _read_file(file)
+            section = next((key for key in SECTIONS if key in content), _KEY)
+            before = content.get(section, {})
+            if not isinstance(before, dict):
+                raise InvalidArgument(f"{file}: {_KEY} must be an object; it was left as it is.")
+            entries = copy.deepcopy(before)
+            yield entries
+            replace_file(file, _with_entries(file, text, section, before, entries).encode())
+    except OSError as error:
+        raise InvalidArgument(f"{file} cannot be changed: {error.strerror or error}.") from None
+
+
+def _read_file(file: Path) -> tuple[str, dict[str, Any]]:
+    """The text of the file and what it says."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        content = decode_with_comments(text or "{}")
+    except FileNotFoundError:
+        return "", {}
+    except ValueError as error:
+        raise InvalidArgument(f"{file} cannot be read: {error}; it was left as it is.") from None
+    if not isinstance(content, dict):
+        raise InvalidArgument(f"{file} must hold an object; it was left as it is.")
+    return text, content
+
+
+def _with_entries(file: Path, text: str, section: str, before: Mapping[str, Any], entries: Mapping[str, Any]) -> str:
+    """The text with these entries; comments and everything else in it stay."""
+    try:
+        for name in before.keys() - entries.keys():
+            text = remove_value(text, (section, name))
+        for name, entry in entries.items():
+            if name not in before or before[name] != entry:
+                text = set_value(text, (section, name), entry)
+        return text if section in decode_with_comments(text or "{}") else set_value(text, (section,), {})
+    except ValueError as error:
+        raise InvalidArgument(f"{file} cannot be changed: {error}; it was left as it is.") from None
+
+
+ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "list": list_servers,
+    "get": get,
+    "add": add,
+    "add-json": add_json,
+    "import": import_servers,
+    "remove": remove,
+    "enable": partial(set_disabled, disabled=False),
+    "disable": partial(set_disabled, disabled=True),
+}

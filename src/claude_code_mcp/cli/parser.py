@@ -1,0 +1,365 @@
+"""The command line: registers every command, parses arguments, completes them in shells.
+
+Exit codes are those of `conventions.py`. Standard output takes any character on any terminal, and a reader that leaves
+early, as `| head` does, is no error.
+"""
+
+import argparse
+import errno
+import io
+import json
+import os
+import re
+import shlex
+import sys
+from codecs import register_error
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple, NoReturn
+
+from .. import __version__
+from ..core.errors import ClaudeCodeError, InvalidArgument
+from ..startup.greeting.first_answers import GreetedInput
+from .conventions import ExitCode, suggestion
+
+COMMANDS = {
+    "serve": "serve",
+    "shared": "serve",
+    "tui": "interfaces",
+    "run": "chat",
+    "send": "chat",
+    "attach": "chat",
+    "ps": "running_sessions",
+    "questions": "running_sessions",
+    "answer": "running_sessions",
+    "interrupt": "running_sessions",
+    "cancel": "running_sessions",
+    "bypass": "running_sessions",
+    "show": "running_sessions",
+    "logs": "running_sessions",
+    "sessions": "sessions",
+    "costs": "costs",
+    "mcp": "mcp",
+    "web": "interfaces",
+    "stats": "costs",
+    "fleet": ".plugins.fleet.commands",
+    "runner": ".plugins.fleet.commands",
+    "doctor": "doctor",
+    "demo": "demo",
+    "claude": "doctor",
+    "config": "config",
+    "token": "serve",
+    "people": "operator",
+    "audit": "operator",
+    "backup": "operator",
+    "restore": "operator",
+    "uninstall": "uninstall",
+    "completion": "parser",
+}
+"""Every command with the module that adds it; in the order of the help, but for those of one module."""
+
+
+_DESCRIPTION = """\
+Run Claude Code from any MCP client, with a person able to watch and answer at any moment.
+Without a command it serves MCP on standard input and output, which is how clients start it; the flags of
+`serve` may then be given too."""
+_FIRST_STEPS = """\
+first steps:
+  claude-code-mcp doctor                    is everything there?
+  claude-code-mcp demo                      see it work, with no account
+  claude-code-mcp config CLIENT --install   register it in a client
+  claude-code-mcp run 'Fix the tests'       a session from the shell
+  claude-code-mcp tui                       watch and answer all sessions"""
+
+
+def run(argv: Sequence[str], greeted: GreetedInput | None = None) -> int:
+    """Runs one command line and returns the exit code; no exception of ours escapes.
+
+    `greeted` is what a client on stdio has said before the command was loaded. Such a client waits for an answer, so
+    it is told of a command line that makes no sense too.
+    """
+    return run_with_output(lambda: _run(argv, greeted))
+
+
+def _run(argv: Sequence[str], greeted: GreetedInput | None) -> int:
+    try:
+        if argv[:1] == ["claude"]:
+            # None of its arguments is ours, `--help` and `--version` neither.
+            return int(_module("claude").run_claude(argv[1:]))
+        if argv[0] not in COMMANDS and not argv[0].startswith("-"):
+            # Before anything is imported: of a mistyped command only the names are needed.
+            raise _Misuse(f"there is no command {argv[0]!r}.{suggestion(argv[0], COMMANDS)}", _USAGE)
+        only = argv[:1] if argv[0] in COMMANDS else tuple(COMMANDS)  # somebody waits: no other command is imported
+        arguments = build_parser(only).parse_args(argv, argparse.Namespace(greeted=greeted))
+        return int(arguments.run(arguments))
+    except _Misuse as error:
+        print(error.usage, end="", file=sys.stderr)
+        if greeted is None or any(argument.startswith("--ht") for argument in argv):
+            print(f"claude-code-mcp: {error.message}", file=sys.stderr)
+            return int(ExitCode.MISUSE)
+        return int(_module("serve").refuse(error, greeted))
+    except ClaudeCodeError as error:
+        from ..core.model.text import visible  # noqa: PLC0415 - only here, and it takes its time
+
+        print(f"claude-code-mcp: {visible(error.message)}", file=sys.stderr)  # names of files may be in it
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        return int(ExitCode.INTERRUPTED)
+
+
+_USAGE = "usage: claude-code-mcp COMMAND …; `claude-code-mcp --help` lists all of them\n"
+
+
+class _Misuse(InvalidArgument):
+    """A command line that does not parse; `usage` goes to stderr before the message."""
+
+    def __init__(self, message: str, usage: str) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class _PrintVersion(argparse.Action):
+    """Prints this version, where it is installed, and the version of Claude Code that sessions run."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from .doctor import claude_code_in_use  # noqa: PLC0415 - no other command needs it
+
+        print(f"claude-code-mcp {__version__}")
+        print(f"installed in {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}")
+        print(claude_code_in_use())
+        parser.exit()
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises `_Misuse` where argparse would end the process, so that a waiting client can be told why."""
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        action = super().add_argument(*names, **options)
+        if action.nargs == "*":
+            action.required = False  # argparse would name it where another argument is missing
+        return action
+
+    def error(self, message: str) -> NoReturn:
+        message = _without_values(message)
+        choice = _INVALID_CHOICE.search(message)
+        near = suggestion(choice[1], re.findall(r"[\w-]+", choice[2])) if choice is not None else ""
+        raise _Misuse(f"{message}.{near}" if near else message + self._missing(message), self.format_usage())
+
+    def _missing(self, message: str) -> str:
+        """The names to choose from where the one of an action is missing."""
+        if not message.startswith("the following arguments are required"):
+            return ""
+        below = next((action for action in self._actions if isinstance(action, argparse._SubParsersAction)), None)
+        return f", one of {', '.join(below.choices)}" if below is not None else ""
+
+
+_INVALID_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+
+
+def _without_values(message: str) -> str:
+    """A message of argparse that repeats options it does not know, without their values: these may be secrets."""
+    start, separator, unknown = message.partition("unrecognized arguments: ")
+    if not separator:
+        return message
+    options = [option for option in unknown.split(" ") if re.fullmatch(r"--?[A-Za-z][A-Za-z-]{0,30}", option)]
+    return f"{start}{separator}{' '.join(options)}" if options else f"{start}too many arguments"
+
+
+def build_parser(names: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
+    """The parser with these commands; each sets `run` to the function that takes the parsed arguments. A mistake on the
+    command line raises InvalidArgument instead of ending the process."""
+    parser = _Parser(
+        prog="claude-code-mcp",
+        description=_DESCRIPTION,
+        epilog=_FIRST_STEPS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-V", "--version", action=_PrintVersion, nargs=0, help="show the versions and end")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in dict.fromkeys(COMMANDS[name] for name in names):
+        import_module(f".{name}", __package__).add_to(commands)
+    return parser
+
+
+def _module(command: str) -> Any:
+    return import_module(f".{COMMANDS[command]}", __package__)
+
+
+_ESCAPE = "claude_code_mcp_escape"
+
+
+def run_with_output(command: Callable[[], int]) -> int:
+    """Runs a command and returns its exit code; 0 if the reader of its output leaves.
+
+    What the encoding of a stream lacks is escaped. Output is flushed before this returns: when the interpreter ends it
+    would be too late to handle the error. A BrokenPipeError counts also where task groups have wrapped it. Output that
+    cannot be written for another reason, such as a full disk, is 1 and a line on stderr.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ESCAPE)
+    try:
+        try:
+            return command()
+        finally:
+            # Here and not at the end of the interpreter, whose own message about a broken pipe could not be prevented.
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except (BrokenPipeError, BaseExceptionGroup) as error:
+        if isinstance(error, BaseExceptionGroup) and error.split(BrokenPipeError)[1] is not None:
+            raise
+        _discard_output()
+        return 0
+    except OSError as error:
+        # With a name it is about a file and not about the output: that is for whoever works with the file.
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        _discard_output()
+        print(f"claude-code-mcp: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+_UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    r"""The characters as JSON writes them (`\u2026`), so that JSON stays the JSON that it was."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+register_error(_ESCAPE, _escaped)
+
+
+def _discard_output() -> None:
+    """Has everything that is still buffered written to the null device: the interpreter flushes once more when it
+    ends."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 1)
+    os.close(devnull)
+
+
+# -- shell completion -------------------------------------------------------------------------------------------------
+
+
+_IDS = "claude-code-mcp ps --all --ids 2>/dev/null"
+"""Prints the sessions of the shared server; nothing if none runs."""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "completion",
+        help="print what makes bash, zsh or fish complete our commands",
+        description="For bash: source <(claude-code-mcp completion bash). For zsh, after compinit: source "
+        "<(claude-code-mcp completion zsh). For fish: claude-code-mcp completion fish | source.",
+    )
+    parser.add_argument("shell", choices=sorted(_SHELLS))
+    parser.set_defaults(run=_print_completion)
+
+
+def _print_completion(arguments: argparse.Namespace) -> int:
+    print(_SHELLS[arguments.shell](list(commands_of(build_parser()))), end="")
+    return 0
+
+
+class CompletedCommand(NamedTuple):
+    """What may follow a command; `path` is how it is called, such as `shared start`."""
+
+    path: str
+    below: dict[str, str]
+    """Commands below it, each with its help."""
+    flags: dict[str, str]
+    choices: list[str]
+    """Values of its arguments."""
+    takes_session: bool
+
+
+def commands_of(parser: argparse.ArgumentParser, path: str = "") -> Iterator[CompletedCommand]:
+    """The command of a parser and all below it."""
+    below: dict[str, argparse.ArgumentParser] = {}
+    summaries: dict[str, str] = {}
+    choices: list[str] = []
+    flags: dict[str, str] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            below.update(action.choices)
+            summaries.update({choice.dest: choice.help or "" for choice in action._choices_actions})
+        elif action.option_strings:
+            flags.update(dict.fromkeys(action.option_strings, "" if action.help is None else action.help))
+        elif action.choices is not None:
+            choices += map(str, action.choices)
+    positionals = [action.dest for action in parser._actions if not action.option_strings]
+    yield CompletedCommand(path, summaries, flags, choices, "session" in positionals)
+    for name, found in below.items():
+        yield from commands_of(found, f"{path} {name}".strip())
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("%%", "%").split())
+
+
+# -- bash and zsh -------------------------------------------------------------------------------------------------
+
+_BASH = """\
+# claude-code-mcp: completion for bash
+_claude_code_mcp() {{
+    local current="${{COMP_WORDS[COMP_CWORD]}}" path="" word candidates=""
+    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+        case "$path $word" in
+            {paths}) path="${{path:+$path }}$word" ;;
+        esac
+    done
+    case "$path" in
+{cases}
+    esac
+    COMPREPLY=($(compgen -W "$candidates" -- "$current"))
+}}
+complete -o default -F _claude_code_mcp claude-code-mcp
+"""
+
+
+def _bash(commands: list[CompletedCommand]) -> str:
+    paths, cases = [], []
+    for command in commands:
+        # How a path looks when its last word has just been read: what is before it, a space and the word.
+        before, _, last = command.path.rpartition(" ")
+        if last:
+            paths.append(shlex.quote(f"{before} {last}"))
+        candidates = shlex.quote(" ".join((*command.below, *command.choices, *command.flags)))
+        if command.takes_session:
+            candidates += f'" $({_IDS})"'
+        cases.append(f"        {shlex.quote(command.path)}) candidates={candidates} ;;")
+    return _BASH.format(paths="|".join(paths), cases="\n".join(cases))
+
+
+def _zsh(commands: list[CompletedCommand]) -> str:
+    """By way of that for bash."""
+    return f"# claude-code-mcp: completion for zsh\nautoload -U +X bashcompinit && bashcompinit\n{_bash(commands)}"
+
+
+# -- fish ---------------------------------------------------------------------------------------------------------
+
+
+def _fish(commands: list[CompletedCommand]) -> str:
+    lines = (line for command in commands for line in _fish_lines(command))
+    return "\n".join(["# claude-code-mcp: completion for fish", *lines, ""])
+
+
+def _fish_lines(command: CompletedCommand) -> Iterator[str]:
+    seen = [f"__fish_seen_subcommand_from {word}" for word in command.path.split()]
+    unseen = [f"not __fish_seen_subcommand_from {' '.join(command.below)}"] if command.below else []
+    condition = "; and ".join([*seen, *unseen]) if seen else "__fish_use_subcommand"
+    base = f"complete -c claude-code-mcp -n {shlex.quote(condition)}"
+    for name, summary in command.below.items():
+        yield f"{base} -f -a {shlex.quote(name)} -d {shlex.quote(_plain(summary))}"
+    for choice in command.choices:
+        yield f"{base} -f -a {shlex.quote(choice)}"
+    for flag, summary in command.flags.items():
+        kind = f"-l {shlex.quote(flag[2:])}" if flag.startswith("--") else f"-s {shlex.quote(flag[1:])}"
+        yield f"{base} {kind} -d {shlex.quote(_plain(summary))}"
+    if command.takes_session:
+        yield f"{base} -f -a {shlex.quote(f'({_IDS})')}"
+
+
+_SHELLS: dict[str, Callable[[list[CompletedCommand]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}

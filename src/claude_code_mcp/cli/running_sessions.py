@@ -1,0 +1,509 @@
+"""`ps`, `questions`, `show`, `logs`, `answer`, `interrupt` and `cancel`: the sessions of a running server from the
+shell.
+
+`Asking` puts a question to a person line by line, and is pure: it is given the lines that were typed. A line that is no
+answer changes nothing, and is never taken for a yes.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TextIO
+
+from ..client.connections import CallFailed, McpClient, NotRunning, Target
+from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, machine_name
+from ..client.styled_lines import ACCEPT_EDITS, NoAnswer, Style, decide, question_lines
+from ..core.errors import InvalidArgument
+from ..core.model.options import BYPASS
+from ..core.model.outcome import BUSY_STATUSES
+from ..core.model.question import Choice, QuestionKind
+from ..core.model.text import age, clip, clip_line, local_time, sharing_line, visible
+from .conventions import (
+    ExitCode,
+    Unavailable,
+    add_json,
+    agreed,
+    exit_code_of,
+    failed,
+    positive,
+    print_json,
+    print_outcome,
+    seconds,
+    table,
+)
+
+Verb = Callable[[LiveSessions, argparse.Namespace], int]
+
+
+def add_verb(commands: Any, name: str, summary: str, run: Callable[[argparse.Namespace], int]) -> Any:
+    """A command that is a client of a server."""
+    parser = commands.add_parser(name, help=summary)
+    add_target(parser)
+    add_json(parser)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Which server it is."""
+    parser.add_argument("--url", metavar="URL", help="a server that runs with --http, instead of the shared one")
+    parser.add_argument("--token", metavar="TOKEN", help="the token for --url (default: CLAUDE_CODE_MCP_TOKEN)")
+    parser.add_argument("--config", metavar="FILE", help="the TOML file with settings that the shared server has")
+
+
+def add_session(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("session", help="its id, the beginning of it, or its title")
+
+
+def add_own(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--own", action="store_true", help="on a server that is started for this and ends with it, not the shared one"
+    )
+
+
+def target_of(arguments: argparse.Namespace) -> Target:
+    return Target(arguments.url, arguments.token, arguments.config, getattr(arguments, "own", False))
+
+
+def at_running_server(verb: Verb) -> Callable[[argparse.Namespace], int]:
+    """Runs a verb on a server that must be running already."""
+    return lambda arguments: _run(verb, arguments, target_of(arguments).join)
+
+
+def at_server(verb: Verb) -> Callable[[argparse.Namespace], int]:
+    """Runs a verb on a server that is started if need be."""
+    return lambda arguments: _run(verb, arguments, target_of(arguments).open)
+
+
+def _run(verb: Verb, arguments: argparse.Namespace, connect: Callable[[], McpClient]) -> int:
+    """The exit code of a verb; a refusal of the server, or its end, is a line on stderr. What we refuse ourselves is
+    raised."""
+    try:
+        with connect() as client:
+            return verb(LiveSessions(client), arguments)
+    except CallFailed as error:
+        return failed(str(error), exit_code_of(error.code))
+    except NotRunning as error:
+        raise Unavailable(f"{error}; sessions are kept, and the next message to one resumes it") from None
+
+
+# -- what is printed ---------------------------------------------------------------------------------------------------
+
+
+_COLOURS = {Style.HEAD: "1", Style.REMOVED: "31", Style.ADDED: "32", Style.SAME: "2"}
+_LONGEST = 60
+"""Characters of a title or a question in a table."""
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Whether a stream is a terminal with colours; NO_COLOR and a dumb terminal say no."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def print_question(asked: OpenQuestion, stream: TextIO | None = None, *, with_choices: bool = True) -> None:
+    """Prints all of a question, whose it is first. Without the choices where `Asking` puts them one by one."""
+    stream = stream or sys.stdout
+    colour = has_colour(stream)
+    print(f"[{asked.id}] {session_name(asked.session)}", file=stream)
+    question = asked.question
+    if not with_choices and question.kind is QuestionKind.USER_QUESTION and question.choices:
+        return
+    for text, style in question_lines(question):
+        code = _COLOURS.get(style) if colour else None
+        print(f"\x1b[{code}m{text}\x1b[0m" if code else text, file=stream)
+    stream.flush()
+
+
+def session_name(session: Mapping[str, Any]) -> str:
+    """The id of a listed session and, where known, title and directory."""
+    title, project = session.get("displayText"), session.get("projectDirectory")
+    named = f" {visible(clip_line(title, _LONGEST))}" if title else ""
+    return f"session {session['sessionId'][:8]}{named}" + (f" in {visible(project)}" if project else "")
+
+
+def session_table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Lines of equal columns for listed sessions; in a fleet one of them has their machines."""
+    listed = [*rows]
+    lines = [("ID", "STATE", "AGE", "COST", "PROJECT", "QUESTION", "TITLE"), *map(_row, listed)]
+    if any(session.get("machine") for session in listed):
+        machines = ("MACHINE", *(machine_name(session) or "-" for session in listed))
+        lines = [(*line[:2], machine, *line[2:]) for line, machine in zip(lines, machines, strict=True)]
+    return table(lines)
+
+
+def _row(session: Mapping[str, Any]) -> tuple[str, ...]:
+    asks: list[str] = session.get("asks") or []
+    more = f" (+{len(asks) - 1})" if len(asks) > 1 else ""
+    cost = session.get("costUsd")
+    return (
+        session["sessionId"][:8],
+        _state(session),
+        age(session.get("created") or session["timestamp"], time.time()),
+        f"${cost:.4f}" if cost is not None else "-",
+        _short_path(session.get("projectDirectory") or "-"),
+        visible(clip_line(asks[0], _LONGEST)) + more if asks else "",
+        (f"[{visible(session['owner'])}] " if session.get("owner") else "")
+        + visible(clip_line(session["displayText"], _LONGEST)),
+    )
+
+
+def _state(session: Mapping[str, Any]) -> str:
+    """What a listed session does, and until when if a usage limit has stopped it."""
+    state = session.get("activeStatus") or session.get("lastStatus") or "-"
+    if session.get("continuesAt"):
+        return f"continues at {local_time(session['continuesAt'], time.time())}"
+    if state == "limit_reached" and session.get("resetsAt"):
+        return f"{state}, resets at {local_time(session['resetsAt'], time.time())}"
+    return str(state)
+
+
+def _short_path(path: str) -> str:
+    """The end of a long path, which tells more than its beginning."""
+    home = os.path.expanduser("~")
+    path = f"~{path[len(home) :]}" if path == home or path.startswith(f"{home}{os.sep}") else path
+    return visible(path if len(path) <= _LONGEST // 2 else f"...{path[3 - _LONGEST // 2 :]}")
+
+
+# -- asking -----------------------------------------------------------------------------------------------------------
+
+
+class Asking:
+    """One question while it is being answered. A question with several parts takes a line for each."""
+
+    def __init__(self, asked: OpenQuestion) -> None:
+        self.asked = asked
+        self._answers: list[str | list[str]] = []
+
+    @property
+    def prompt(self) -> str:
+        """What to type now."""
+        match self.asked.question.kind:
+            case QuestionKind.PERMISSION:
+                session = ", [s]ession: allow similar calls too" if self.asked.for_session else ""
+                return f"[a]llow{session}, [d]eny and why? "
+            case QuestionKind.PLAN_REVIEW:
+                edits = ", approve and accept [e]dits" if ACCEPT_EDITS in self.asked.question.modes else ""
+                return f"[a]pprove{edits}, [d]eny and what to change? "
+            case QuestionKind.USER_QUESTION:
+                return self._choice_prompt()
+
+    def take(self, line: str) -> dict[str, Any] | None:
+        """The arguments of `claude_respond` for a typed line; None if another part has to be answered first. NoAnswer
+        if the line is no answer."""
+        if self.asked.question.kind is QuestionKind.USER_QUESTION and self._choices:
+            return self._choose(line)
+        # No default: an empty line is refused by `decide`, and never counts as a yes.
+        decision, _, text = line.strip().partition(" ")
+        return decide(self.asked, decision.lower(), text.strip())
+
+    # -- questions with choices -------------------------------------------------------------------------------
+
+    @property
+    def _choices(self) -> tuple[Choice, ...]:
+        return self.asked.question.choices
+
+    def _choice_prompt(self) -> str:
+        if not self._choices:
+            return "[d]eny? "
+        choice = self._choices[len(self._answers)]
+        options = "".join(
+            f"  {number}  {visible(label)}{f': {visible(description)}' if description not in ('', label) else ''}\n"
+            for number, (label, description) in enumerate(choice.options, 1)
+        )
+        several = "numbers, such as 1,3," if choice.several else "a number"
+        how = f"{several} or text" if options else "text"
+        return f"Claude Code asks: {visible(choice.question)}\n{options}{how}, or [d]eny? "
+
+    def _choose(self, line: str) -> dict[str, Any] | None:
+        text = line.strip()
+        if not text:
+            raise NoAnswer("An empty line is no answer.")
+        if text.lower() in ("d", "deny"):
+            return {"decision": "deny"}
+        self._answers.append(_chosen(self._choices[len(self._answers)], text))
+        return {"decision": "allow", "answers": self._answers} if len(self._answers) == len(self._choices) else None
+
+
+def _chosen(choice: Choice, text: str) -> str | list[str]:
+    """The labels that numbers stand for; any other text as it is."""
+    numbers = [part.strip() for part in text.split(",")]
+    if not choice.labels or not all(number.isascii() and number.isdigit() and len(number) < 4 for number in numbers):
+        return text
+    indices = [int(number) for number in numbers]
+    if not all(1 <= index <= len(choice.labels) for index in indices) or (len(indices) > 1 and not choice.several):
+        raise NoAnswer(f"There are the numbers 1 to {len(choice.labels)}{'' if choice.several else '; one of them'}.")
+    labels = [choice.labels[index - 1] for index in indices]
+    return labels if choice.several else labels[0]
+
+
+# -- watching ---------------------------------------------------------------------------------------------------------
+
+
+_NONE = "No sessions in this server; `claude-code-mcp sessions` lists those on disk."
+_CLEAR = "\x1b[H\x1b[J"
+
+
+def add_to(commands: Any) -> None:
+    _add_looking(commands)
+    _add_steering(commands)
+
+
+def _add_looking(commands: Any) -> None:
+    ps = add_verb(commands, "ps", "list the sessions of the server: state, question, cost", at_running_server(_ps))
+    ps.add_argument("--all", action="store_true", help="those too whose process is closed")
+    ps.add_argument("--ids", action="store_true", help="print whole ids and nothing else")
+    ps.add_argument("--watch", action="store_true", help="go on until Ctrl-C; with --json, a line for each change")
+    ps.add_argument("--interval", type=seconds, default=2.0, metavar="SECONDS", help="with --watch (default 2)")
+    add_verb(commands, "questions", "print every open question, whole", at_running_server(_questions))
+    show = add_verb(commands, "show", "print the state, open questions and result of a session", at_server(_show))
+    add_session(show)
+    show.add_argument("--transcript", action="store_true", help="the conversation instead")
+    show.add_argument("--full", action="store_true", help="with --transcript: whole inputs, results and diffs")
+    logs = add_verb(commands, "logs", "print what a session has put out", at_running_server(_logs))
+    add_session(logs)
+    logs.add_argument("--lines", type=positive, default=50, metavar="N", help="the last N lines (default 50)")
+    logs.add_argument("--follow", action="store_true", help="go on with what comes, until Ctrl-C")
+
+
+# -- ps -----------------------------------------------------------------------------------------------------------
+
+
+def _ps(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    if not arguments.watch:
+        _print_sessions(_listed(sessions, arguments), arguments)
+        return 0
+    shown = None
+    while True:
+        listed = _listed(sessions, arguments)
+        if arguments.json and listed != shown:
+            print(json.dumps(listed, ensure_ascii=False), flush=True)
+        # On a terminal in any case: the ages in the table grow although nothing has changed.
+        elif not arguments.json and (sys.stdout.isatty() or listed != shown):
+            print(_CLEAR if sys.stdout.isatty() else "", end="")
+            _print_sessions(listed, arguments)
+            sys.stdout.flush()
+        shown = listed
+        time.sleep(arguments.interval)  # of a change in any session at all there is no event
+
+
+def _listed(sessions: LiveSessions, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Those that are live. One whose machine went away in the middle of a turn counts: somebody waits for it."""
+    return [
+        session
+        for session in sessions.live()
+        if arguments.all
+        or session["isActive"]
+        or session.get("activeStatus") in BUSY_STATUSES
+        or session.get("machineGone")
+    ]
+
+
+def _print_sessions(listed: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print_json(listed)
+    elif arguments.ids:
+        print("".join(f"{session['sessionId']}\n" for session in listed), end="")
+    else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        lines = session_table(listed) if listed else [_NONE]
+        print("\n".join(line if width is None else clip(line, width) for line in lines))
+
+
+# -- questions ----------------------------------------------------------------------------------------------------
+
+
+def _questions(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    asked = OpenQuestions(sessions).all()
+    if arguments.json:
+        print_json([_question_data(entry) for entry in asked])
+        return 0
+    for number, entry in enumerate(asked):
+        print("\n" if number else "", end="")
+        print_question(entry)
+    if not asked:
+        print("No open questions.")
+    return 0
+
+
+def _question_data(asked: OpenQuestion) -> dict[str, Any]:
+    question = asked.question
+    return {
+        "inputId": asked.id,
+        "sessionId": asked.session["sessionId"],
+        "type": question.kind,
+        "toolName": question.tool_name,
+        "toolInput": question.tool_input,
+        "description": question.description,
+        "canAllowForSession": asked.for_session,
+        "sessionRules": question.session_rules,
+        "expiresAt": asked.expires_at,
+    }
+
+
+# -- one session --------------------------------------------------------------------------------------------------
+
+
+def _show(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    session_id = sessions.find(arguments.session)
+    if arguments.transcript:
+        return _show_transcript(sessions, session_id, arguments)
+    report = sessions.status(session_id)
+    if arguments.json:
+        print_json({**report, "result": sessions.result(report) or None})
+        return 0
+    print("\n".join(_summary(report)))
+    for asked in OpenQuestions(sessions).within(report):
+        print()
+        print_question(asked)
+    result = sessions.result(report)
+    print(f"\n{visible(result)}\n" if result else "", end="")
+    return 0
+
+
+def _show_transcript(sessions: LiveSessions, session_id: str, arguments: argparse.Namespace) -> int:
+    pages = sessions.transcript(session_id, full=arguments.full)
+    if arguments.json:
+        print_json(list(pages))
+        return 0
+    for page in pages:
+        print(visible(page.get("transcript") or ""))
+    return 0
+
+
+def _summary(report: Report) -> list[str]:
+    """The facts about a session, one on each line."""
+    tokens = report.get("tokens") or {}
+    facts = {
+        "session": report["sessionId"],
+        "status": report["status"],
+        "cost": f"${report.get('costUsd') or 0:.4f}",
+        "tokens": f"{tokens.get('input', 0)} in, {tokens.get('output', 0)} out",
+        "turns": report.get("turnCount"),
+        "stalled": f"nothing for {report['stalledSeconds']} s" if report.get("stalledSeconds") else None,
+        "retrying": report.get("retrying"),
+        "queued": report.get("queued"),
+        "owner": report.get("owner"),
+        "shared": f"with {sharing_line(shared_with)}" if (shared_with := report.get("sharedWith")) else None,
+        "error": error_text(report),
+    }
+    return [f"{name:<9} {visible(str(value))}" for name, value in facts.items() if value is not None]
+
+
+def error_text(report: Report) -> str | None:
+    """Why the last turn failed."""
+    error = report.get("error")
+    return f"{error['code']}: {error['message']}" if error else None
+
+
+def _logs(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    session_id = sessions.find(arguments.session)
+    for report in sessions.follow(session_id, lines=arguments.lines):
+        for line in sessions.lines(report):
+            print(json.dumps({"line": line}, ensure_ascii=False) if arguments.json else visible(line))
+        sys.stdout.flush()
+        if not arguments.follow:
+            break
+    return 0
+
+
+# -- steering ---------------------------------------------------------------------------------------------------------
+
+
+_DECISIONS = {
+    "allow": "yes, this once; approve a plan",
+    "session": "yes, and allow similar calls in this session",
+    "edits": "approve a plan and accept edits from then on",
+    "deny": "no; TEXT is the reason, or what to change in a plan",
+    "say": "answer Claude's question: a TEXT for each part, a label or anything else",
+}
+
+
+def _add_steering(commands: Any) -> None:
+    answer = add_verb(commands, "answer", "show an open question and answer it", at_running_server(_answer))
+    answer.formatter_class = argparse.RawDescriptionHelpFormatter
+    listed = "".join(f"\n  {name:<9}{summary}" for name, summary in _DECISIONS.items())
+    answer.description = f"Shows the question, and answers it with one of these decisions:\n{listed}"
+    answer.add_argument("question", metavar="ID", help="its id or the beginning of it, or a session that asks just one")
+    answer.add_argument(
+        "decision", nargs="?", choices=sorted(_DECISIONS), metavar="DECISION", help="see above; unset, you are asked"
+    )
+    answer.add_argument("text", nargs="*", metavar="TEXT", help="for deny and say")
+    interrupt = add_verb(commands, "interrupt", "stop the turn of a session and keep it", at_running_server(_interrupt))
+    add_session(interrupt)
+    cancel = add_verb(commands, "cancel", "end a session for good", at_running_server(_cancel))
+    add_session(cancel)
+    bypass = add_verb(commands, "bypass", f"switch the mode {BYPASS} on or off", at_server(_bypass))
+    bypass.add_argument("switch", nargs="?", choices=("on", "off"), metavar="on|off", help="unset, says which it is")
+    bypass.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _answer(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    questions = OpenQuestions(sessions)
+    asked = questions.find(arguments.question)
+    # Before anything is decided; a question with choices is put part by part where it is asked.
+    is_asked = arguments.decision is None and sys.stdin.isatty()
+    print_question(asked, sys.stderr if arguments.json else sys.stdout, with_choices=not is_asked)
+    try:
+        if arguments.decision is None:
+            decision = _asked_at_terminal(asked)
+        elif arguments.decision == "say":
+            parts = len(asked.question.choices)
+            if asked.question.kind is not QuestionKind.USER_QUESTION:
+                raise NoAnswer("say: this is not a question of Claude's. Answer it with allow, or deny TEXT.")
+            if len(arguments.text) != parts:
+                wanted = "1 TEXT" if parts == 1 else f"{parts} TEXTs, one for each part"
+                raise NoAnswer(f"say: this question needs {wanted}.")
+            decision = {"decision": "allow", "answers": arguments.text}
+        else:
+            decision = decide(asked, arguments.decision, " ".join(arguments.text))
+    except NoAnswer as error:
+        raise InvalidArgument(str(error)) from None
+    if decision is None:
+        return failed("Nothing was answered.")
+    return print_outcome(arguments, questions.answer(asked, decision), f"Answered: {decision['decision']}.")
+
+
+def _asked_at_terminal(asked: OpenQuestion) -> dict[str, Any] | None:
+    """Asks until there is an answer; None at the end of the input."""
+    if not sys.stdin.isatty():
+        raise InvalidArgument("Not a terminal: pass the answer as an argument.")
+    asking = Asking(asked)
+    while True:
+        print(asking.prompt, end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return None
+        try:
+            decision = asking.take(line)
+        except NoAnswer as error:
+            print(error, file=sys.stderr)
+            continue
+        if decision is not None:
+            return decision
+
+
+def _interrupt(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    report = sessions.interrupt(sessions.find(arguments.session))
+    return print_outcome(arguments, report, f"{report['sessionId']}: {report['status']}")
+
+
+_BYPASS_QUESTION = (
+    "Sessions with this mode run every command and change every file without asking, until the server ends or it is "
+    "switched off. Switch it on?"
+)
+
+
+def _bypass(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    if arguments.switch == "on" and not arguments.yes and not agreed(_BYPASS_QUESTION):
+        return failed("It stays off.", ExitCode.REFUSED)
+    report = sessions.switch_bypass(None if arguments.switch is None else arguments.switch == "on")
+    return print_outcome(arguments, report, report["message"])
+
+
+def _cancel(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
+    session_id = sessions.find(arguments.session)
+    return print_outcome(arguments, sessions.cancel(session_id), f"{session_id}: cancelled")

@@ -1,0 +1,480 @@
+"""`serve`: MCP on stdio, or over HTTP; `shared`: the server that all clients of this user share: its status, starting
+and stopping it, and running as it; `token`: a random bearer token.
+
+A client on stdio waits while this is imported: what only `shared` needs is imported there.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from ..core.config import CONFIG_FILE_VARIABLE, Settings, description_of, load_settings, variable_of
+from ..core.errors import ClaudeCodeError, InvalidArgument
+from ..core.model.text import count_of
+from ..core.processes.environment import DEPTH, MARK
+from ..startup.greeting.first_answers import GreetedInput
+from ..startup.shared import place
+from ..startup.shared.hello import Hello, new_identity
+from .conventions import ExitCode, Unavailable, add_config_file, add_json, failed, positive, print_outcome
+
+SETTINGS_WITH_FLAG = ("on_disconnect", "toolsets")
+"""Fields of `Settings` that can be set on the command line too."""
+
+
+def add_to(commands: Any) -> None:
+    _add_serve(commands)
+    _add_shared(commands)
+    _add_token(commands)
+
+
+def _add_serve(commands: Any) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="serve MCP on stdio (the default) or over HTTP",
+        description="Serves MCP on standard input and output, or with --http over Streamable HTTP. Over HTTP a "
+        f"bearer token is required unless it listens on loopback only: set {variable_of('http_token')}, or "
+        f"{variable_of('http_tokens_file')} for several callers.",
+    )
+    parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="serve over HTTP at this address, path /mcp; `systemd`: on the socket that it was started for",
+    )
+    parser.add_argument(
+        "--oauth",
+        action="store_true",
+        help=f"with --http: people who are invited sign in here with passkeys ({variable_of('oauth')})",
+    )
+    parser.add_argument(
+        "--shared",
+        action="store_true",
+        help=f"on stdio, be a client's way to the one server of this user, which is started if need be "
+        f"({variable_of('shared')})",
+    )
+    add_config_file(parser)
+    for field in SETTINGS_WITH_FLAG:
+        add_setting(parser, field)
+    parser.set_defaults(run=_run_serve)
+
+
+class _SettingFlag(argparse.Action):
+    """A flag for a setting, whose help is read from the setting when it is shown."""
+
+    @property
+    def help(self) -> str:
+        default = Settings.model_fields[self.dest].default
+        listed = f" Default: {','.join(default)}." if isinstance(default, tuple) else ""
+        return f"{description_of(self.dest)}{listed} ({variable_of(self.dest)})".replace("%", "%%")
+
+    @help.setter  # noqa: A003
+    def help(self, _: str | None) -> None:
+        """`argparse` sets it to nothing."""
+
+    def __call__(self, _: object, namespace: argparse.Namespace, value: object, __: object = None) -> None:
+        setattr(namespace, self.dest, value)
+
+
+def add_setting(parser: argparse.ArgumentParser, field: str) -> None:
+    """A flag for a setting. Its choices, default and help are those of the setting, so that they cannot differ."""
+    setting = Settings.model_fields[field]
+    choices = [choice for part in get_args(setting.annotation) for choice in get_args(part) if isinstance(choice, str)]
+    several = isinstance(setting.default, tuple)
+    parser.add_argument(
+        f"--{field.replace('_', '-')}",
+        action=_SettingFlag,
+        choices=None if several else choices,
+        metavar="NAMES" if several else None,
+    )
+
+
+def _run_serve(arguments: argparse.Namespace) -> int:
+    from ..app import log_to_stderr, run_http, run_stdio  # noqa: PLC0415 - loads the MCP SDK
+
+    if arguments.http and arguments.shared:
+        raise InvalidArgument("The shared server serves over HTTP with `claude-code-mcp shared run --http HOST:PORT`.")
+    try:
+        settings = load_settings(file=arguments.config, **overrides(arguments))
+        if arguments.config is not None:  # so that it is known, and hidden from sandboxes
+            os.environ[CONFIG_FILE_VARIABLE] = str(arguments.config.absolute())
+        log_to_stderr(settings)
+        asyncio.run(run_http(settings, arguments.http) if arguments.http else run_stdio(settings, arguments.greeted))
+    except ClaudeCodeError as error:
+        if arguments.http:
+            raise
+        return refuse(error, arguments.greeted)
+    return 0
+
+
+def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the arguments of `serve` have set."""
+    fields = (*SETTINGS_WITH_FLAG, "oauth")
+    return {field: getattr(arguments, field) for field in fields if getattr(arguments, field, None)}
+
+
+def refuse(problem: ClaudeCodeError, greeted: GreetedInput | None) -> int:
+    """Reports why there is no server, in one line on stderr, and returns the exit code.
+
+    A client on stdio (`greeted` is given, and stdin is no terminal) is then served until it leaves by a server that
+    refuses every call with the same line: most clients never show what a server wrote to stderr.
+    """
+    from ..app import refuse_stdio  # noqa: PLC0415
+
+    print(f"claude-code-mcp: {problem.message}", file=sys.stderr)
+    if greeted is not None and not os.isatty(0):
+        asyncio.run(refuse_stdio(problem, greeted))
+    return int(problem.exit_code)
+
+
+# -- token ------------------------------------------------------------------------------------------------------------
+
+
+_BYTES = 32
+
+
+def _add_token(commands: Any) -> None:
+    parser = commands.add_parser(
+        "token",
+        help="print a random token for CLAUDE_CODE_MCP_TOKEN",
+        description="Prints a new random token, good as CLAUDE_CODE_MCP_TOKEN, CLAUDE_CODE_MCP_METRICS_TOKEN or in a "
+        "line of CLAUDE_CODE_MCP_TOKENS_FILE. It is stored nowhere.",
+    )
+    add_json(parser)
+    parser.set_defaults(run=_print_token)
+
+
+def _print_token(arguments: argparse.Namespace) -> int:
+    token = secrets.token_urlsafe(_BYTES)
+    return print_outcome(arguments, {"token": token}, token)
+
+
+# -- shared -----------------------------------------------------------------------------------------------------------
+
+
+_INHERITED_HELP = "for fronts: the socket and the lock of this place are open as descriptors 3 and 4"
+_STOP_SECONDS = 60.0
+_POLL_INTERVAL = 0.05
+_FOLLOW_INTERVAL = 0.3
+
+
+def _add_shared(commands: Any) -> None:
+    parser = commands.add_parser(
+        "shared",
+        help="look at, start and end the server that all clients of this user share",
+        description="The server behind `claude-code-mcp --shared`. Clients start it by themselves, and it ends by "
+        f"itself when nobody has used it for a while ({variable_of('shared_idle_ms')}).",
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    status = actions.add_parser("status", help="whether it runs, and for whom; exit code 5 if none does")
+    add_json(status)
+    status.set_defaults(run=_status)
+    for name, act, summary in (
+        ("start", _start, "start it unless it runs"),
+        ("restart", _restart, "end it and start it again; clients stay connected"),
+        ("run", _run, "be it, in the foreground, for service managers"),
+    ):
+        action = actions.add_parser(name, help=summary)
+        action.add_argument(
+            "--http", metavar="HOST:PORT", help="serve over HTTP too; it then stays until it is stopped"
+        )
+        if name == "run":
+            action.add_argument(place.INHERITED, metavar="PATH", help=_INHERITED_HELP)
+        else:
+            add_json(action)
+        add_settings(action)
+        action.set_defaults(run=act)
+    stop = actions.add_parser("stop", help="end it, and the processes of its sessions; sessions can be resumed")
+    stop.add_argument("--all", action="store_true", help="those that were started with other settings too")
+    add_json(stop)
+    stop.set_defaults(run=_stop)
+    logs = actions.add_parser("logs", help="print its log")
+    add_json(logs, "print one JSON object a line")
+    logs.add_argument("--lines", type=positive, default=50, metavar="N", help="the last N lines (default 50)")
+    logs.add_argument("--follow", action="store_true", help="go on with what is written, until Ctrl-C")
+    logs.set_defaults(run=_logs)
+
+
+def add_settings(action: argparse.ArgumentParser) -> None:
+    """The arguments that are settings of the server."""
+    add_config_file(action)
+    for field in SETTINGS_WITH_FLAG:
+        add_setting(action, field)
+
+
+# -- status and logs ------------------------------------------------------------------------------------------
+
+
+def _places() -> list[place.Place]:
+    try:
+        return place.places(os.environ)
+    except OSError as error:
+        raise Unavailable(f"There can be no shared server here: {error}.") from None
+
+
+def _own_place(arguments: Sequence[str] = ()) -> tuple[place.Place, str]:
+    try:
+        return place.find_place(arguments, os.environ)
+    except OSError as error:
+        raise Unavailable(f"There can be no shared server here: {error}.") from None
+
+
+def _asked(where: place.Place, ask: str) -> Any:
+    """The answer of the server at a place; None if none runs there. For an ask that ends the server it returns only
+    when its process is gone."""
+    from ..client.connections import NotRunning, ask_server  # noqa: PLC0415 - `serve` does not need it
+
+    try:
+        status, connection = ask_server(where, ask)
+    except NotRunning:
+        return None
+    with connection:
+        if ask != "status":
+            _await_end(connection, status["pid"])
+    return status
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    running = running_servers()
+    text = "\n".join(line for status in running for line in _status_lines(status)) or "No shared server runs."
+    print_outcome(arguments, running, text)
+    return int(ExitCode.DONE if running else ExitCode.UNAVAILABLE)
+
+
+def _status_lines(status: dict[str, Any]) -> Iterator[str]:
+    clients = status["clients"]
+    yield f"pid {status['pid']}, version {status['version']}, {status['state']} since {_time(status['started'])}"
+    yield f"  socket {status['socket']}"
+    if "sessions" in status:
+        yield (
+            f"  {count_of(status['sessions'], 'session')} in memory, {status['processes']} with a process, "
+            f"{status['busy']} at work; {count_of(status['questions'], 'open question')}"
+        )
+    if status.get("http"):
+        yield f"  serves {status['http']}"
+    if status.get("web"):
+        yield f"  the console is at {status['web']}"
+    if status["handover"]:
+        yield f"  ends for version {status['handover']} as soon as nothing is at work"
+    yield f"  {count_of(len(clients), 'client')}"
+    for entry in clients:
+        since = _time(entry["since"])
+        yield f"    pid {entry['pid']} in {entry['directory']} since {since}, version {entry['version']}"
+
+
+def _time(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _print_line(line: bytes, arguments: argparse.Namespace) -> None:
+    text = line.decode(errors="replace")
+    print(json.dumps({"line": text}, ensure_ascii=False) if arguments.json else text)
+
+
+def _logs(arguments: argparse.Namespace) -> int:
+    file = Path(_own_place()[0].log_file)
+    try:
+        with file.open("rb") as log:
+            for line in log.read().splitlines()[-arguments.lines :]:
+                _print_line(line, arguments)
+            sys.stdout.flush()
+            while arguments.follow:
+                at = log.seek(0, os.SEEK_CUR)
+                new = log.readline()
+                if new.endswith(b"\n"):
+                    _print_line(new[:-1], arguments)
+                    sys.stdout.flush()
+                else:
+                    log.seek(at)  # the rest of the line is still to come
+                    time.sleep(_FOLLOW_INTERVAL)  # another process writes it
+    except FileNotFoundError:
+        return failed(f"There is no log at {file}.", ExitCode.NOT_FOUND)
+    return 0
+
+
+# -- start and stop -------------------------------------------------------------------------------------------
+
+
+def _start(arguments: argparse.Namespace) -> int:
+    where, fingerprint = _own_place(_settings_arguments(arguments))
+    running = _asked(where, "status")
+    if running is None:
+        running = _started(where, fingerprint, arguments)
+        text = f"Started: pid {running['pid']}, {running['socket']}"
+    elif arguments.http:
+        raise InvalidArgument(f"It runs already (pid {running['pid']}); to serve over HTTP too: shared restart --http.")
+    else:
+        text = f"It runs already: pid {running['pid']}, {running['socket']}"
+    return print_outcome(arguments, running, text)
+
+
+def running_place(arguments: argparse.Namespace) -> place.Place:
+    """Where the shared server of these settings runs; it is started if it does not."""
+    where, fingerprint = _own_place(_settings_arguments(arguments))
+    if _asked(where, "status") is None:
+        _started(where, fingerprint, arguments)
+    return where
+
+
+def _started(where: place.Place, fingerprint: str, arguments: argparse.Namespace) -> Any:
+    """Starts a server and returns its status once it serves; the status of another one if that was started first."""
+    from ..client.connections import NotRunning, say_hello  # noqa: PLC0415 - `serve` does not need it
+
+    http = ["--http", arguments.http] if arguments.http else []
+    connection, deadline = place.start(where, http), time.monotonic() + _STOP_SECONDS
+    while connection is None and time.monotonic() < deadline:
+        # Somebody else has the lock. If it serves, that server is
+        # the one; if it is ending, the next try takes the lock.
+        if (running := _asked(where, "status")) is not None:
+            return running
+        time.sleep(_POLL_INTERVAL)  # it is just starting or ending
+        connection = place.start(where, http)
+    if connection is None:
+        raise Unavailable(f"The server at {where.socket} neither answers nor ends; see `shared logs`.")
+    client_hello = Hello(
+        directory=place.working_directory(),
+        environment=dict(os.environ),
+        fingerprint=fingerprint,
+        arguments=_settings_arguments(arguments),
+        identity=new_identity(),
+        pid=os.getpid(),
+    )
+    with socket.socket(fileno=connection.detach()) as opened:
+        try:
+            say_hello(opened, client_hello, _STOP_SECONDS)
+        except NotRunning as problem:
+            raise Unavailable(f"It could not be started: {problem}. See `claude-code-mcp shared logs`.") from None
+        status = _asked(where, "status")
+    if status is None:
+        raise Unavailable("It ended as soon as it was started; see `claude-code-mcp shared logs`.")
+    return status
+
+
+def _settings_arguments(arguments: argparse.Namespace) -> list[str]:
+    """The arguments that are settings, in the form of flags of `serve`."""
+    flags = [("--config", arguments.config)]
+    flags += [(f"--{field.replace('_', '-')}", getattr(arguments, field)) for field in SETTINGS_WITH_FLAG]
+    return [word for flag, value in flags if value for word in (flag, str(value))]
+
+
+def _stop(arguments: argparse.Namespace) -> int:
+    chosen = _places() if arguments.all else [_own_place()[0]]
+    stopped = [status for where in chosen if (status := _asked(where, "stop")) is not None]
+    lines = [
+        f"Stopped: pid {status['pid']}; {count_of(status.get('busy', 0), 'session')} at work" for status in stopped
+    ]
+    print_outcome(arguments, stopped, "\n".join(lines) or "No shared server runs.")
+    return 0 if stopped else 1
+
+
+def running_servers() -> list[dict[str, Any]]:
+    """The status of every shared server of this user that runs."""
+    found = _places() if place.possible() else []
+    return [status for where in found if (status := _asked(where, "status")) is not None]
+
+
+def stop_servers() -> None:
+    """Ends every shared server of this user, and returns when their processes are gone."""
+    for where in _places() if place.possible() else []:
+        _asked(where, "stop")
+
+
+def _await_end(connection: socket.socket, pid: int) -> None:
+    """Waits until the server is gone: its end of the connection, and then the process."""
+    deadline = time.monotonic() + _STOP_SECONDS
+    connection.settimeout(_STOP_SECONDS)
+    with contextlib.suppress(OSError):
+        # The connection ends before the process does; only with the process is its lock free for the next server.
+        while connection.recv(4096):
+            pass
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return
+        time.sleep(_POLL_INTERVAL)
+    raise Unavailable(f"The server (pid {pid}) has not ended within {_STOP_SECONDS:g} s.")
+
+
+def _restart(arguments: argparse.Namespace) -> int:
+    where, fingerprint = _own_place(_settings_arguments(arguments))
+    _asked(where, "restart")
+    status = _started(where, fingerprint, arguments)
+    return print_outcome(arguments, status, f"Restarted: pid {status['pid']}, {status['socket']}")
+
+
+# -- being it -------------------------------------------------------------------------------------------------
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.inherited:
+        where = place.Place(*os.path.split(arguments.inherited))
+        # Inherited by a session, the socket and the lock would be held by it after this server has ended.
+        os.set_inheritable(place.LISTENER, False)
+        os.set_inheritable(place.LOCK, False)
+        listener, lock, first = socket.socket(fileno=place.LISTENER), place.LOCK, None
+    else:
+        where, fingerprint = _own_place(_settings_arguments(arguments))
+        found = place.take_lock(where)
+        if found is None:
+            raise InvalidArgument(f"A shared server runs already at {where.socket}.")
+        # After the lock: only its holder may take the place of a socket that is there.
+        listener, lock = socket.socket(fileno=place.listen(where).detach()), found
+        first = Hello(
+            directory=place.working_directory(),
+            environment=dict(os.environ),
+            fingerprint=fingerprint,
+            arguments=_settings_arguments(arguments),
+        )
+    place.write_holder(lock)
+    asyncio.run(_serve(listener, where, first, arguments.http, to_file=bool(arguments.inherited)))
+    return 0
+
+
+async def _serve(
+    listener: socket.socket, where: place.Place, first: Hello | None, http: str | None, *, to_file: bool
+) -> None:
+    from ..app import log_to_file, log_to_stderr, run_shared  # noqa: PLC0415 - loads the MCP SDK
+    from ..server.transports.unix_socket import SharedSocket  # noqa: PLC0415
+
+    def settings_of(client_hello: Hello) -> Settings:
+        _take_over(client_hello)
+        settings = _settings(client_hello)
+        log_to_file(settings, Path(where.log_file)) if to_file else log_to_stderr(settings)
+        return settings
+
+    shared = SharedSocket(listener, where)
+    if first is not None:
+        shared.settle_settings(first)
+    await run_shared(shared, settings_of, http)
+
+
+def _take_over(client_hello: Hello) -> None:
+    """What a server in the client's process would have found: its environment, in memory only, and its directory.
+    Without what ties the client to a session that it may run in: this server belongs to none."""
+    # Before the settings are read, which come from it: nothing of the starter's own environment may remain.
+    os.environ.clear()
+    os.environ.update({name: value for name, value in client_hello.environment.items() if name not in (MARK, DEPTH)})
+    with contextlib.suppress(OSError):
+        os.chdir(client_hello.directory)
+
+
+def _settings(client_hello: Hello) -> Settings:
+    """The settings of the server; the path of the CLI and the default directory are each client's own."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--shared", action="store_true")
+    add_settings(parser)
+    try:
+        arguments = parser.parse_args(client_hello.arguments)
+    except (argparse.ArgumentError, SystemExit) as error:
+        raise InvalidArgument(f"The arguments cannot be used: {error}") from None
+    own = {variable_of("claude_path"), variable_of("default_cwd")}
+    environment = {name: value for name, value in os.environ.items() if name not in own}
+    return load_settings(environment, arguments.config, **overrides(arguments))

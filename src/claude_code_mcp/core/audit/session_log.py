@@ -1,0 +1,142 @@
+"""The log on stderr for people: redacted at the very end, with a line for each start and end of a session."""
+
+import copy
+import io
+import logging
+import logging.handlers
+import os
+import traceback
+from pathlib import Path
+
+from ...plugins.sandbox.network.folded_log import FoldedLog
+from ..model.events import AuditEvent, AuditKind, Event, ProcessChanged, TurnEnded, WaitChanged
+from ..model.outcome import OutcomeCode
+from ..model.text import clip_line
+from ..private_files import open_private
+from ..redaction import Redactor
+
+log = logging.getLogger(__name__)
+
+_LONGEST_REASON = 300
+_LOG_BYTES = 1 << 20
+_BEGINNINGS = {
+    AuditKind.SESSION_CREATED: "started",
+    AuditKind.SESSION_RESUMED: "resumed",
+    AuditKind.SESSION_FORKED: "forked",
+}
+_NOT_LOGGED = frozenset({OutcomeCode.COMPLETED, OutcomeCode.CANCELLED, OutcomeCode.CRASHED})
+"""Turns that did not fail, and those for which the end of the session or of its process is logged."""
+
+
+def without_contents(record: logging.LogRecord) -> bool:
+    """A filter for the handlers of the log: refuses what libraries log below the level info. At that level several of
+    them write everything that they send and receive: frames of WebSockets, messages of MCP, headers of HTTP."""
+    return record.levelno >= logging.INFO or _is_ours(record)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] == __name__.partition(".")[0]
+
+
+class RedactingFormatter(logging.Formatter):
+    """Redacts the formatted text, tracebacks included. Of an exception that a library logs there are the type and the
+    lines of code: its text may quote a message. The records stay unchanged for other handlers."""
+
+    def __init__(self, layout: str, redactor: Redactor) -> None:
+        super().__init__(layout)
+        self._redactor = redactor
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.exc_info and not _is_ours(record):
+            kind, _, trace = record.exc_info
+            record = copy.copy(record)
+            record.exc_info = None
+            frames = "".join(traceback.format_tb(trace))
+            record.exc_text = f"{frames}{kind.__name__}" if kind is not None else None
+        # The finished text: a secret may be in an argument, in an exception, or put together from two parts.
+        return self._redactor.text(super().format(record))
+
+
+class PrivateLogFile(logging.handlers.RotatingFileHandler):
+    """A log that nobody else can read; old parts of it are kept up to a bound."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file, maxBytes=_LOG_BYTES, backupCount=2, encoding="utf-8", errors="backslashreplace")
+
+    def _open(self) -> io.TextIOWrapper:
+        descriptor = open_private(Path(self.baseFilename), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        return io.TextIOWrapper(open(descriptor, "ab"), encoding=self.encoding, errors=self.errors)
+
+
+class SessionLog:
+    """An observer that logs a line for each start, end, crash and refusal and each turn that was interrupted or failed,
+    without prompts and answers."""
+
+    EVENTS = (ProcessChanged, TurnEnded, WaitChanged)
+    ACTS = frozenset(
+        {*_BEGINNINGS, AuditKind.CANCELLED, AuditKind.REFUSED, AuditKind.AUTH_FAILED, AuditKind.BUDGET_WARNED}
+    )
+    """What it wants to hear of."""
+
+    def __init__(self) -> None:
+        # A session with the network of the host can cause any number of them.
+        self._refusals = FoldedLog(log, "the server")
+
+    @staticmethod
+    def is_logged() -> bool:
+        """Whether the log takes any line of it, by the level that it was set up with."""
+        return log.isEnabledFor(logging.WARNING)
+
+    def act(self, act: AuditEvent) -> None:
+        if act.kind in _BEGINNINGS:
+            details = act.details
+            log.info(
+                "session %s %s by %s in %s, mode %s",
+                act.session_id,
+                _BEGINNINGS[act.kind],
+                act.who,
+                details.get("cwd"),
+                details.get("mode") or "unset",
+            )
+        elif act.kind is AuditKind.CANCELLED:
+            log.info("session %s ended: cancelled by %s", act.session_id, act.who)
+        elif act.kind is AuditKind.REFUSED:
+            details = act.details
+            log.info(
+                "refused %s: %s to %s%s: %s",
+                act.who,
+                details.get("code"),
+                details.get("what"),
+                f" (session {act.session_id})" if act.session_id else "",
+                clip_line(str(details.get("reason", "")), _LONGEST_REASON),
+            )
+        elif act.kind is AuditKind.BUDGET_WARNED:
+            log.warning("%s", act.details.get("warning"))
+        elif act.kind is AuditKind.AUTH_FAILED:
+            self._refusals.info("%s refused a request without a valid token")
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        match event:
+            case ProcessChanged(change="ended"):
+                log.warning("session %s crashed: %s", session_id, clip_line(event.detail, _LONGEST_REASON))
+            case ProcessChanged(change="protocol_violation"):
+                log.warning(
+                    "session %s wrote what cannot be true: %s", session_id, clip_line(event.detail, _LONGEST_REASON)
+                )
+            case ProcessChanged(change="parked"):
+                log.info("session %s ended: its process is closed, and resumed with the next message", session_id)
+            case WaitChanged(wait=wait, stopped=True) if wait is not None:
+                log.info("session %s: %s", session_id, wait.sentence)
+            case TurnEnded(outcome=outcome) if outcome.code is OutcomeCode.INTERRUPTED:
+                log.info("session %s: turn %d interrupted", session_id, event.number)
+            case TurnEnded(outcome=outcome) if outcome.code not in _NOT_LOGGED:
+                why = outcome.detail if outcome.code is OutcomeCode.START_FAILED else ""
+                status = f" (API status {outcome.api_status})" if outcome.api_status else ""
+                log.info(
+                    "session %s: turn %d failed: %s%s%s",
+                    session_id,
+                    event.number,
+                    outcome.code,
+                    status,
+                    f": {clip_line(why, _LONGEST_REASON)}" if why else "",
+                )

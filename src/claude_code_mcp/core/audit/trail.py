@@ -1,0 +1,492 @@
+"""The audit trail: a line for each act that matters to security, with who, what, which session, decision and cost.
+
+Everything is redacted as a whole before long texts are shortened. The file is append-only with rotation, written by a
+thread of its own: `write` never waits; the queue is bounded; an entry that finds no room, or cannot be written, is
+counted as lost, and the count is written as soon as the file takes something again. A line that was cut off stays, and
+the next entry begins a line of its own. `close` writes everything that was accepted. Lines go to other places too if
+the settings name some (`audit_sinks.py`).
+
+Lines are chained by their hashes: whoever changes, removes or inserts one breaks the chain from there on. Each line
+ends with `"chain"`: the SHA-256 of the chain of the line before it and of the line itself without it. The first line of
+a file goes on from the last one of the file that was put aside for it. A line that was cut off, by a full disk or a
+crash, is no link: the next one goes on from the last whole line.
+
+The chain has no key. It tells whoever has a value of it from elsewhere (a sink, a note) whether the lines up to there
+are the same; somebody who can write the file can make a new chain, and cannot make it end with that value.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import queue
+import re
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import json_text
+from ..model.events import (
+    AuditEvent,
+    AuditKind,
+    Event,
+    ProcessChanged,
+    QuestionOpened,
+    QuestionSettled,
+    Spent,
+    TurnEnded,
+)
+from ..model.question import Answer, Question
+from ..model.text import cut, iso
+from ..private_files import open_private, private_directory
+from ..questions.presentation import describe
+from ..redaction import Redactor
+from .quota import QUOTAS, AuditQuotas
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+    from ...plugins.telemetry.audit_sinks import AuditSink
+
+log = logging.getLogger(__name__)
+_BATCH = 500
+_LINK_LENGTH = 78
+"""Characters that the chain adds to a line."""
+
+
+class RotatingJsonl:
+    """Several servers may write to one file. When it is full it becomes `name.1`, and so on up to `name.5`."""
+
+    def __init__(self, path: Path, max_bytes: int, capacity: int = 10_000, sinks: "Sequence[AuditSink]" = ()) -> None:
+        """What is in the file goes to the `sinks` too. OSError if the file cannot be written."""
+        self.path = path
+        self._sinks = sinks
+        self._chained: tuple[object, str] | None = None
+        """The chain of the last line, and what the file was like when that was written."""
+        self._max_bytes = max_bytes
+        self._queue: queue.Queue[Mapping[str, Any] | None] = queue.Queue(capacity)
+        self._lock = threading.Lock()
+        self._lock_file: FileLock | None = None
+        self._lockable = True
+        self._lost = 0
+        self._failing = False
+        private_directory(path.parent)
+        self._unfinished = _ends_within_line(path)
+        """Whether the next entry must first end a line that a failure or a crash has cut off."""
+        self._file = self._open()
+        self._thread = threading.Thread(target=self._write_batches, name="audit", daemon=True)
+        self._thread.start()
+
+    def write(self, entry: Mapping[str, Any], *, important: bool = True) -> None:
+        """Accepts an entry, from any thread, without waiting. The last fifth of the queue is for `important` ones."""
+        if not important and self._queue.qsize() > self._queue.maxsize * 4 // 5:
+            self._lose(1)
+            return
+        try:
+            self._queue.put_nowait(entry)
+        except queue.Full:
+            self._lose(1)
+
+    def close(self) -> None:
+        """Blocks until everything that was accepted is on the disk."""
+        self._queue.put(None)
+        self._thread.join()
+        for sink in self._sinks:
+            sink.close()
+
+    # -- the thread -------------------------------------------------------------------------------------------
+
+    def _write_batches(self) -> None:
+        ended = False
+        while not ended:
+            batch = [self._queue.get()]
+            while len(batch) < _BATCH and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            ended = None in batch
+            self._write_batch([entry for entry in batch if entry is not None])
+        if self._lost:
+            self._write_batch([])
+        with contextlib.suppress(OSError):  # a pipe has no disk behind it
+            os.fsync(self._file)
+        os.close(self._file)
+
+    def _write_batch(self, entries: list[Mapping[str, Any]]) -> None:
+        with self._lock:
+            # Taken away before the writing: entries that find no room meanwhile are counted for the next batch.
+            lost, self._lost = self._lost, 0
+        if lost:
+            entries = [{"at": timestamp(), "act": "audit_lost", "entries": lost}, *entries]
+        try:
+            # Several servers may write to one file, and each line goes on from the last one, whoever wrote that.
+            with self._alone():
+                self._append(entries, lost)
+        except OSError as error:
+            self._lose(len(entries) + (lost - 1 if lost else 0))
+            self._note_failure(error)
+
+    def _append(self, entries: list[Mapping[str, Any]], lost: int) -> None:
+        texts = [_line(entry) for entry in entries]
+        self._rotate_if_full(sum(map(len, texts)) + _LINK_LENGTH * len(texts))
+        chains, texts = self._link(texts)
+        lines = "".join(texts).encode("utf-8", "replace")
+        data, end, whole = lines, 0, len(entries)
+        try:
+            if self._unfinished:
+                data = b"\n" + lines
+            while end < len(data):
+                end += os.write(self._file, data[end:])
+            self._failing = False
+        except OSError as error:
+            whole = lines[: max(0, end - (len(data) - len(lines)))].count(b"\n")
+            # What is not there as a whole line is lost; the note on the earlier ones is no entry of its own.
+            self._lose(len(entries) - whole + (lost - 1 if lost and not whole else 0))
+            self._note_failure(error)
+        if end:
+            self._unfinished = data[end - 1 : end] != b"\n"
+        if whole:
+            self._chained = self._file_facts(), chains[whole - 1]
+        for text in texts[:whole]:
+            for sink in self._sinks:
+                sink.put(text)
+
+    def _link(self, texts: list[str]) -> tuple[list[str], list[str]]:
+        """The chain of each line, and the lines with it."""
+        chain = self._last_chain()
+        chains, found = [], []
+        for text in texts:
+            line, chain = linked(text, chain)
+            chains.append(chain)
+            found.append(line)
+        return chains, found
+
+    def _last_chain(self) -> str:
+        """That of the last whole line, of the file that was put aside if this one has none yet."""
+        if self._chained is not None and (self._chained[0] == self._file_facts() or not self._is_file()):
+            return self._chained[1]
+        if not self._is_file():
+            return BEGIN
+        return last_chain(self.path) or last_chain(self._numbered(1)) or BEGIN
+
+    def _file_facts(self) -> object:
+        found = os.fstat(self._file)
+        return found.st_dev, found.st_ino, found.st_size
+
+    def _is_file(self) -> bool:
+        """A pipe has no lines to look at."""
+        return stat.S_ISREG(os.fstat(self._file).st_mode)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Within this context no other server writes to the file; but for one that cannot be locked, where others that
+        write at the same time would break the chain, and nothing is lost."""
+        if self._lock_file is None and self._lockable and self._is_file():
+            from filelock import FileLock  # noqa: PLC0415 - a server without an audit trail does not pay for it
+
+            self._lock_file = FileLock(f"{self.path}.lock", mode=0o600)
+        try:
+            if self._lock_file is not None:
+                self._lock_file.acquire()
+        except (OSError, NotImplementedError) as error:
+            log.error("the audit trail cannot be locked, and is written by one server only: %s", error)
+            self._lock_file, self._lockable = None, False
+            yield
+            return
+        try:
+            yield
+        finally:
+            if self._lock_file is not None:
+                self._lock_file.release()
+
+    def _note_failure(self, error: OSError) -> None:
+        if not self._failing:
+            log.error("the audit trail cannot be written: %s", error)
+        self._failing = True
+
+    def _lose(self, entries: int) -> None:
+        with self._lock:
+            self._lost += entries
+
+    def _rotate_if_full(self, length: int) -> None:
+        """Makes room for so many characters. Follows a rotation that another server has done; nobody else writes
+        meanwhile."""
+        if self._is_moved():
+            self._reopen()
+        if os.fstat(self._file).st_size + length > self._max_bytes and os.fstat(self._file).st_size:
+            self._rotate()
+            self._reopen()
+
+    def _rotate(self) -> None:
+        # The oldest first: each name must be free, or the one to be dropped, when it is given.
+        for number in range(FILES_KEPT - 1, 0, -1):
+            older = self._numbered(number)
+            if older.exists():
+                older.replace(self._numbered(number + 1))
+        self.path.replace(self._numbered(1))
+
+    def _numbered(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}")
+
+    def _is_moved(self) -> bool:
+        try:
+            there, here = os.stat(self.path, follow_symlinks=False), os.fstat(self._file)
+        except FileNotFoundError:
+            return True
+        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
+
+    def _reopen(self) -> None:
+        # Before the old one is closed: if it cannot be opened, there is still a file to write to.
+        opened = self._open()
+        os.close(self._file)
+        self._file, self._unfinished = opened, False
+
+    def _open(self) -> int:
+        return open_private(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    """An entry as a line. One that JSON cannot take is replaced by a note: the thread must not end over it."""
+    try:
+        return json.dumps(json_text.sound(entry), ensure_ascii=False, default=str, allow_nan=False) + "\n"
+    except (ValueError, TypeError, RecursionError) as error:
+        note = {"at": timestamp(), "act": str(entry.get("act")), "unwritable": str(error)}
+        return json.dumps(json_text.sound(note), ensure_ascii=False) + "\n"
+
+
+def _ends_within_line(path: Path) -> bool:
+    """Whether a file ends with a line that was never finished. OSError if that cannot be told."""
+    if not path.is_file():  # a pipe has no end to look at
+        return False
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
+def timestamp() -> str:
+    """Now, in UTC, to the millisecond."""
+    return iso(time.time())
+
+
+_LONGEST_TEXT = 2000
+
+
+class Audit:
+    """An observer that writes the trail. Of a prompt it has the hash, and with `prompts` the whole text; the arguments
+    of a call to an MCP server it has only with `arguments`. On a machine of a fleet every line names the `machine`."""
+
+    def __init__(
+        self,
+        trail: RotatingJsonl,
+        redactor: Redactor,
+        *,
+        prompts: bool = False,
+        arguments: bool = False,
+        machine: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._trail = trail
+        self._quotas = AuditQuotas(clock)
+        self._redactor = redactor
+        self._prompts = prompts
+        self._arguments = arguments
+        self._machine = machine
+
+    def close(self) -> None:
+        """Blocks until everything is written."""
+        self._write_counted(at_end=True)
+        self._trail.close()
+
+    def act(self, act: AuditEvent) -> None:
+        if act.kind is AuditKind.FAILED:
+            return  # a refusal has an event of its own; other failures are no matter of security
+        self._write_counted()
+        if self._quotas.has_line(act):
+            self._write_act(act)
+
+    def _write_act(self, act: AuditEvent) -> None:
+        details = dict(act.details)
+        prompt = details.pop("prompt", None)
+        if prompt is not None:
+            digest = hashlib.sha256(str(prompt).encode("utf-8", "replace")).hexdigest()[:16]
+            details |= {"prompt_sha256": digest, **({"prompt": str(prompt)} if self._prompts else {})}
+        if not self._arguments:
+            details.pop("arguments", None)
+        self._write(str(act.kind), act.who, act.session_id, details, important=act.kind not in QUOTAS)
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        self._write_counted()
+        match event:
+            case QuestionOpened(question=question):
+                self._write("question_opened", owner, session_id, _question(question))
+            case QuestionSettled(question=question, resolution=resolution):
+                answer = resolution.answer
+                decision = None if answer is None else "allow" if answer.allow else "deny"
+                scope = str(answer.scope) if answer is not None and answer.allow else None
+                details = {
+                    **_question(question),
+                    "by": resolution.by,
+                    **({"client": resolution.client} if resolution.client else {}),
+                    "decision": decision,
+                    "changed_to": _changed_to(question, answer),
+                    "scope": scope,
+                    "reason": resolution.detail or None,
+                }
+                self._write(f"question_{resolution.closure}", owner, session_id, details)
+            case TurnEnded(number=number, outcome=outcome):
+                cost = round(outcome.usage.cost_usd, 6)
+                details = {"turn": number, "outcome": str(outcome.code), "cost_usd": cost}
+                self._write("turn_ended", owner, session_id, details)
+            case Spent(usage=usage):
+                self._write("turn_cost", owner, session_id, {"cost_usd": round(usage.cost_usd, 6)})
+            case ProcessChanged(change="protocol_violation", detail=reason):
+                self._write("protocol_violation", owner, session_id, {"reason": reason})
+
+    def _write_counted(self, *, at_end: bool = False) -> None:
+        for act in self._quotas.due(at_end=at_end):
+            self._write_act(act)
+
+    def _write(
+        self, act: str, who: str, session_id: str | None, details: Mapping[str, Any], *, important: bool = True
+    ) -> None:
+        entry = {"at": timestamp(), "act": act, "who": who, **({"session": session_id} if session_id else {})}
+        entry |= {"machine": self._machine} if self._machine is not None else {}
+        entry |= {name: value for name, value in details.items() if value is not None}
+        # Before it is cut: half of a secret would not be recognised.
+        clean = self._redactor.data(entry)
+        if "arguments" in clean:
+            clean["arguments"] = json.dumps(clean["arguments"], ensure_ascii=False, default=str)
+        shortened = {
+            name: cut(value, _LONGEST_TEXT) if isinstance(value, str) and name != "prompt" else value
+            for name, value in clean.items()
+        }
+        self._trail.write(shortened, important=important)
+
+
+def _changed_to(question: Question, answer: Answer | None) -> str | None:
+    """A description of what is run instead of what was asked; None if the answer has not changed the input."""
+    if answer is None or answer.updated_input is None or answer.updated_input == question.tool_input:
+        return None
+    return describe(question.tool_name, answer.updated_input)
+
+
+def _question(question: Question) -> dict[str, Any]:
+    return {
+        "question": question.id,
+        "kind": str(question.kind),
+        "tool": question.tool_name,
+        "description": question.description,
+    }
+
+
+# -- audit chain ------------------------------------------------------------------------------------------------------
+
+
+BEGIN = "0" * 64
+"""What the first line of all goes on from."""
+FILES_KEPT = 5
+"""Files that are put aside; the oldest is dropped for the next, and with it what the chain goes on from."""
+_LINK = re.compile(rb', "chain": "([0-9a-f]{64})"\}\n?\Z')
+_CHUNK = 64 << 10
+_MOST_FINDINGS = 100
+
+
+def linked(line: str, before: str) -> tuple[str, str]:
+    """A line of JSON, an object that is not empty, with its place in the chain; and its chain."""
+    chain = _chain(line.removesuffix("\n").encode("utf-8", "replace"), before)
+    return f'{line.rstrip()[:-1]}, "chain": "{chain}"}}\n', chain
+
+
+def _chain(line: bytes, before: str) -> str:
+    return hashlib.sha256(before.encode() + b"\n" + line).hexdigest()
+
+
+def last_chain(path: Path) -> str | None:
+    """The chain of the last whole line of a file; None if it has none. Blocks on the disk; raises OSError."""
+    try:
+        with path.open("rb") as file:
+            end, tail = file.seek(0, os.SEEK_END), b""
+            while end > 0:
+                start = max(0, end - _CHUNK)
+                file.seek(start)
+                tail = file.read(end - start) + tail
+                # The first of them may be the rest of a line: it is looked at with what stands before it.
+                first, *whole = tail.split(b"\n")
+                for line in reversed([first, *whole] if start == 0 else whole):
+                    found = _LINK.search(line)
+                    if found is not None:
+                        return found[1].decode()
+                end, tail = start, first
+    except FileNotFoundError:
+        return None
+    return None
+
+
+@dataclass
+class ChainReport:
+    """What was found in files that follow each other."""
+
+    lines: int = 0
+    """Those with a chain that fits what is before them."""
+    earlier: int = 0
+    """Lines from before there was a chain."""
+    cut_off: int = 0
+    """Lines that were never finished."""
+    broken: list[str] = field(default_factory=list)
+    """Where the chain does not fit, as `file:line`; the first hundred."""
+    begins_within: bool = False
+    """Whether it begins in the middle of the chain: nothing is known of its first line and of what was before."""
+    last: str | None = None
+    found: bool = False
+    """Whether the value was there that was looked for."""
+
+    @property
+    def intact(self) -> bool:
+        return not self.broken
+
+
+def verify(files: Sequence[Path], looked_for: str | None = None, *, whole: bool = False) -> ChainReport:
+    """Follows the chain through the files, the oldest first. The `whole` trail, of which nothing was dropped yet, must
+    begin with its first line. Blocks on the disk; raises OSError."""
+    report = ChainReport()
+    for path in files:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                _look_at(report, line, f"{path.name}:{number}", looked_for, whole)
+    return report
+
+
+def _look_at(report: ChainReport, line: bytes, where: str, looked_for: str | None, whole_trail: bool) -> None:
+    link = _LINK.search(line)
+    if link is None or not line.startswith(b"{"):
+        whole = line.startswith(b"{") and line.rstrip().endswith(b"}")
+        if not whole:
+            report.cut_off += bool(line.strip())
+        elif report.last is None:
+            report.earlier += 1
+        else:
+            _note_broken(report, f"{where}: a line without a chain")
+        return
+    chain = link[1].decode()
+    expected = _chain(line[: link.start()] + b"}", report.last or BEGIN)
+    first = report.last is None and not report.earlier
+    if chain == expected:
+        report.lines += 1
+    elif first and not whole_trail:
+        # The oldest file that is kept may begin in the middle of the chain: what was before it is gone.
+        report.begins_within = True
+    else:
+        gone = "not the first line of the trail" if first else "not what follows the line before it"
+        _note_broken(report, f"{where}: {gone}")
+    report.last = chain
+    report.found = report.found or chain == looked_for
+
+
+def _note_broken(report: ChainReport, finding: str) -> None:
+    if len(report.broken) < _MOST_FINDINGS:
+        report.broken.append(finding)

@@ -1,0 +1,452 @@
+"""Git, run by the server for a session, and where the repository of a directory is.
+
+It gets the environment of the session without any variable of git's own, asks nobody anything, and runs no program that
+a repository names: no hook, pager, editor or file monitor, no filter, merge driver or converter of a repository's own
+configuration, nothing to fetch what a partial clone has left out. Filters that the user or the system has configured do
+run (`git lfs install`), as a checkout is wrong without them. In a sandbox a session writes the configuration of its
+user too, so that only the system's counts. For a caller whose sessions are in a sandbox, all of git is in that sandbox.
+
+What would run is looked up for the very repository and worktree that a command is run in. So no command may be used
+here that has another git look at files elsewhere, by a configuration that nobody has looked at: not `add` or `status`
+as they are, which look into submodules, not `diff --submodule=diff`, not `worktree add` with a checkout and not
+`worktree remove` without `--force`. And as a session may change a configuration right after the look, git that runs in
+no sandbox can execute nothing but itself, where the kernel can be told so and no trusted configuration has a program.
+
+Every run has a time. Why git failed is passed on only where that tells nothing: outside of a sandbox git says of files
+whether they exist, wherever they are.
+
+Git follows what a repository's files say, wherever that leads, and its answers would tell what there is. Here every
+place that a file names is permitted first, and opened then; no link is followed. What git does with the repository
+afterwards it does in the sandbox of the session, if there is one. Functions block on the disk.
+"""
+
+import asyncio
+import functools
+import logging
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ..plugins.sandbox.bubblewrap import Isolated
+from ..plugins.sandbox.homes import Home
+from .errors import InvalidArgument, ProcessFailed
+from .model.options import SessionOptions
+from .private_files import GIT_FILE, named_in
+from .processes.child import ChildProcess, Exit
+from .processes.environment import build_environment
+from .processes.leftovers import new_mark, scratch_path
+from .processes.limits import ChildOptions, needed_to_start
+
+log = logging.getLogger(__name__)
+
+_FILES_UNTOUCHED = frozenset(
+    {"check-ignore", "commit-tree", "config", "merge-base", "rev-list", "rev-parse", "symbolic-ref"}
+)
+"""Commands that read no file of a tree, and have no hook. All others may run a filter or a driver on each, also those
+that only write an index: they look again at files that changed in the same moment."""
+_SECONDS, _LONG_SECONDS = 10.0, 60.0
+_GRACE = 2.0
+_MOST_OUTPUT = 16 << 20
+_MOST_OVERRIDDEN = 200
+_CONFIGURED = (
+    f"core.hooksPath={os.devnull}",
+    "core.fsmonitor=false",
+    "core.quotePath=false",
+    "submodule.recurse=false",
+    "commit.gpgSign=false",  # may ask for a passphrase
+    "merge.verifySignatures=false",  # runs the program that checks them
+    "status.submoduleSummary=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    # From git 2.55 on; those of the hooks' directory are off by its path, and for 2.54 see `_NEVER`.
+    "hook.reference-transaction.enabled=false",
+    "hook.post-index-change.enabled=false",
+    "hook.post-checkout.enabled=false",
+    "hook.post-merge.enabled=false",
+)
+_RUNS_PROGRAMS = re.compile(
+    r"(filter|merge)\.(.+)\.(clean|smudge|process|required|driver)|(hook)\.(.+)\.(command|event|enabled)"
+    r"|(branch)\.(.+)\.(mergeoptions)",
+    re.DOTALL,
+)
+_NEVER: Mapping[str, str] = {"hook": "enabled=false", "branch": "mergeOptions="}
+"""What is not wanted of anybody's configuration, with the setting that turns it off: hooks, which git 2.54 and later
+take from there too, and options of a merge, which have signatures checked or another merge made than was worked out."""
+_HARMLESS = (
+    "detected dubious ownership in repository",
+    "Your local changes to the following files would be overwritten",
+    "The following untracked working tree files would be overwritten",
+    "The following untracked working tree files would be removed",
+    "Updating the following directories would lose untracked files in them",
+    "Not possible to fast-forward",
+    "Diverging branches can't be fast-forwarded",
+    "Committer identity unknown",
+    "Author identity unknown",
+    "unable to auto-detect email address",
+    "Please commit your changes or stash them before you merge",
+    "Please move or remove them before you merge",
+    "Aborting",
+    "No space left on device",
+)
+"""Of git's reasons those that say nothing about files elsewhere. Below them, a line with a tab names a file."""
+NON_INTERACTIVE: Mapping[str, str] = {
+    "LC_ALL": "C.UTF-8",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "",
+    "SSH_ASKPASS": "",
+    "GCM_INTERACTIVE": "never",
+    "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
+}
+"""The variables with which git asks for nothing at a terminal or in a window, and says things in English."""
+_VARIABLES: Mapping[str, str] = {
+    **NON_INTERACTIVE,
+    "GIT_EDITOR": "false",
+    "GIT_SEQUENCE_EDITOR": "false",
+    "GIT_PAGER": "cat",
+    "GIT_OPTIONAL_LOCKS": "0",
+    # Objects that a partial clone has left out are not fetched; before git 2.39.4 only the second does that.
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a run of git came to."""
+
+    code: int
+    output: str
+    """What it printed; bytes that are no UTF-8 are kept as surrogates, so that names of files stay what they are."""
+    errors: str
+    enclosed: bool = False
+    """Whether git could see no more than the session can."""
+    directory: str = field(default="", compare=False)
+    """Where it ran, for the log."""
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, in a few lines that tell nothing about files that the session may not see."""
+        lines = [line for line in self.errors.splitlines() if line.strip() and not line.startswith("hint:")]
+        shown = lines if self.enclosed else [line for line in lines if _is_harmless(line)]
+        if not shown:
+            log.warning("git failed with code %d in %s: %s", self.code, self.directory, " ".join(lines)[:2000])
+        return "\n".join(shown[:20]) or f"git ended with code {self.code}; the log of the server has its words"
+
+
+def _is_harmless(line: str) -> bool:
+    return line.startswith("\t") or any(part in line for part in _HARMLESS)
+
+
+@dataclass(frozen=True, slots=True)
+class Git:
+    """Runs git for the sessions of one home, which may change these directories."""
+
+    home: Home
+    directories: tuple[str, ...]
+
+    async def read(self, *arguments: str, cwd: str, **how: object) -> str:
+        """What git prints; InvalidArgument with its reason if it fails."""
+        reply = await self.run(*arguments, cwd=cwd, **how)  # type: ignore[arg-type]
+        if reply.code:
+            raise InvalidArgument(f"git {arguments[0]}: {reply.reason}", field="worktree")
+        return reply.output
+
+    async def run(
+        self,
+        *arguments: str,
+        cwd: str,
+        git_dir: str | None = None,
+        stdin: bytes = b"",
+        variables: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Runs git in a directory; with a `git_dir`, that directory is the top of a worktree with that one.
+
+        ProcessFailed if git cannot be run, takes too long or prints too much. A caller that is cancelled leaves no
+        process behind.
+        """
+        overridden: Iterable[str] = ()
+        alone = True
+        touches_files = arguments[0] not in _FILES_UNTOUCHED
+        if touches_files:
+            # A session may change its configuration between this look and the run. In a sandbox what runs then runs
+            # where a session does, and no longer than any other. Without one git can execute nothing but itself, unless
+            # somebody who is trusted has configured a program.
+            programs = await self._programs(cwd, git_dir)
+            overridden = _without_programs(programs)
+            alone = not any(program.usual for program in programs.values())
+        seconds = _LONG_SECONDS if touches_files else _SECONDS
+        return await self._git(arguments, cwd, git_dir, overridden, stdin, variables or {}, seconds, alone=alone)
+
+    async def own_filters(self, cwd: str, git_dir: str | None = None) -> list[str]:
+        """The filters of the repository's own configuration that apply to a file of it: they are not run, so that what
+        is checked out or committed here would be wrong."""
+        programs = await self._programs(cwd, git_dir)
+        names = sorted(
+            {name for (kind, name, key), value in programs.items() if kind == "filter" and not value.trusted}
+        )
+        if not names:
+            return []
+        plain = [name for name in names if re.fullmatch(r"[A-Za-z0-9_.-]+", name)]
+        patterns = [f":(attr:filter={name})" for name in plain]
+        found = [name for name in names if name not in plain]
+        if patterns and await self.read(
+            "ls-files", "-z", "-c", "-o", "--exclude-standard", "--", *patterns, cwd=cwd, git_dir=git_dir
+        ):
+            found += plain
+        return found
+
+    async def _programs(self, cwd: str, git_dir: str | None) -> "Mapping[tuple[str, str, str], _Program]":
+        """What is configured to run on files, by kind, name and key: what it would be without the repository's own
+        configuration, and whether it is that."""
+        reply = await self._git(("config", "--list", "-z", "--show-scope"), cwd, git_dir, (), b"", {}, _SECONDS)
+        if reply.code:
+            raise InvalidArgument(f"git config: {reply.reason}", field="worktree")
+        trusted = ("system",) if self.home.enclosure is not None else ("system", "global")
+        fields = reply.output.split("\0")
+        programs: dict[tuple[str, str, str], _Program] = {}
+        for scope, setting in zip(fields[::2], fields[1::2], strict=False):
+            name, _, value = setting.partition("\n")
+            found = _RUNS_PROGRAMS.fullmatch(name)
+            if found is not None:
+                kind, title, key = (part for part in found.groups() if part is not None)
+                before = programs.get((kind, title, key), _Program())
+                # Later scopes win, but what the repository itself says never becomes the usual value.
+                own = scope not in trusted or kind in _NEVER
+                programs[kind, title, key] = _Program(before.usual if own else value, not own)
+        return programs
+
+    async def _git(
+        self,
+        arguments: Sequence[str],
+        cwd: str,
+        git_dir: str | None,
+        overridden: Iterable[str],
+        stdin: bytes,
+        variables: Mapping[str, str],
+        seconds: float,
+        *,
+        alone: bool = True,
+    ) -> Reply:
+        """With `alone`, neither git nor anything that it starts can execute another program than git, where the kernel
+        can be told so; in a sandbox that is not asked for."""
+        inherited = {name: value for name, value in self.home.environment.items() if not name.startswith("GIT_")}
+        environment = {**inherited, **_VARIABLES, **variables}
+        place = [] if git_dir is None else [f"--git-dir={git_dir}", f"--work-tree={cwd}"]
+        settings = [part for setting in (*_CONFIGURED, *overridden) for part in ("-c", setting)]
+        argv = [git_program(environment), "--no-pager", *place, *settings, *arguments]
+        executables = await asyncio.to_thread(_executables, argv[0]) if alone else ()
+        return await run_in_home(self.home, self.directories, argv, cwd, environment, stdin, seconds, executables)
+
+
+async def run_in_home(
+    home: Home,
+    directories: tuple[str, ...],
+    argv: Sequence[str],
+    cwd: str,
+    environment: Mapping[str, str],
+    stdin: bytes,
+    seconds: float,
+    executables: tuple[str, ...] = (),
+) -> Reply:
+    """Runs a program to its end where the sessions of a home run: in their sandbox, if they have one, with these
+    directories. Without a sandbox it can execute nothing but `executables`, if they are named. Raises as
+    `run_program`."""
+    if home.enclosure is None:
+        options = ChildOptions(limits=home.limits, executables=executables)
+        return await run_program(argv, cwd, environment, stdin, seconds, options)
+    mark = new_mark()
+    environment = build_environment(environment, {}, mark)
+    listener = _Listener()
+    scratch = scratch_path(mark)
+    child = ChildProcess(listener, os.path.basename(argv[0]), mark=mark, scratch=scratch, owner=cwd)
+    session_options = SessionOptions(additional_directories=directories)
+    entered = home.enclosure.entered(argv, session_options, cwd, (), scratch, environment, connected=False)
+    async with entered as (isolated, _):
+        options = ChildOptions(isolated.descriptors, limits=home.limits, removal=isolated.removal)
+        reply = await _finish(child, listener, isolated, "/", stdin, options, seconds)
+    return replace(reply, enclosed=True, directory=cwd)
+
+
+async def run_program(
+    argv: Sequence[str],
+    cwd: str,
+    environment: Mapping[str, str],
+    stdin: bytes,
+    seconds: float,
+    options: ChildOptions,
+) -> Reply:
+    """Runs a program in no sandbox to its end, as `Git.run` does; ProcessFailed if it cannot be run, takes too long or
+    prints too much."""
+    mark = new_mark()
+    listener = _Listener()
+    child = ChildProcess(listener, os.path.basename(argv[0]), mark=mark, owner=cwd)
+    command = Isolated(argv, build_environment(environment, {}, mark))
+    return replace(await _finish(child, listener, command, cwd, stdin, options, seconds), directory=cwd)
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A command of the configuration: what it would be without the repository's own, and whether it is that."""
+
+    usual: str = ""
+    trusted: bool = True
+
+
+def _without_programs(programs: "Mapping[tuple[str, str, str], _Program]") -> list[str]:
+    """Settings with which nothing of a repository's own configuration runs, and no hook of any. A driver of its own
+    makes a conflict: no driver at all would take one side for the merge of both."""
+    own = {place: program for place, program in programs.items() if not program.trusted}
+    names = {place[:2] for place in own}
+    # A setting on the command line ends at its first `=`: such a name could not be overridden.
+    if len(own) > _MOST_OVERRIDDEN or any("=" in name or "\n" in name for _, name in names):
+        raise InvalidArgument("worktree: the repository's own configuration names too many programs.", field="worktree")
+    settings = [f"{kind}.{name}.{_NEVER[kind]}" for kind, name in names if kind in _NEVER]
+    for (kind, name, key), program in own.items():
+        if kind not in _NEVER:
+            settings.append(f"{kind}.{name}.{key}={program.usual or _NOTHING[key]}")
+    return settings
+
+
+_NOTHING = {"clean": "", "smudge": "", "process": "", "required": "false", "driver": "false"}
+
+
+def git_program(environment: Mapping[str, str]) -> str:
+    program = shutil.which("git", path=environment.get("PATH", os.defpath))
+    if program is None:
+        raise ProcessFailed("git is not installed, or not in the PATH of this server.")
+    return os.path.abspath(program)
+
+
+@functools.lru_cache(maxsize=8)
+def _executables(program: str) -> tuple[str, ...]:
+    """What git needs to execute: itself, itself where it looks for its parts, and what stands for a merge driver (see
+    `_NOTHING`); empty if that is not known. Blocks on the disk."""
+    place = os.path.dirname(os.path.dirname(os.path.realpath(program)))
+    parts = [os.path.join(place, name, "git-core", "git") for name in ("lib", "libexec")]
+    needed = [needed_to_start(path) for path in (program, *filter(os.path.isfile, parts))]
+    if len(needed) < 2 or not all(needed):
+        return ()
+    false = os.path.realpath(shutil.which("false") or "")
+    # Where it is one program with the shell, as in BusyBox, it cannot be had alone: then such a merge fails.
+    needed += [needed_to_start(false)] if os.path.basename(false) == "false" else []
+    return tuple(dict.fromkeys(path for paths in needed for path in paths))
+
+
+class _Listener:
+    def __init__(self) -> None:
+        self.output = bytearray()
+        self.too_much = False
+        self.ended = asyncio.Event()
+
+    def output_received(self, data: bytes) -> None:
+        if len(self.output) + len(data) > _MOST_OUTPUT:
+            # Ends the wait, and with it the process.
+            self.too_much = True
+            self.ended.set()
+        else:
+            self.output += data
+
+    def output_ended(self) -> None:
+        """Its end is what counts."""
+
+    def input_closed(self) -> None:
+        """It need not read its input."""
+
+    def child_ended(self, _: Exit) -> None:
+        self.ended.set()
+
+
+async def _finish(
+    child: ChildProcess,
+    listener: _Listener,
+    command: Isolated,
+    cwd: str,
+    stdin: bytes,
+    options: ChildOptions,
+    seconds: float,
+) -> Reply:
+    starting = asyncio.ensure_future(
+        child.start(command.argv, cwd=cwd, environment=command.environment, options=options)
+    )
+    try:
+        # Shielded: a child that is just being started when the caller is cancelled must be known to be ended.
+        await asyncio.shield(starting)
+        child.write(stdin)
+        child.close_input()
+        async with asyncio.timeout(seconds):
+            await listener.ended.wait()
+    except TimeoutError:
+        raise ProcessFailed(f"{os.path.basename(command.argv[0])} took more than {seconds:g} s.") from None
+    except (OSError, ValueError) as error:
+        raise ProcessFailed(f"{os.path.basename(command.argv[0])} could not be started: {error}") from None
+    finally:
+        await asyncio.shield(_end(starting, child))
+    if listener.too_much:
+        raise ProcessFailed(f"{os.path.basename(command.argv[0])} printed too much to be read.")
+    return Reply(child.returncode or 0, os.fsdecode(bytes(listener.output)), child.stderr)
+
+
+async def _end(starting: "asyncio.Future[None]", child: ChildProcess) -> None:
+    await asyncio.wait([starting])
+    if child.started:
+        await child.stop(_GRACE)
+
+
+# -- repository -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """The checkout that a directory is in."""
+
+    top: str
+    git_dir: str
+    common_dir: str
+    """That of the main checkout, for one of several worktrees; else `git_dir`."""
+
+
+def find_repository(directory: str, permitted: Callable[[str], bool]) -> Repository | None:
+    """The repository of a directory, whose path has no links; None if there is none all of which is permitted."""
+    for place in (Path(directory), *Path(directory).parents):
+        kind = _kind(place / ".git")
+        if kind is None:
+            continue
+        git_dir = str(place / ".git") if kind == "directory" else named_in(place / ".git", GIT_FILE)
+        # The nearest `.git` decides, as it does for git: one that is not permitted is not passed over.
+        if git_dir is None or not permitted(str(place)) or not permitted(git_dir):
+            return None
+        common_dir = git_dir
+        if _kind(Path(git_dir, "commondir")) is not None:
+            named = named_in(Path(git_dir, "commondir"))
+            if named is None or not permitted(named):
+                return None
+            common_dir = named
+        parts = [Path(git_dir, "HEAD"), Path(common_dir, "objects"), Path(common_dir, "config")]
+        return Repository(str(place), git_dir, common_dir) if all(map(_kind, parts)) else None
+    return None
+
+
+def _kind(path: Path) -> str | None:
+    """`file` or `directory`; None for a link, anything else, and what is not there."""
+    try:
+        mode = path.lstat().st_mode
+    except (OSError, ValueError):
+        return None
+    return "file" if stat.S_ISREG(mode) else "directory" if stat.S_ISDIR(mode) else None
+
+
+def foreign_settings(configuration: str, repository: Repository) -> Iterator[str]:
+    """Settings of a repository's own configuration that lead out of it, by name; `configuration` is what
+    `git config --list -z --no-includes` prints. Git says of a file that it includes whether it is there."""
+    for setting in configuration.split("\0"):
+        name, _, value = setting.partition("\n")
+        if name == "include.path" or (name.startswith("includeif.") and name.endswith(".path")):
+            yield name
+        if name == "core.worktree":
+            place = os.path.realpath(os.path.join(repository.git_dir, value))
+            if place != repository.top:
+                yield name

@@ -1,0 +1,649 @@
+"""The façade: everything that a frontend, or a program that uses this package as a library, does with sessions.
+
+    from claude_code_mcp import Service, SessionOptions
+
+    async with Service() as service:
+        turn = await service.create("Fix the failing test", SessionOptions(cwd="/src/app"))
+        outcome = await turn.outcome()
+
+All frontends share one service, so a session made by one is visible to all. The parts behind the façade (the
+policy's enforcer, the redactor, the logs of sessions) are its own: what others need of them has a method here or in
+`CallerPolicy`, or is a read-only view (`redaction`, `Session.events`). Questions have one place, the `broker`, which
+those who show them to people use directly.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..plugins.sandbox.homes import Home, Homes, default_directory
+from .config import Settings, load_settings, secrets_of, without_settings
+from .errors import Cancelled, PermissionDenied, SessionNotFound
+from .model.events import AuditEvent, AuditKind, QuestionOpened, QuestionSettled, UsageReported, WaitChanged
+from .model.options import LOCAL, LOCAL_CALLER, Caller, SessionOptions, is_session_id
+from .model.paths import config_directory
+from .model.question import Answer, Question
+from .model.usage_limits import OnLimit
+from .policy.policy import Policy
+from .processes.child import prepare
+from .processes.leftovers import sweep_quietly
+from .questions.broker import Broker, put_back
+from .questions.presentation import Redaction
+from .redaction import MARK, Redactor
+from .sessions.background import BackgroundTasks, Bookkeeper, Observer, ObserverList, StartTask
+from .sessions.dependencies import ClientEnvironments, HostOf, SessionDeps, SessionReplica, Stores, make_launcher
+from .sessions.limit_waits import LimitWaits
+from .sessions.mcp_bridge import McpServerHost
+from .sessions.message_acceptance import (
+    InterruptResult,
+    KeyedMessage,
+    KeyedMessages,
+    MessageAcceptance,
+    PendingTurn,
+    message_state,
+    turn_before,
+    was_read,
+)
+from .sessions.messages import UserMessage, WhenBusy
+from .sessions.neighbours import Neighbours
+from .sessions.plan_usage import PlanUsages
+from .sessions.policy_enforcer import PolicyEnforcer
+from .sessions.registry import SessionRelocation, Sessions
+from .sessions.session import Session
+from .sessions.session_access import CallerPolicy, SessionAccess
+from .sessions.session_listing import SessionListing
+from .sessions.slots import Slots
+from .sessions.stored_sessions import SessionWork, StoredSessions
+from .sessions.verdicts import answer_of_rules
+from .state.session_records import MessageKeys
+from .state.shares import Access, Shares
+from .state.spending import Spending
+from .state.state_directory import check_quietly, database_in
+from .transcripts.event_log import Subscription
+from .transcripts.transcripts import ProjectFolders
+
+log = logging.getLogger(__name__)
+
+_SWEEP_DELAY = 1.0
+"""Seconds before the processes of killed servers are looked for: it reads a file of every process of the machine, and
+the first call would wait. What stands in the way of a session is ended when that session is resumed."""
+
+__all__ = ["InterruptResult", "Observer", "PendingTurn", "Service"]
+
+
+class Service:
+    """Runs sessions between `__aenter__` and `__aexit__`, which ends every process it started."""
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        environment: Mapping[str, str] | None = None,
+        *,
+        policy: Policy | None = None,
+        redactor: Redactor | None = None,
+        host: McpServerHost | None = None,
+        host_of: HostOf | None = None,
+        hosts: Mapping[str, McpServerHost] | None = None,
+        open_host: Callable[[str], Awaitable[str | None]] | None = None,
+        principals: Collection[str] = (),
+        others: bool = False,
+        spares: int = 0,
+        replica: SessionReplica | None = None,
+    ) -> None:
+        """`settings` are read from the environment and the configuration file unless given. Without a policy, callers
+        may do everything. `redactor` is taught every secret that passes by; `host` has the MCP servers that all
+        sessions share, such as a `Hub`, and `host_of` those for each client with an environment of its own, which are
+        the same ones unless it is given; `hosts` are those of callers who share them with nobody, by name, to which
+        `open_host` adds those of a caller who comes later, or says why it cannot.
+        `principals` are the callers with a token of their own, and there may be `others` that are not known yet: each
+        of several has a Claude Code directory of its own.
+        `spares` is how many processes are kept ready for new sessions where the settings do not say. `replica` is told
+        everything that another machine of a fleet needs to go on with a session."""
+        self.settings = settings or load_settings()
+        self._environment = dict(os.environ if environment is None else environment)
+        self._redactor = redactor or Redactor()
+        self._redactor.learn(without_settings(self._environment))
+        self._redactor.add(secrets_of(self.settings))
+        self.redaction: Redaction = self._redactor
+        """Takes everything out of texts and data that must not leave this process."""
+        self._host_of = host_of
+        self.has_hosts = host_of is not None
+        """Whether clients with an environment of their own may have MCP servers of their own."""
+        self.hosts: Mapping[str, McpServerHost] = {} if hosts is None else hosts
+        self._open_host = open_host
+        self._observers = ObserverList()
+        self.observe = self._observers.add
+        """From now on the observer hears of every event and every audited act."""
+        self.audit = self._observers.act
+        """Reports an act to every observer that wants to hear of it."""
+        self.add_secrets = self._redactor.add
+        """Values that `redaction` takes out from now on."""
+        self._host = host
+        self._spares = spares
+        self._replica = replica
+        default = default_directory(self.settings)
+        self.own_addresses: list[str] = []
+        """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
+        policy = policy or Policy()
+        self.state = database_in(self.settings.state_dir)
+        guarded = (str(config_directory(self._environment)), str(self.settings.state_dir))
+        self._enforcer = PolicyEnforcer(policy, default, Spending(self.state, groups_of=policy.counted_groups), guarded)
+        self.check_record_of_machine = self._enforcer.check_record_of_machine
+        """PermissionDenied if a record that another machine has written names a program."""
+        self._homes = Homes(self.settings, self._environment, policy, principals, self.audit, others=others)
+        self.admit = self._homes.admit
+        """Why a caller in these groups cannot be served before a restart; None if it can."""
+        self._linked_folders = not principals and not others and policy.profile(LOCAL).isolation == "none"
+        self._shares = Shares(self.state)
+        self.access = SessionAccess(self._shares, policy.groups_of, self.audit)
+        """Who may do what with sessions of others."""
+        self.assign = partial(self.access.change_groups, assign=self._homes.assign)
+        """From now on a caller is in these groups, and no others; what it may do changes at once."""
+        self._tasks = BackgroundTasks()
+        self._keyed = KeyedMessages(MessageKeys(self.state), replicated=replica is not None)
+        self.start_task = self._tasks.start
+        """Starts a task of the service: kept until it is done, its failure logged, never a caller's to cancel. An
+        `endless` one is cancelled when the service closes; others have a moment to end by themselves."""
+
+    if not TYPE_CHECKING:  # type checkers know what there is
+
+        def __getattr__(self, name: str) -> object:
+            """Whoever uses a service that was not entered is told so, and not of a name that is missing."""
+            within = "it is there within `async with Service() as service:`, if at all"
+            raise AttributeError(f"This Service has no {name!r}: {within}.", name=name, obj=self)
+
+    async def __aenter__(self) -> "Service":
+        await asyncio.to_thread(self.state.open)  # StateUnavailable before anything is started
+        await self._homes.prepare()
+        await self.access.refresh()
+        settings = self.settings
+        self.broker = Broker(settings.permission_timeout, self._redactor.data, endless=settings.questions_wait)
+        launcher = make_launcher(settings, Home.of_user(self._environment), self.own_addresses)
+        projects = ProjectFolders.below(launcher.config_dir, linked=self._linked_folders)
+        self._slots = Slots.of(settings)
+        start_task = self.start_task
+        self.neighbours = Neighbours(self.state, start_task, self._redactor.data)
+        self.observe(self.neighbours, (QuestionOpened, QuestionSettled), frozenset())
+        bookkeeper = Bookkeeper(self._enforcer.limits, self.broker, self._observers, start_task)
+        deps = SessionDeps(
+            settings=settings,
+            launcher=launcher,
+            stores=Stores.below(
+                launcher.config_dir, settings, start_task, self._redactor.data, projects, self._replica
+            ),
+            replica=self._replica,
+            broker=self.broker,
+            slots=self._slots,
+            enforcer=self._enforcer,
+            start_task=start_task,
+            neighbours=self.neighbours,
+            hosted=lambda: contextlib.nullcontext(self._host),
+            redact=self._redactor.data,
+            notice=bookkeeper.on_event,
+            audit=self.audit,
+            moved=bookkeeper.on_moved,
+            known=lambda session_id: self._sessions.known(session_id) is not None,
+        )
+        self._environments = ClientEnvironments(
+            deps, self._redactor, self.own_addresses, self._homes, self._host_of, self.hosts
+        )
+        self.connected = self._environments.connected
+        """Around the connection of a client with this environment: its secrets are taken out of what leaves."""
+        self.hosted = self._environments.hosted
+        """The MCP servers for a client with this environment, for as long as the context lasts."""
+        spares = self._spares if settings.spare_processes is None else settings.spare_processes
+        self._sessions = Sessions(deps, lambda: self._environments.all_stores, spares)
+        self.spares = self._sessions.spares
+        self.access.known = self._sessions.known
+        bookkeeper.sessions, bookkeeper.recorder = self._sessions, deps.stores.recorder
+        bookkeeper.moved_elsewhere = self.access.moved
+        self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor, self._observers)
+        self.stored = StoredSessions(
+            self._sessions, self._environments, self._observers, self._redactor.data, self.access
+        )
+        """Sessions as they are kept on disk: read, named, copied, shared, removed."""
+        self.listing = SessionListing(self._sessions, self._environments, self.access)
+        """The list of sessions that a caller sees, in memory and on disk."""
+        self.sessions = self.listing.in_memory
+        """The sessions in memory that have taken a message, most recently used first."""
+        self.catalogue = self.listing.entries
+        """Every session of a caller's on this machine, a page at a time."""
+        self.work = SessionWork(self._sessions, self._environments, self.stored)
+        """What sessions have changed: worktrees and checkpoints."""
+        self.relocation = SessionRelocation(self._sessions, self._environments)
+        """Sessions that go to another machine of a fleet, or come from one."""
+        self.plan_usages = PlanUsages(self.state, start_task)
+        """How much of their plans callers have used."""
+        self.observe(self.plan_usages, (UsageReported,), frozenset())
+        start_task(asyncio.to_thread(check_quietly, self.state))
+        start_task(prepare())
+        start_task(_sweep_later(start_task), endless=True)
+        watch = self._tasks.watch
+        watch(partial(self.neighbours.serve_requests, self._sessions.give_way))
+        watch(partial(self.neighbours.follow_shares, self._shares.changes_file, self.access.refresh))
+        watch(self._sessions.clean_up_regularly)
+        watch(self._slots.watch_memory)
+        watch(self._limit_waits().run)
+        start_task(bookkeeper.announce_left_over(), endless=True)
+        return self
+
+    def _limit_waits(self) -> LimitWaits:
+        """What continues sessions after usage limits; it knows of waits from now on."""
+        waits = LimitWaits(
+            self._continue_stopped,
+            lambda: self._environments.all_stores,
+            lambda session_id: self._sessions.known(session_id) is not None,
+            self.start_task,
+        )
+        self.observe(waits, (WaitChanged,), frozenset())
+        return waits
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.shield(self._close())
+
+    async def _close(self) -> None:
+        """Sessions are closed first, which is bounded by the steps of stopping a process; then the tasks end."""
+        # First: the clean-up and the watch of the memory must not park what is being closed.
+        self._tasks.cancel_endless()
+        await self._sessions.close()
+        # Behind the sessions, which take no message any more: what is still being accepted is refused and ends.
+        await self._keyed.close(self.settings.stop_timeout)
+        await self._tasks.close(self.settings.stop_timeout)
+        # Last: until then others are told which sessions this server has.
+        await self.neighbours.close()
+
+    async def why_restart_for(self, principal: str) -> str | None:
+        """Why a caller who was not there when this began cannot be served before a restart; None if it can."""
+        reason = await self._homes.objection(principal)
+        return await self._open_host(principal) if reason is None and self._open_host is not None else reason
+
+    # -- messages to sessions ---------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        prompt: str,
+        options: SessionOptions | None = None,
+        *,
+        caller: Caller = LOCAL_CALLER,
+        timeout: float | None = None,
+        images: Sequence[str] = (),
+        key: str | None = None,
+    ) -> PendingTurn:
+        """A new session with its first message. Returns at once; the id of the session is final. It runs in the
+        environment of its `caller`, here and in the other methods; without one, in that of this service. `timeout`
+        ends this turn and no later one. `images` go with the message: paths that the session could read, or `data:`
+        URLs. Of calls of one caller with the same `key` one makes a session, and all return it."""
+        self._acceptance.require_text("prompt", prompt, images)
+        accept = partial(self._create, prompt, options, caller, timeout, images)
+        if key is None:
+            return await accept(KeyedMessage())
+        find = partial(self.find, caller=caller)
+        return await self._keyed.once(key, caller.principal, "", (prompt, *images), accept, find)
+
+    async def _create(
+        self,
+        prompt: str,
+        options: SessionOptions | None,
+        caller: Caller,
+        timeout: float | None,
+        images: Sequence[str],
+        keyed: KeyedMessage,
+    ) -> PendingTurn:
+        with self._observers.auditing_refusals(caller.principal, "create"):
+            timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
+            self._enforcer.limits.new_sessions.take(caller.principal)
+            deps = self._environments.of(caller)
+            # Left in the reverse order: reservation and record are undone before the worktree is taken back.
+            async with (
+                self._sessions.creating(options or SessionOptions(), caller.principal, deps) as made,
+                self._acceptance.admitted(made, caller.principal, prompt) as session,
+                self._acceptance.recorded(session, prompt),
+            ):
+                message = await self._acceptance.deliver(
+                    session, prompt, images, new=True, timeout=timeout, message_id=keyed.message_id
+                )
+        await self._acceptance.conclude(AuditKind.SESSION_CREATED, session, prompt, caller.principal)
+        live = session.process.live
+        # No other session is like one in a worktree.
+        if self.spares.limit and live is not None and not session.options.worktree:
+            self._sessions.spares.prepare_for(session, live.start_settled)
+        return PendingTurn(session, message)
+
+    async def send(
+        self,
+        session_id: str,
+        text: str,
+        *,
+        caller: Caller = LOCAL_CALLER,
+        options: SessionOptions | None = None,
+        when_busy: WhenBusy = WhenBusy.JOIN,
+        timeout: float | None = None,
+        at_message: str | None = None,
+        images: Sequence[str] = (),
+        key: str | None = None,
+        on_limit: OnLimit | None = None,
+    ) -> PendingTurn:
+        """A message to a session, wherever it is: running, finished, parked, crashed, or only on disk.
+
+        `options` apply to a session that is only on disk, field by field over what is recorded of it; one in memory
+        keeps its own. RecordUnreadable if the session's record is damaged, since its limits are unknown.
+        `when_busy` says what becomes of the message if the session is at work at the moment it would be accepted.
+        `at_message` takes the conversation back to that message first; the session must be at rest. A turn that begins
+        with this message runs in the environment of its `caller`, unless the session is kept below a configuration
+        directory that is not that client's. Of messages of one caller to one session with the same `key` one is taken,
+        and all calls return that one. A message of somebody whom the session is shared with begins with their name.
+        `on_limit` is what the session does at a usage limit from now on.
+        """
+        self._acceptance.require_text("message", text, images)
+        accept = partial(
+            self._send, session_id, text, caller, options, when_busy, timeout, at_message, images, on_limit=on_limit
+        )
+        if key is None:
+            return await accept(KeyedMessage())
+        find = partial(self.find, caller=caller)
+        return await self._keyed.once(key, caller.principal, session_id, (text, *images), accept, find)
+
+    async def _send(
+        self,
+        session_id: str,
+        text: str,
+        caller: Caller,
+        options: SessionOptions | None,
+        when_busy: WhenBusy,
+        timeout: float | None,
+        at_message: str | None,
+        images: Sequence[str],
+        keyed: KeyedMessage,
+        *,
+        on_limit: OnLimit | None = None,
+        continues: str = "",
+    ) -> PendingTurn:
+        who = caller.principal
+        with self._observers.auditing_refusals(who, "send", session_id):
+            caller = self.access.acting(self.current_id(session_id), caller, Access.ANSWER)
+            if caller.principal != who:
+                if at_message is not None or on_limit is not None or (options and options.model_fields_set):
+                    raise PermissionDenied(f"Only {caller.principal}, whose session it is, can change how it goes on.")
+                text = f"[{who}] {text}"
+            timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
+            sender = self._environments.of(caller)
+            found = await self._owned(session_id, caller.principal, sender, options)
+            if keyed.orphaned and await was_read(found, keyed.message_id):
+                return turn_before(found, keyed.message_id, text)
+            await self.neighbours.refuse_elsewhere(found)
+            if when_busy is WhenBusy.REFUSE:
+                found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
+            await self._sessions.check_message(found, at_message)
+            # A client without an environment of its own goes on in that of the session.
+            adopted = sender if caller.environment is not None else None
+            self._sessions.admit(found, adopted)
+            async with self._acceptance.admitted(found, caller.principal, text, adopted) as session:
+                # Before the message is sent, which makes it live.
+                kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
+                new = not session.turns
+                if on_limit is not None:
+                    on_limit = session.deps.enforcer.admission(session.owner).on_limit(on_limit)
+                    session.options = session.options.model_copy(update={"on_limit": on_limit})
+                records = session.recorder.records
+                # Before the message is sent: this is put back if Claude Code refuses the options.
+                before = await asyncio.to_thread(records.read, session.id) if new else None
+                message = await self._acceptance.deliver(
+                    session,
+                    text,
+                    images,
+                    new=new,
+                    before=before,
+                    when_busy=when_busy,
+                    timeout=timeout,
+                    at_message=at_message,
+                    sender=adopted,
+                    message_id=keyed.message_id,
+                    continues=continues,
+                )
+        await self._acceptance.conclude(kind, session, text, who)
+        return PendingTurn(session, message)
+
+    async def message_state(self, session_id: str, message_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
+        """What became of a message that was accepted: queued, taken, dropped or unknown."""
+        return await message_state(await self._used(session_id, caller, Access.WATCH), message_id)
+
+    async def fork(
+        self,
+        session_id: str,
+        text: str,
+        *,
+        caller: Caller = LOCAL_CALLER,
+        at_message: str | None = None,
+        options: SessionOptions | None = None,
+        timeout: float | None = None,
+        images: Sequence[str] = (),
+    ) -> PendingTurn:
+        """A message to a copy of a session, which gets an id of its own; the original stays as it is."""
+        self._acceptance.require_text("message", text, images)
+        with self._observers.auditing_refusals(caller.principal, "fork", session_id):
+            self.access.refuse_borrowed(self.current_id(session_id), caller.principal)
+            timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
+            self._enforcer.limits.new_sessions.take(caller.principal)
+            deps = self._environments.of(caller)
+            source = await self._owned(session_id, caller.principal, deps)
+            source.refuse_if_cancelled()
+            await self._sessions.check_message(source, at_message)
+            fork = await self._sessions.fork(source, caller.principal, deps, at_message=at_message, options=options)
+            async with (
+                self._acceptance.admitted(fork, caller.principal, text) as session,
+                self._acceptance.recorded(session, text),
+            ):
+                message = await self._acceptance.deliver(session, text, images, new=True, timeout=timeout)
+        await self._acceptance.conclude(AuditKind.SESSION_FORKED, session, text, caller.principal, source=source.id)
+        return PendingTurn(session, message)
+
+    async def interrupt(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> InterruptResult:
+        """Ends the running turn; the session stays usable. The messages that waited behind it are dropped."""
+        session = await self._used(session_id, caller, Access.ANSWER)
+        await self.neighbours.refuse_elsewhere(session)
+        self.audit(AuditEvent(AuditKind.INTERRUPTED, caller.principal, session_id))
+        dropped = await session.interrupt()
+        if session.continues_at is not None:
+            session.give_up_wait()
+            await session.recorder.save(session)
+        return InterruptResult(session, dropped)
+
+    async def steer_limit(
+        self, session_id: str, step: Literal["wait", "end", "now"], *, caller: Caller = LOCAL_CALLER
+    ) -> Session:
+        """Sets the behavior at a usage limit: `wait` for the reset and continue automatically, or `end` there. `now`
+        continues at once with what a limit has stopped. Recorded when this returns. InvalidArgument if there is nothing
+        to continue."""
+        session = await self._used(session_id, caller, Access.ANSWER)
+        await self.neighbours.refuse_elsewhere(session)
+        if step == "now":
+            session.continue_now()
+        else:
+            self.access.refuse_borrowed(session.id, caller.principal)
+            with self._observers.auditing_refusals(caller.principal, "on_limit", session_id):
+                session.deps.enforcer.admission(session.owner).on_limit(step)
+            session.set_on_limit(step)
+        self.audit(AuditEvent(AuditKind.SESSION_MANAGED, caller.principal, session.id, {"action": f"limit_{step}"}))
+        await session.recorder.save(session)
+        return session
+
+    async def _continue_stopped(self, session_id: str, owner: str) -> float | None:
+        """Sends the message again that a usage limit has stopped, once even if servers are killed, and waits until its
+        turn has ended. Returns the time at which it is due, if that is not now."""
+        caller = Caller(owner)
+        session = await self._owned(session_id, owner, self._environments.of(caller))
+        wait = session.limit_wait
+        if wait is None or not wait.on:
+            return None
+        if wait.continues_at > time.time():
+            return wait.continues_at
+
+        async def accept(keyed: KeyedMessage) -> PendingTurn:
+            refuse, text, never = WhenBusy.REFUSE, wait.text, None
+            turn = await self._send(session.id, text, caller, None, refuse, never, None, (), keyed, continues=wait.id)
+            if not turn.repeated:
+                await turn.outcome()
+                left = turn.session.limit_wait
+                if left is not None and left.id == wait.id:  # the server stops, and Claude Code has not read it
+                    raise Cancelled("The server is stopping.", session_id=session.id)
+            return turn
+
+        find = partial(self.find, caller=caller)
+        turn = await self._keyed.once(f"limit:{wait.id}", owner, session.id, (wait.text,), accept, find)
+        if turn.repeated and turn.session.limit_wait is not None and turn.session.limit_wait.id == wait.id:
+            # A server that has died had sent it: its turn is over, or was cut short like any other.
+            turn.session.wait_is_over()
+            await turn.session.recorder.save(turn.session)
+        return None
+
+    async def withdraw(self, session_id: str, message_id: str, *, caller: Caller = LOCAL_CALLER) -> UserMessage | None:
+        """Takes a message back that waits behind the running turn; None if it was taken up or does not wait."""
+        return await (await self._used(session_id, caller, Access.ANSWER)).withdraw(message_id)
+
+    async def cancel(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Session:
+        """Ends the session for good, also one of ours that is only on disk. That is on disk when this returns."""
+        self.access.refuse_borrowed(self.current_id(session_id), caller.principal)
+        deps = self._environments.of(caller)
+        session = self._sessions.known(session_id)
+        if session is None:
+            records, who = deps.stores.recorder.records, caller.principal
+            mine = is_session_id(session_id) and await asyncio.to_thread(records.owned_by, who, session_id)
+            if mine and await asyncio.to_thread(records.read, session_id) is not None:
+                if await asyncio.to_thread(deps.stores.leases.held, session_id):
+                    raise await self.neighbours.busy(session_id)
+                session = await self._owned(session_id, who, deps)
+            else:
+                session = self.session(session_id, principal=who)
+        if session.owner != caller.principal:
+            raise self._observers.foreign_session(session_id, caller.principal)
+        await self.neighbours.refuse_elsewhere(session)
+        self.audit(AuditEvent(AuditKind.CANCELLED, caller.principal, session_id))
+        # A task of the service: a caller who leaves must not leave a session that is cancelled by half.
+        await asyncio.shield(self._tasks.start(session.cancel()))
+        await session.recorder.save(session)
+        return session
+
+    # -- looking at sessions ----------------------------------------------------------------------------------
+
+    async def wait(
+        self, session_id: str, timeout: float | None = None, *, principal: str = LOCAL, for_questions: bool = True
+    ) -> Session:
+        """Waits until the session is at rest or has a question."""
+        session = self.session(session_id, principal=principal)
+        await session.wait(timeout, for_questions=for_questions)
+        return session
+
+    def session(self, session_id: str, *, principal: str = LOCAL, wanted: Access = Access.WATCH) -> Session:
+        """A session in memory, of the principal's own or shared with them for this."""
+        session = self._sessions.known(session_id)
+        if session is not None:
+            principal = self.access.owner_for(session.id, principal, wanted) or principal
+        if session is not None and session.owner != principal:
+            raise self._observers.foreign_session(session_id, principal)
+        if session is None:
+            raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+        return session
+
+    async def find(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Session:
+        """A session in memory or on disk; one from disk is at rest until it is sent a message."""
+        session = await self._used(session_id, caller, Access.WATCH)
+        self._acceptance.learn_secrets(session)
+        await session.saved()
+        return session
+
+    async def _used(self, session_id: str, caller: Caller, wanted: Access) -> Session:
+        """A session in memory or on disk, of the caller's own or shared with them for this."""
+        acting = self.access.acting(self.current_id(session_id), caller, wanted)
+        return await self._owned(session_id, acting.principal, self._environments.of(acting))
+
+    async def _owned(
+        self, session_id: str, principal: str, deps: SessionDeps, options: SessionOptions | None = None
+    ) -> Session:
+        known = self._sessions.known(session_id) is not None
+        # Asked before anything is said about it: what is somebody else's does not exist.
+        if not known and not await asyncio.to_thread(deps.stores.recorder.records.owned_by, principal, session_id):
+            raise self._observers.foreign_session(session_id, principal)
+        session = await self._sessions.find(session_id, principal, deps, options)
+        if session.owner != principal:
+            raise self._observers.foreign_session(session_id, principal)
+        return session
+
+    def current_id(self, session_id: str) -> str:
+        """The id under which a session in memory goes on, which is another one after it was cleared."""
+        session = self._sessions.known(session_id)
+        return session.id if session is not None else session_id
+
+    def watch(self, session_id: str, *, principal: str = LOCAL, after: int | None = None) -> Subscription:
+        """The events of a session as they happen, from behind `after` on."""
+        return self.session(session_id, principal=principal).events.subscribe(after)
+
+    # -- questions --------------------------------------------------------------------------------------------
+
+    def questions(self, session_id: str, *, principal: str = LOCAL) -> list[Question]:
+        """The open questions of a session, oldest first."""
+        return self.session(session_id, principal=principal).questions
+
+    def respond(
+        self,
+        session_id: str,
+        question_id: str,
+        answer: Answer,
+        *,
+        principal: str = LOCAL,
+        by: str = "respond",
+        client: str = "",
+        person: bool = False,
+    ) -> Session:
+        """Answers a question on behalf of a principal, through the channel `by` of a `client`. `person` says that the
+        channel vouches for a person who was shown it: not by what a tool was called with. QuestionClosed tells who was
+        faster; PermissionDenied for an allowance that takes a person or, beyond what was asked, the owner, and for a
+        changed input or a mode that the policy refuses, which leaves the question open."""
+        session = self.session(session_id, principal=principal, wanted=Access.ANSWER)
+        client = self.access.answers_as(session_id, principal, client)
+        with self._observers.auditing_refusals(principal, "respond", session_id):
+            self.access.check_answer(session.id, principal, answer)
+        # Nothing is awaited from this look to the answer: the question stays the one that was judged.
+        question = next((question for question in session.questions if question.id == question_id), None)
+        # Of both: an agent allows neither what the sessions of its person ask, nor what is shared with that person.
+        if question is not None and answer.allow and not person and self.needs_person(session_id, principal):
+            with self._observers.auditing_refusals(principal, "respond", session_id):
+                raise PermissionDenied(
+                    "The operator's policy lets only a person allow this: in a form of the MCP client, in the console, "
+                    "in the terminal interface, or with `claude-code-mcp answer` at a terminal. It can be denied here.",
+                    field="decision",
+                )
+        if question is not None and answer.updated_input is not None:
+            shown = self._redactor.data(question.tool_input)
+            updated = put_back(answer.updated_input, shown, question.tool_input, MARK)
+            answer = replace(answer, updated_input=updated)
+        with self._observers.auditing_refusals(principal, "respond", session_id):
+            # Before the broker, which knows only that it was not offered, and not that the policy is why.
+            if answer.mode is not None:
+                session.deps.enforcer.admission(session.owner).check_mode("permission_mode", answer.mode)
+            self.broker.answer(session.id, question_id, answer, by, client)
+        return session
+
+    def needs_person(self, session_id: str, principal: str) -> bool:
+        """Whether only a person may allow what a session asks that this principal uses."""
+        session = self._sessions.known(session_id)
+        return self._enforcer.needs_person(principal if session is None else session.owner, principal)
+
+    def answer_by_rule(self, principal: str, cwd: str, tool: str, arguments: Mapping[str, Any]) -> Answer | None:
+        """What the rules say of a call that no session makes; None if a person must be asked."""
+        return answer_of_rules(tool, self._enforcer.judge(principal, cwd, tool, arguments))
+
+    def policy_for(self, caller: Caller) -> CallerPolicy:
+        """What the policy lets a caller do."""
+        return CallerPolicy(caller, self._enforcer, self._environments, self._observers, self.hosts)
+
+
+async def _sweep_later(start_task: StartTask) -> None:
+    """Ends what killed servers have left. A service that is closed before has begun none."""
+    await asyncio.sleep(_SWEEP_DELAY)
+    start_task(sweep_quietly())  # a task of its own, which is not cancelled half way

@@ -1,0 +1,148 @@
+"""Continues sessions automatically when the usage limit that stopped them has reset.
+
+What is decided is in `core/model/usage_limits.py`; this sleeps until the time and has the message sent. When a session
+continues is in its record, written with the outcome of the turn. So every server on the state directory knows it: the
+one that has the session in memory is the first to try, and the others take over what a server that has ended left.
+
+The message is sent once, even if servers are killed in between: `KeyedMessages` takes its key, which is pending in the
+database until the turn has ended. A server that finds the pending key of a dead one looks for the message in the
+transcript first.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from ..errors import Cancelled, ClaudeCodeError, LimitReached, SessionBusy, TranscriptUnreadable, UpstreamUnavailable
+from ..model.events import AuditEvent, Event, WaitChanged
+from .background import StartTask
+from .dependencies import Stores
+
+log = logging.getLogger(__name__)
+
+MAX_SLEEP = 600.0
+"""Seconds of one sleep: a machine that was suspended, or whose clock was set, is late by no more than that."""
+_OTHERS_FIRST = 5.0
+"""Seconds that the server which has a session in memory is given before others continue it."""
+_RETRY = 60.0
+"""Seconds, or up to half of that less, after which a session that could not continue just now is tried again."""
+_TEMPORARY = (SessionBusy, LimitReached, UpstreamUnavailable, TranscriptUnreadable, OSError)
+"""Another message runs, a budget is spent, a machine of the fleet cannot be reached, or the disk fails."""
+
+Continue = Callable[[str, str], Awaitable[float | None]]
+"""Continues the session with this id, of this owner. Returns when it is to be tried instead, None if it is done."""
+
+
+@dataclass(slots=True)
+class _Planned:
+    owner: str
+    at: float
+
+
+class LimitWaits:
+    """The sessions that wait for a usage limit, as far as this server knows, and the one task that sleeps for them.
+    An observer of the service."""
+
+    def __init__(
+        self,
+        continue_session: Continue,
+        all_stores: Callable[[], Iterable[Stores]],
+        in_memory: Callable[[str], bool],
+        start_task: StartTask,
+        *,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float, asyncio.Event], Awaitable[None]] | None = None,
+    ) -> None:
+        """`in_memory` says whether a session is in memory here. `clock` and `sleep` are for tests; `sleep` returns
+        after N seconds or when the event is set."""
+        self._continue = continue_session
+        self._all_stores = all_stores
+        self._in_memory = in_memory
+        self._start_task = start_task
+        self._clock = clock
+        self._sleep = sleep or _sleep
+        self._planned: dict[str, _Planned] = {}
+        self._running: set[str] = set()
+        self._changed = asyncio.Event()
+
+    # -- the plan ----------------------------------------------------------------------------------------------
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        """A wait of a session in memory has changed."""
+        if isinstance(event, WaitChanged):
+            wait = event.wait
+            self.plan(session_id, owner, wait.continues_at if wait is not None and wait.on else None)
+
+    def act(self, act: AuditEvent) -> None:
+        """Acts change nothing here: what follows from them is an event."""
+
+    def plan(self, session_id: str, owner: str, at: float | None) -> None:
+        """The session continues at this time; None: not automatically."""
+        if at is None:
+            self._planned.pop(session_id, None)
+        else:
+            self._planned[session_id] = _Planned(owner, at)
+        self._changed.set()
+
+    async def find_left_over(self) -> None:
+        """Learns of sessions that other servers have left waiting. A failure to read them is logged."""
+        for stores in [*self._all_stores()]:
+            try:
+                waiting = await asyncio.to_thread(stores.recorder.records.waiting)
+            except OSError as error:
+                log.warning("the sessions that wait for a usage limit cannot be read: %s", error)
+                continue
+            for found in waiting:
+                # What is in memory here is planned by its events.
+                known = found.session_id in self._planned or found.session_id in self._running
+                if not known and not self._in_memory(found.session_id):
+                    self.plan(found.session_id, found.owner, found.continues_at + _OTHERS_FIRST)
+
+    # -- the sleep ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Continues each session at its time. Never returns."""
+        looked_at = float("-inf")
+        while True:
+            # Before the look: a change from here on ends the sleep.
+            self._changed.clear()
+            now = self._clock()
+            if abs(now - looked_at) >= MAX_SLEEP:
+                looked_at = now
+                await self.find_left_over()
+            # A session that is being continued keeps its next time until that has ended.
+            waiting = {each: planned for each, planned in self._planned.items() if each not in self._running}
+            for session_id, planned in waiting.items():
+                if planned.at <= now:
+                    del self._planned[session_id]
+                    self._running.add(session_id)
+                    self._start_task(self._continue_one(session_id, planned.owner))
+            soonest = min((planned.at for planned in waiting.values() if planned.at > now), default=now + MAX_SLEEP)
+            await self._sleep(min(soonest - now, MAX_SLEEP), self._changed)
+
+    async def _continue_one(self, session_id: str, owner: str) -> None:
+        try:
+            again_at = await self._continue(session_id, owner)
+        except Cancelled:
+            again_at = None  # it does not wait any more, or the server stops
+        except _TEMPORARY as problem:
+            log.info("session %s does not continue yet: %s", session_id, problem)
+            again_at = self._clock() + _RETRY * random.uniform(0.5, 1)  # noqa: S311 - only spreads them
+        except ClaudeCodeError as error:
+            log.warning("session %s does not continue automatically: %s", session_id, error.message)
+            again_at = None
+        finally:
+            self._running.discard(session_id)
+            self._changed.set()
+        if again_at is not None and session_id not in self._planned:
+            self.plan(session_id, owner, again_at)
+
+
+async def _sleep(seconds: float, changed: asyncio.Event) -> None:
+    try:
+        await asyncio.wait_for(changed.wait(), max(0.0, seconds))
+    except TimeoutError:
+        return

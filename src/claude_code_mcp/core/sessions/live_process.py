@@ -1,0 +1,561 @@
+"""One Claude Code process of a session with everything it occupies: the lease on the session, a slot, a start task.
+
+A `LiveProcess` is made only when lease and slot are taken, and left exactly once. After that the process is stopped
+and then the lease released, in this order, so that no second writer can open the transcript in between. Frames that
+arrive after `leave` are discarded, except for the costs in a result.
+
+`CurrentProcess` holds the one that a session runs in now, and the one before it while that is still being closed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any, Protocol
+
+from ..claude.command_line import ConversationStart, granted_rules, with_grants
+from ..claude.process import ClaudeProcess
+from ..claude.protocol import Frame, Raw, Result, System
+from ..errors import ClaudeCodeError, ProcessFailed, TranscriptUnreadable
+from ..model.events import ProcessChanged
+from ..model.options import LOCAL, SessionOptions
+from ..model.outcome import Usage, at_least
+from ..processes.child import Exit
+from ..state.session_holders import Lease
+from ..transcripts.event_log import EventLog
+from .dependencies import SessionDeps, local_files
+from .event_writer import EventWriter
+from .frame_claims import FrameClaims
+from .launcher import Launch
+from .mcp_bridge import McpBridge, usable_servers
+from .slots import SlotHolder, StartPlace
+
+log = logging.getLogger(__name__)
+
+
+class LaunchOwner(Protocol):
+    """What a process is started with. Read anew at every start."""
+
+    options: SessionOptions
+    cwd: str
+    owner: str
+    grants: tuple[Mapping[str, Any], ...]
+
+    @property
+    def process_budget(self) -> float | None: ...
+
+
+class ProcessOwner(LaunchOwner, SlotHolder, Protocol):
+    """The session that a process runs for, or the spare that keeps the process for one."""
+
+    id: str
+
+    @property
+    def spent_usd(self) -> float: ...
+
+    @property
+    def uncharged_usd(self) -> float:
+        """The least that was spent beside `spent_usd` and is not charged yet."""
+
+
+class LifecycleListener(Protocol):
+    """Told what becomes of the process, from the event loop; of nothing but a late result once it was left."""
+
+    def process_started(self, pid: int, api_ms: int, *, carried: bool) -> None:
+        """A process runs; it is not ready yet. Its count of the time with the API begins at `api_ms`; `carried` says
+        whether `traffic_counted` will be called."""
+
+    def traffic_counted(self, usage: Usage) -> None:
+        """An answer of the model to this process, or to something that it started, has used so much."""
+
+    def process_ready(self) -> None:
+        """It takes messages from now on."""
+
+    def start_failed(self, error: ClaudeCodeError) -> None:
+        """It will never be ready."""
+
+    def process_ended(self, exit_: Exit) -> None:
+        """It was ready, and ended by itself."""
+
+    def late_result(self, frame: Result) -> None:
+        """A turn that was given up has ended after all; it may have cost something."""
+
+
+class FrameReceiver(Protocol):
+    """Takes what the process and its bridged MCP servers say, until the process is left."""
+
+    def frame_received(self, frame: Frame) -> None:
+        """Every frame, in order."""
+
+    def progress_reported(self, line: str) -> None:
+        """A bridged server reports how far a call of this session is."""
+
+    async def form_requested(self, server: str, form: Raw) -> Raw:
+        """A bridged server wants a form filled in; returns it as it was filled in."""
+
+
+def launch_of(owner: LaunchOwner, deps: SessionDeps, servers: Sequence[str]) -> Launch:
+    """What a process of this owner is started with now, as the policy is now; `servers` are those of the hub that it
+    gets."""
+    options, rules = owner.options, {}
+    if owner.grants:
+        granted = deps.enforcer.admission(owner.owner).suggestions(owner.grants, owner.cwd)
+        options, rules = with_grants(options, granted), granted_rules(granted)
+    return Launch(
+        options,
+        owner.cwd,
+        owner.owner,
+        deps.launcher.environment_key,
+        budget=owner.process_budget,
+        bridged={name: {"type": "sdk", "name": name} for name in servers} or None,
+        rules=rules,
+        hooks=deps.enforcer.hooks(owner.owner),
+        variables=deps.enforcer.variables(owner.owner, deps.launcher.environment),
+        mirrored=deps.replica is not None and _is_copied(owner.options),
+    )
+
+
+def _is_copied(options: SessionOptions) -> bool:
+    """Whether a session of a fleet leaves its machine at all."""
+    return options.persist and not options.stay_on_machine
+
+
+class LiveProcess:
+    """A process from its start to its end; `gone` returns when nothing of it is left."""
+
+    claims: FrameClaims
+    """What its frames are compared with; there before it is spawned, and not before."""
+
+    def __init__(
+        self,
+        owner: ProcessOwner,
+        lifecycle: LifecycleListener,
+        frames: FrameReceiver,
+        deps: SessionDeps,
+        find_start: Callable[[], ConversationStart] | None,
+        *,
+        leased: bool = True,
+    ) -> None:
+        """Takes the lease and the slot (SessionBusy, LimitReached), then starts the process in a task.
+
+        SessionBusy too if a Claude Code process that is not ours has the session open. That one knows nothing of
+        leases, so it is looked for again right before the spawn, which may have had to wait. `find_start` blocks on
+        the disk; it is called in a thread. It is None for a conversation whose id was made here and has not been used:
+        nobody can have it open, and nothing of it is on disk. A process that is not `leased` has no session yet, see
+        `hand_to`.
+        """
+        self._owner = owner
+        self._lifecycle = lifecycle
+        self._frames = frames
+        self._deps = deps
+        self._find_start = find_start
+        self._leases: list[Lease] = []
+        self._tokens: list[str] = []
+        """By which other servers know that this one has the sessions."""
+        if leased:
+            # The lease first: another server that looks at the same time is kept out from here on.
+            self._take_lease(owner.id)
+        try:
+            if find_start is not None:
+                deps.launcher.check_alone(owner.id)
+            deps.slots.take(owner)
+        except BaseException:
+            # Here, since nobody can close an object that was never made.
+            self._release_leases()
+            raise
+        self.process: ClaudeProcess | None = None
+        self.ready = False
+        self.ran_hooks = False
+        """Whether it has run hooks of the user or the project before it was ready."""
+        self.conversation_reset = False
+        """The CLI has begun another conversation (`/clear`) and has not said yet which."""
+        self.budget_outdated = False
+        """After `/clear` the CLI counts its budget from zero: the process must be replaced when it is at rest."""
+        self.budget: float | None = None
+        """What it may spend in dollars; None if that is not limited."""
+        self.spent_before = 0.0
+        """What its session had spent when it was started."""
+        self._began_at = time.time()
+        self._replicated: str | None = None
+        """The session whose copy elsewhere is told of this process."""
+        self._closing: asyncio.Task[None] | None = None
+        self.bridge: McpBridge | None = None
+        self._hosting = AsyncExitStack()
+        """Held open for as long as the process may use the MCP servers that sessions share."""
+        # In line at once: whoever is answered now can be told what the start waits for.
+        self._place = deps.slots.line_up(owner)
+        # Last, when everything is there that the task and `leave` use.
+        self._starting = deps.start_task(self._start(self._place))
+
+    async def _make_bridge(self) -> McpBridge | None:
+        host, owner = await self._hosting.enter_async_context(self._deps.hosted()), self._owner
+        if host is None or owner.options.hub_servers == ():
+            return None
+        return McpBridge(
+            host,
+            partial(usable_servers, host, owner.options.hub_servers, self._deps.enforcer, owner.owner),
+            f"session:{owner.id}",
+            owner.cwd,
+            self._deps.start_task,
+            self._deps.redact,
+            lambda line: self._frames.progress_reported(line),  # noqa: PLW0108 - of whoever has the process then
+            lambda server, form: self._frames.form_requested(server, form),  # noqa: PLW0108
+        )
+
+    # -- start ------------------------------------------------------------------------------------------------
+
+    async def _start(self, place: StartPlace) -> None:
+        try:
+            async with self._deps.slots.spawning(place):
+                self.bridge = await self._make_bridge()
+                process, launch = await self._spawn()
+                await self._deps.launcher.initialize(process, launch)
+            # Outside of the limit on starts: a server that hangs must not keep other sessions from starting.
+            await self._deps.launcher.check_servers(process, self._owner.options)
+            # It may have ended after its last answer: `process_ended` reports nothing of one that is not ready.
+            if process.exited.done():
+                raise ProcessFailed(process.exited.result().reason)
+        except ClaudeCodeError as error:
+            self._fail_start(error)
+        except Exception:
+            log.exception("session %s could not be started", self._owner.id)
+            self._fail_start(ProcessFailed("Claude Code could not be started."))
+        else:
+            # Otherwise it was left while it started, and whoever left it is told no more.
+            if self._closing is None:
+                self.ready = True
+                if self.bridge is not None:
+                    self.bridge.follow(process)
+                self._lifecycle.process_ready()
+
+    async def _spawn(self) -> tuple[ClaudeProcess, Launch]:
+        deps, owner = self._deps, self._owner
+        start, used = ConversationStart(owner.id), Usage()
+        if self._find_start is not None:
+            start, used = await deps.stores.threads.run(self._look_at_disk, self._find_start)
+        # Before it says anything: its totals begin with what the transcript has.
+        self.claims = FrameClaims(owner.id, used)
+        launch = launch_of(owner, deps, self.bridge.servers if self.bridge else ())
+        self.budget, self.spent_before = launch.budget, owner.spent_usd
+        spawning = asyncio.ensure_future(deps.launcher.start(self, launch, start))
+        try:
+            self.process = await asyncio.shield(spawning)
+        except asyncio.CancelledError:
+            # `leave` cancels the start. A process that is just being spawned is waited for (milliseconds), so that
+            # `_close` finds it in `self.process` and stops it.
+            self.process = await spawning
+            raise
+        self._lifecycle.process_started(self.process.pid, start.api_ms, carried=self._follow_traffic(self.process))
+        self._replicate()
+        return self.process, launch
+
+    def _replicate(self) -> None:
+        """From now on the session's copy elsewhere follows what the process writes. A spare has no session yet."""
+        replica, owner = self._deps.replica, self._owner
+        if replica is None or not _is_copied(owner.options) or not self._leases:
+            return
+        if self._replicated is not None and self._replicated != owner.id:
+            replica.process_gone(self._replicated)  # it was cleared, and goes on under another id
+        self._replicated = owner.id
+        replica.process_started(owner.id, partial(local_files, self._deps.stores.transcripts, owner.id, owner.cwd))
+
+    def _follow_traffic(self, process: ClaudeProcess) -> bool:
+        """From now on whoever has the process then is told of its traffic to the model; False if that is not known."""
+        if process.traffic is None:
+            return False
+        process.traffic.counted = self._traffic_counted
+        process.traffic.why_refused = self._why_model_is_refused
+        return True
+
+    def _traffic_counted(self, usage: Usage) -> None:
+        self._lifecycle.traffic_counted(usage)
+
+    def _why_model_is_refused(self) -> str | None:
+        """Claude Code keeps to its budget by itself; a command of the session that asks the model does not."""
+        if self._closing is not None:
+            return "The session is being closed."
+        left, process = self._owner.process_budget, self.process
+        if left is None or process is None or process.traffic is None:
+            return None
+        # Answers on their way count too: many at once would each find money left.
+        unfinished = sum(at_least(used, model).cost_usd for model, used in process.traffic.unfinished.models.items())
+        spent = self._owner.uncharged_usd + unfinished >= left
+        return self.budget_spent if spent else None
+
+    @property
+    def budget_spent(self) -> str:
+        """The sentence that the process has spent its budget: the session's own, or its reservation from a larger
+        one."""
+        limits, limit = self._deps.enforcer.limits, self._owner.options.max_budget_usd
+        is_own = limit is not None and self.budget is not None and self.budget >= limit - self.spent_before
+        if limit is not None and is_own:
+            return limits.session_budget_spent(self._owner.owner, limit)
+        return limits.reservation_spent(self._owner.id)
+
+    def _look_at_disk(self, find_start: Callable[[], ConversationStart]) -> tuple[ConversationStart, Usage]:
+        """How the conversation begins, and what was used in it so far; afterwards nobody else has it open (SessionBusy)
+        and its transcript can be written to. Blocks; all of it is one call, since each costs a change of threads."""
+        launcher, transcripts, session_id = self._deps.launcher, self._deps.stores.transcripts, self._owner.id
+        # In this order: what a killed server has left behind is ended, any other process is a reason to refuse; then
+        # nobody writes what the look at the transcript would miss.
+        launcher.end_stray(session_id)
+        launcher.check_alone(session_id)
+        start = find_start()
+        if start.resume == session_id:
+            with contextlib.suppress(OSError):  # the turn will say if it cannot be saved
+                transcripts.end_last_line(session_id)
+        else:
+            with contextlib.suppress(OSError):  # Claude Code will say that the id is in use
+                transcripts.set_aside(session_id)
+        return start, Usage() if start.resume is None else transcripts.usage_of(start.resume)
+
+    def hand_to(
+        self,
+        owner: ProcessOwner,
+        lifecycle: LifecycleListener,
+        frames: FrameReceiver,
+        earlier: Sequence[Frame],
+        register: Callable[[], None],
+    ) -> None:
+        """A process that was ready and had no session gets one, as if it had been started for it: takes the lease
+        (SessionBusy) and the slot of its owner so far, then, in a task, calls `register` in a thread, passes on the
+        frames that came `earlier`, and reports that it has started and is ready."""
+        # What may be refused comes first: until then the process is the spare's, which ends it.
+        self._take_lease(owner.id)
+        self._deps.slots.take(owner, instead_of=self._owner)
+        self._owner, self._lifecycle, self._frames = owner, lifecycle, frames
+        self.budget, self.spent_before = owner.process_budget, owner.spent_usd
+        # As at any start: that the process ends before it is ready is for `_begin_anew` to notice.
+        self.ready = False
+        self._starting = self._deps.start_task(self._begin_anew(earlier, register))
+
+    async def _begin_anew(self, earlier: Sequence[Frame], register: Callable[[], None]) -> None:
+        await asyncio.to_thread(register)
+        process = self.process
+        # It may have been left, or have ended, while the disk was written.
+        if self._closing is not None or process is None:
+            return
+        if process.exited.done():  # just now: another one begins the same conversation
+            if self.bridge is not None:
+                self.bridge.close()
+            self.process = None
+            self._place = self._deps.slots.line_up(self._owner)
+            await self._start(self._place)
+            return
+        # In the order in which a process that was started for the session would have reported it.
+        self._lifecycle.process_started(process.pid, 0, carried=process.traffic is not None)
+        self._replicate()
+        for frame in earlier:
+            self._frames.frame_received(frame)
+        self.ready = True
+        self._lifecycle.process_ready()
+
+    def _fail_start(self, error: ClaudeCodeError) -> None:
+        if self._closing is None:
+            self._lifecycle.start_failed(error)
+
+    async def start_settled(self) -> bool:
+        """Waits until the process is ready or will never be; returns whether it ran hooks by then. Cancelling the wait
+        changes nothing."""
+        await asyncio.wait([self._starting])
+        return self.ran_hooks
+
+    # -- what the process reports -----------------------------------------------------------------------------
+
+    def frame_received(self, frame: Frame) -> None:
+        """Passes a frame on, to be judged by whoever has the process. After `leave` only results count, for what they
+        cost."""
+        if not self.ready and isinstance(frame, System) and frame.subtype.startswith("hook_"):
+            self.ran_hooks = True
+        if self._closing is None:
+            self._frames.frame_received(frame)
+        elif isinstance(frame, Result):
+            frame.usage = self.claims.late_usage(frame)
+            self._lifecycle.late_result(frame)
+
+    @property
+    def left(self) -> float | None:
+        """What it may still spend in dollars; None if that is not limited."""
+        return None if self.budget is None else max(0.0, self.budget - (self._owner.spent_usd - self.spent_before))
+
+    def process_ended(self, exit_: Exit) -> None:
+        """The process ended by itself. One that was never ready fails its start instead, which has its own report."""
+        if self.ready and self._closing is None:
+            self._lifecycle.process_ended(exit_)
+
+    def conversation_moved(self, session_id: str) -> None:
+        """The process writes another conversation: takes the lease on that too; SessionBusy if it is taken.
+
+        The lease on the conversation before is kept until the end, as its transcript may still be written to.
+        """
+        self.conversation_reset = False
+        self.budget_outdated = self.budget is not None
+        self._take_lease(session_id)
+        self._replicate()
+
+    def why_taken(self, session_id: str) -> str | None:
+        """Why the session cannot go on under another id; None if nobody has it or ever had it. Reads the disk: this is
+        asked once in the life of a conversation, and must still be true when the session moves."""
+        deps, stores = self._deps, self._deps.stores
+        if deps.known(session_id) or stores.leases.ever_taken(session_id) or stores.recorder.records.knows(session_id):
+            return "it belongs to a session of this server"
+        try:
+            old = stores.transcripts.began_before(session_id, self._began_at)
+        except TranscriptUnreadable as error:
+            return f"it cannot be told whether it is free: {error.message}"
+        return "it has a conversation already" if old else None
+
+    @property
+    def runs_as_user(self) -> bool:
+        """Whether its commands can do whatever the user of this server can, who is also the one that it works for."""
+        return self._owner.owner == LOCAL and self._deps.launcher.home.enclosure is None
+
+    # -- end --------------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Ends the process in the background; its slot is free at once. A second call does nothing."""
+        if self._closing is None:
+            self.ready = False
+            if self.bridge is not None:
+                self.bridge.close()
+            # Known to the slots at once: a start that waits for room must not begin beside a process that still runs.
+            self._closing = self._deps.start_task(self._close())
+            self._deps.slots.leave(self._owner, self._closing)
+
+    async def _close(self) -> None:
+        try:
+            # A start under way is ended first: it may be about to spawn, and only then is `process` final.
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+            # A task that was cancelled before its first step has not left the line.
+            self._deps.slots.leave_line(self._place)
+            if self.bridge is not None:  # it may have been made after `leave` has looked
+                self.bridge.close()
+            if self.process is not None:
+                await self.process.stop(self._deps.settings.stop_timeout)
+        except ProcessFailed as error:
+            log.error("session %s: %s", self._owner.id, error.message)
+        finally:
+            # After the process, which may use the MCP servers to its end.
+            await self._hosting.aclose()
+            if self._deps.replica is not None and self._replicated is not None:
+                self._deps.replica.process_gone(self._replicated)
+            self._release_leases()
+
+    def _take_lease(self, session_id: str) -> None:
+        """SessionBusy if another process has it."""
+        self._leases.append(self._deps.stores.leases.take(session_id))
+        self._tokens.append(self._deps.neighbours.holding(session_id))
+
+    def _release_leases(self) -> None:
+        for lease in self._leases:
+            lease.release()
+        # After the leases: who waits for the session finds it free when this is noticed.
+        for token in self._tokens:
+            self._deps.neighbours.released(token)
+        self._tokens.clear()
+
+    @property
+    def is_gone(self) -> bool:
+        return self._closing is not None and self._closing.done()
+
+    async def gone(self) -> None:
+        """Waits until the process is stopped and its leases are released. Cancelling the wait changes nothing."""
+        if self._closing is not None:
+            await asyncio.wait([self._closing])
+
+
+class CurrentProcess:
+    """The process that a session runs in now, if any, and the one before it while that is being closed."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        events: EventWriter,
+        make: Callable[[str | None], LiveProcess],
+        move_to: Callable[[str], None],
+    ) -> None:
+        """`make` creates a live process at a message of the conversation (None: at its end); `move_to` has the session
+        go on under another id."""
+        self.live: LiveProcess | None = None
+        self.starting = asyncio.Lock()
+        """Held while a process is being made, by a message or by a turn that has lost its process."""
+        self._previous: LiveProcess | None = None
+        self.on_left: Callable[[], None] = lambda: None
+        """Called when a process is left, before it is stopped."""
+        self._log = log
+        self._events = events
+        self._make = make
+        self._move_to = move_to
+
+    @property
+    def process(self) -> ClaudeProcess | None:
+        return self.live.process if self.live is not None else None
+
+    @property
+    def pid(self) -> int | None:
+        process = self.process
+        return process.pid if process is not None else None
+
+    @property
+    def uses_model(self) -> bool:
+        """Whether the model is answering it, as far as this server carries that."""
+        process = self.process
+        return process is not None and process.traffic is not None and process.traffic.open_requests > 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a process that takes messages."""
+        return self.live is not None and self.live.ready
+
+    @property
+    def dormant(self) -> bool:
+        """Whether nothing of a process is left, not even one that is being closed."""
+        return self.live is None and (self._previous is None or self._previous.is_gone)
+
+    def start(self, at_message: str | None = None) -> None:
+        """Takes lease and slot and starts a process; SessionBusy or LimitReached if they are not to be had."""
+        self.live = self._make(at_message)
+
+    def reply(self, request_id: str, body: Raw | None) -> None:
+        """Answers a question of the CLI; None tells it that there will be no answer, if it still waits for one."""
+        process = self.process
+        if process is not None and body is not None:
+            process.answer(request_id, body)
+        elif process is not None:
+            process.refuse(request_id, "the question was withdrawn")
+
+    def use_answered(self, use_id: str | None, tool: str, tool_input: Mapping[str, Any] | None) -> None:
+        """A question about a tool use was answered: with the input that it may run with, None if it may not."""
+        if self.live is not None and self.live.process is not None:
+            self.live.claims.use_answered(use_id, tool, tool_input)
+
+    def leave(self) -> None:
+        """Has the process closed, if there is one. The session can be resumed afterwards."""
+        # Taken out first: whatever is called below sees a session without a process.
+        live, self.live = self.live, None
+        if live is None:
+            return
+        live.leave()
+        self._previous = live
+        self._events.process_left()
+        self.on_left()
+        if live.conversation_reset:
+            # It ended between `/clear` and the frame that names the new conversation. The old one must not come back
+            # with the next message, so the session goes on under an id of our own.
+            self._move_to(str(uuid.uuid4()))
+
+    def park(self) -> None:
+        """Has the process closed because it is not needed; the next message resumes the session."""
+        if self.live is not None:
+            self._log.append(ProcessChanged("parked", self.pid))
+            self.leave()
+
+    async def closed(self) -> None:
+        """Waits until the process that was left last is gone."""
+        if self._previous is not None:
+            await self._previous.gone()

@@ -1,0 +1,215 @@
+"""Other servers of the same user: what they have of a session, and how one gives it to another.
+
+A server keeps the process of a session for a while after a turn, so that the next message costs little. When another
+server is sent a message for that session, it asks for it through the database (`make_way`); the one that has it parks
+the process if it does nothing, or says that it is at work. The one that has it notices by a change of its own file in
+`servers`, the other by changes of the database's log file, which the system reports: nothing is polled while nothing
+happens, and what a server writes itself does not wake it.
+"""
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import SessionBusy, StateUnavailable
+from ..model.events import AuditEvent, Event, QuestionOpened, QuestionSettled
+from ..model.question import Question
+from ..state.database import Database
+from ..state.session_holders import Holder, Leases, SessionHolders
+from ..state.session_records import SessionRecords
+from ..transcripts.watched_files import FileFollower
+from .background import StartTask
+
+log = logging.getLogger(__name__)
+
+_GIVING_WAY = 15.0
+"""Seconds that another server has for closing a process that does nothing."""
+_ANNOUNCE_AFTER = 0.2
+"""Seconds for which a question must have been open before other servers are told of it."""
+_LOOK_AGAIN = 2.0
+"""Seconds after which a wait looks for itself: the end of a process that was killed changes no file."""
+
+
+class RunElsewhere(Protocol):
+    """A session, as far as this module goes."""
+
+    id: str
+
+    @property
+    def runs_elsewhere(self) -> bool: ...
+
+
+class Neighbours:
+    """What this server tells others and asks of them; an observer of its questions. `start_task` runs work that belongs
+    to the service."""
+
+    def __init__(
+        self,
+        database: Database,
+        start_task: StartTask,
+        redact: Callable[[Any], Any],
+    ) -> None:
+        self._database = database
+        self._start_task = start_task
+        self._redact = redact
+        self._holders = SessionHolders(database, f"the claude-code-mcp server with process id {os.getpid()}")
+        self._follower = FileFollower()
+        self._unannounced: dict[str, asyncio.TimerHandle] = {}
+        """By the id of an open question that others are about to be told of."""
+
+    # -- what this server has ---------------------------------------------------------------------------------
+
+    def holding(self, session_id: str) -> str:
+        """This server has begun a process of the session. Returns the token that `released` takes."""
+        token = uuid.uuid4().hex
+        self._in_background(self._holders.announce, session_id, token)
+        return token
+
+    def released(self, token: str) -> None:
+        """The process is gone, and with it the lease."""
+        self._in_background(self._holders.withdraw, token)
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        """Others show which questions are open here; one that is answered at once, by a rule or a person, is not told.
+        The person who is asked comes first."""
+
+        def announce(question: Question, asked_at: float) -> None:
+            del self._unannounced[question.id]
+            line = str(self._redact(question.description))
+            self._in_background(self._holders.question_opened, session_id, question.id, line, asked_at)
+
+        match event:
+            case QuestionOpened(question=question, at=at):
+                announcing = asyncio.get_running_loop().call_later(_ANNOUNCE_AFTER, announce, question, at)
+                self._unannounced[question.id] = announcing
+            case QuestionSettled(question=question):
+                timer = self._unannounced.pop(question.id, None)
+                if timer is not None:
+                    timer.cancel()
+                else:
+                    self._in_background(self._holders.question_closed, question.id)
+
+    def act(self, act: AuditEvent) -> None:
+        """Acts are of no concern to other servers."""
+
+    def _in_background(self, step: Callable[..., None], *arguments: object) -> None:
+        self._start_task(self._quietly(step, *arguments))
+
+    async def _quietly(self, step: Callable[..., None], *arguments: object) -> None:
+        """Nobody depends on it: without it, others wait longer and are told less."""
+        try:
+            await asyncio.to_thread(step, *arguments)
+        except OSError as error:
+            log.warning("other servers are not told what this one has: %s", error)
+
+    async def serve_requests(self, give_way: Callable[[str], bool]) -> None:
+        """Lets others have the sessions that they want; `give_way` parks one, or says that it is at work. Endless."""
+        try:
+            file = await asyncio.to_thread(self._holders.requests_file)
+        except (OSError, StateUnavailable) as error:
+            log.warning("other servers cannot ask for sessions of this one: %s", error)
+            return
+        async with self._follower.follow(str(file)) as requests:
+            while True:
+                await requests.changed()
+                # The next request is another chance, and who wants the session does not wait for ever.
+                with suppress(OSError):
+                    for session_id in await asyncio.to_thread(self._holders.wanted):
+                        if not give_way(session_id):
+                            await asyncio.to_thread(self._holders.refuse, session_id)
+
+    async def follow_shares(self, changes_file: Callable[[], Path], refresh: Callable[[], Awaitable[None]]) -> None:
+        """Has `refresh` take over what other servers share or no longer share, which change this file then. Endless."""
+        try:
+            file = await asyncio.to_thread(changes_file)
+        except (OSError, StateUnavailable) as error:
+            log.warning("what other servers share is looked at only when sessions are listed: %s", error)
+            return
+        async with self._follower.follow(str(file)) as changes:
+            while True:
+                # First when it is followed already: what was changed before that would be missed.
+                with suppress(OSError):
+                    await refresh()
+                await changes.changed()
+
+    async def close(self) -> None:
+        for timer in self._unannounced.values():
+            timer.cancel()
+        with suppress(OSError):
+            await asyncio.to_thread(self._holders.close)
+
+    # -- what others have -------------------------------------------------------------------------------------
+
+    async def make_way(self, session_id: str, leases: Leases) -> None:
+        """Returns when no other server has the session. SessionBusy, with who has it, if that one is at work on it or
+        does not let go in time; ProcessFailed if it cannot be told whether one has it. Nothing is held by this: whoever
+        is next takes the lease."""
+        # As a rule nobody has it, and nothing needs to be written.
+        if not await asyncio.to_thread(leases.held, session_id):
+            return
+        holder = await asyncio.to_thread(self._holders.want, session_id)
+        with suppress(TimeoutError):
+            # Followed before the first look: what changes between the two is not missed.
+            async with asyncio.timeout(_GIVING_WAY), self._follower.follow(f"{self._database.path}-wal") as database:
+                while await asyncio.to_thread(leases.held, session_id):
+                    now = await asyncio.to_thread(self._holders.holder, session_id)
+                    if now is not None and now.refuses:
+                        raise _busy(session_id, now)
+                    await self._change(database.changed())
+                return
+        raise _busy(session_id, holder)
+
+    async def wait_for_rest(self, session_id: str, records: SessionRecords, leases: Leases, seconds: float) -> None:
+        """Waits until no other server runs a turn of the session or one asks something there, or `seconds` are over."""
+
+        def at_rest() -> bool:
+            record = records.read(session_id)
+            running = record is not None and record.running_since is not None and leases.may_be_held(session_id)
+            return not running or bool(self._holders.questions_elsewhere(session_id))
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self._follower.follow(f"{self._database.path}-wal") as database:
+                while not await asyncio.to_thread(at_rest):
+                    await self._change(database.changed())
+
+    async def refuse_elsewhere(self, session: "RunElsewhere") -> None:
+        """SessionBusy, with who has it, for a session of which another server runs a turn."""
+        if session.runs_elsewhere:
+            raise await self.busy(session.id)
+
+    async def busy(self, session_id: str) -> SessionBusy:
+        """The refusal of a session that another server has."""
+        holder = None
+        with suppress(OSError):
+            holder = await asyncio.to_thread(self._holders.holder, session_id)
+        return _busy(session_id, holder)
+
+    async def report(self, session_id: str) -> str:
+        """Who runs a session that another server runs, and what it asks there."""
+        holder, questions = None, []
+        with suppress(OSError):
+            holder = await asyncio.to_thread(self._holders.holder, session_id)
+            questions = await asyncio.to_thread(self._holders.questions_elsewhere, session_id)
+        asked = "".join(f" Open there, and to be answered there: {question.line}" for question in questions)
+        return f"It is run by {_name(holder)}.{asked}"
+
+    async def _change(self, changed: Awaitable[None]) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(changed, _LOOK_AGAIN)
+
+
+def _name(holder: Holder | None) -> str:
+    return holder.description if holder is not None else "another claude-code-mcp server on this machine"
+
+
+def _busy(session_id: str, holder: Holder | None) -> SessionBusy:
+    return SessionBusy(
+        f"Session {session_id} is in use by {_name(holder)}. Wait until it is at rest there, or stop it there; clients "
+        "that share one server (--shared) reach all sessions.",
+        session_id=session_id,
+    )

@@ -1,0 +1,427 @@
+"""All sessions of a server: creates, finds (in memory and on disk), forks, parks and forgets them."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ...plugins.sandbox.homes import default_directory, own_directory
+from ...plugins.worktrees.worktrees import make, remove_unused
+from ..claude.option_checks import check_definitions
+from ..errors import (
+    Cancelled,
+    InvalidArgument,
+    RecordUnreadable,
+    SessionBusy,
+    SessionNotFound,
+    TranscriptUnreadable,
+)
+from ..model.options import Caller, SessionOptions, Worktree, is_session_id
+from ..model.outcome import Outcome, OutcomeCode
+from ..state.session_records import Summary
+from ..state.spending import Spending
+from .dependencies import ClientEnvironments, SessionDeps, Stores
+from .launcher import PROMPTS, ForkPoint, check_debug_file, option_notices
+from .session import Session
+from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
+from .spares import Spares
+
+log = logging.getLogger(__name__)
+_RECORDS_INTERVAL = 600.0
+_RECORD_GRACE = 24 * 3600.0
+"""How long the record of a session without a transcript is kept after it was last written."""
+
+
+class Sessions:
+    """The sessions in memory, by id. Those that have taken no message yet are kept only while they are sent one."""
+
+    def __init__(self, deps: SessionDeps, all_stores: Callable[[], Iterable[Stores]], spares: int = 0) -> None:
+        """`deps` are for callers without an environment of their own. `spares` is how many processes are kept ready for
+        new sessions."""
+        self._deps = deps
+        self._all_stores = all_stores
+        self.spares = Spares(spares, deps.settings.spare_max_age_ms / 1000, deps.start_task)
+        """The processes that are kept ready for new sessions."""
+        self._known: dict[str, Session] = {}
+        self._moved: dict[str, str] = {}
+        """By a former id of a session, its current one."""
+        self._senders: Counter[str] = Counter()
+        """How many calls are sending a message to a session; it must not be forgotten meanwhile."""
+        self._records_due = 0.0
+        self._closed = False
+
+    def all(self) -> list[Session]:
+        """The sessions in memory that have taken a message, most recently used first."""
+        begun = (session for session in self._known.values() if session.turns)
+        return sorted(begun, key=lambda session: session.used_at, reverse=True)
+
+    def known(self, session_id: str) -> Session | None:
+        """The session with this id, or the one that it was cleared to."""
+        return self._known.get(self._moved.get(session_id, session_id))
+
+    def moved(self, old: str, new: str) -> None:
+        """A session goes on under another id; the old one, and those before it, mean the same session."""
+        if old in self._known:
+            self._known[new] = self._known.pop(old)
+        # Those before it lead straight to the new one: `known` takes a single step.
+        self._moved = {former: new if current == old else current for former, current in self._moved.items()}
+        self._moved[old] = new
+
+    @contextlib.asynccontextmanager
+    async def creating(self, options: SessionOptions, principal: str, deps: SessionDeps) -> AsyncIterator[Session]:
+        """A new session in the environment of `deps`, with an id of our choosing, which is that of a spare process if
+        there is one just like it. A worktree that was made for it is taken back if it does not begin within."""
+        session = await self.create(options, principal, deps)
+        try:
+            yield session
+        except BaseException:
+            # One that took its message keeps it, unless Claude Code
+            # has refused the options and the session was dropped.
+            worktree = session.options.worktree
+            if isinstance(worktree, Worktree) and (not session.turns or self.known(session.id) is None):
+                # Shielded: nobody else knows of it.
+                await asyncio.shield(remove_unused(deps.launcher.home, worktree))
+            raise
+
+    async def create(self, options: SessionOptions, principal: str, deps: SessionDeps) -> Session:
+        """Makes the session that `creating` yields. A worktree that is made for it stays, whatever becomes of it."""
+        if options.hub_servers:
+            await _check_hub_servers(options.hub_servers, deps)
+        session = self._new(str(uuid.uuid4()), options, _directory(options.cwd, deps), principal, deps, new=True)
+        if options.worktree:
+            session = await self._in_worktree(session)
+            session.notices = option_notices(options)
+            return session
+        session.notices = option_notices(options)
+        check_debug_file(session.options, session.cwd)
+        spare = await self.spares.reserve(session) if self.spares.limit else None
+        if spare is not None:
+            session.id, session.spare = spare.id, spare
+        return session
+
+    async def _in_worktree(self, asked: Session) -> Session:
+        """The session that was asked for, in a worktree of its own."""
+        deps, principal = asked.deps, asked.owner
+        # Before the worktree is made: a refusal must not leave one behind.
+        await deps.launcher.check(asked.options, asked.cwd)
+        worktree, cwd = await make(deps.launcher.home, deps.enforcer, principal, asked.cwd, asked.id)
+        options = asked.options.model_copy(update={"worktree": worktree})
+        try:
+            # Judged again, since the directory is another one.
+            session = self._new(asked.id, options, cwd, principal, deps, new=True)
+            check_debug_file(session.options, session.cwd)
+        except BaseException:
+            await asyncio.shield(remove_unused(deps.launcher.home, worktree))
+            raise
+        return session
+
+    def _new(
+        self, session_id: str, options: SessionOptions, cwd: str, principal: str, deps: SessionDeps, **more: Any
+    ) -> Session:
+        """A session with options from a caller: checked first, then refused or tightened by the policy."""
+        if options.agents or options.mcp_servers or options.output_schema is not None:
+            check_definitions(options)
+        admitted = deps.enforcer.admit(options, cwd, principal)
+        return Session(session_id, admitted, admitted.cwd or cwd, principal, deps, **more)
+
+    @contextmanager
+    def keeping(self, session: Session) -> Iterator[Session]:
+        """Keeps a session in memory while it is sent a message, and from then on if it took one.
+
+        If two calls have read the same session from disk at the same time, the first object is kept and both get it.
+        """
+        if self._closed:
+            raise Cancelled("The server is stopping.", session_id=session.id)
+        kept = self._known.setdefault(session.id, session)
+        if kept.owner != session.owner:
+            # Another caller's object was faster; to this one it does not exist.
+            raise SessionNotFound(f"There is no session {session.id}.", session_id=session.id)
+        key = kept.id  # the session may have another id by the end, if it is cleared meanwhile
+        self._senders[key] += 1
+        try:
+            yield kept
+        finally:
+            self._senders[key] -= 1
+            if not self._senders[key]:
+                del self._senders[key]
+                if not kept.turns:
+                    del self._known[key]
+
+    async def find(
+        self, session_id: str, principal: str, deps: SessionDeps, options: SessionOptions | None = None
+    ) -> Session:
+        """The session in memory, or one read from the stores of `deps`; `options` are for the latter, over those
+        recorded.
+
+        One from disk may be looked at; before it is sent a message, it must pass `admit`. RecordUnreadable if its
+        record is damaged, since its limits are not known then.
+        """
+        known = self.known(session_id)
+        # It may have been forgotten while the disk was asked: what is sent to it then would be seen by nobody.
+        if known is not None and not await self._is_outdated(known) and self.known(session_id) is known:
+            return known
+        if not is_session_id(session_id):
+            raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
+        session_id = await asyncio.to_thread(deps.stores.moved_ids.resolve, session_id)
+        # What this server has not written yet would be missing from what is read.
+        await deps.stores.recorder.saved(session_id)
+        found = await deps.stores.threads.run(read_session, session_id, deps.stores, deps.directory)
+        if found is None:
+            raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+        # Another call may have brought it into memory while the disk was read.
+        return self.known(session_id) or self._from_disk(found, principal, deps, options)
+
+    async def _is_outdated(self, session: Session) -> bool:
+        """Whether another server has gone on with a session that this one has parked; then it is forgotten here, to be
+        read anew. A record that cannot be read is no reason to forget anything."""
+        if not self._is_unused(session):
+            return False
+        # Our own writes first: until they are on disk, the record is older than what is in memory.
+        await session.saved()
+        try:
+            record = await asyncio.to_thread(session.recorder.records.read, session.id)
+        except RecordUnreadable:
+            # An error says nothing about who has gone on with it.
+            return False
+        if record is None or record.revision <= session.revision:
+            return False
+        # Another call may have begun to use it while the database was read.
+        if self._known.get(session.id) is not session or not self._is_unused(session):
+            return False
+        self._forget(session)
+        return True
+
+    def _is_unused(self, session: Session) -> bool:
+        return session.process.dormant and not session.busy and not self._senders[session.id]
+
+    def forget_outdated(self, summaries: Mapping[str, Summary]) -> None:
+        """Forgets the sessions that other servers have gone on with, so that they are listed as they are now."""
+        for session in [*self._known.values()]:
+            summary = summaries.get(session.id)
+            if summary is not None and summary.revision > session.revision and self._is_unused(session):
+                self._forget(session)
+
+    def give_way(self, session_id: str) -> bool:
+        """Another server wants a session: parks its process, if that does nothing. Whether it is free, or will be."""
+        session = self.known(session_id)
+        if session is None or not session.live:
+            return True
+        # A call that is sending a message would find the process closed under it.
+        if not session.can_park or self._senders[session.id]:
+            return False
+        session.park()
+        return True
+
+    def _from_disk(self, found: OnDisk, principal: str, deps: SessionDeps, requested: SessionOptions | None) -> Session:
+        record = found.record
+        if record is None:
+            options = (requested or SessionOptions()).model_copy(update=dict.fromkeys(PROMPTS))
+            session = self._new(found.session_id, options, options.cwd or found.cwd, principal, deps, usage=found.usage)
+        else:
+            foreign = record.owner if record.owner != principal else None
+            options = resumed_options(record.options, requested, foreign_owner=foreign)
+            cwd = options.cwd or found.cwd
+            options = options.model_copy(update={"cwd": cwd})
+            session = Session(found.session_id, options, cwd, principal, deps, usage=found.usage)
+        session.restore(found)
+        session.notices = option_notices(requested, record.options if record is not None else SessionOptions())
+        if requested is not None and "permission_mode" in requested.model_fields_set:
+            session.revoke_mode()
+        return session
+
+    def admit(self, session: Session, sender: SessionDeps | None = None) -> None:
+        """Applies the policy again before a message: what was allowed when the session began may not be any more, or
+        not to the client that is the `sender`.
+
+        A session that was just read from disk takes over the tightened options; one in memory has them already.
+        """
+        enforcer = (sender or session.deps).enforcer
+        admitted = enforcer.admit(session.options, session.cwd, session.owner)
+        if session.id not in self._known:
+            session.options, session.cwd = admitted, admitted.cwd or session.cwd
+
+    async def check_message(self, session: Session, message_id: str | None) -> None:
+        """InvalidArgument if the session's transcript has no such message; None is always fine."""
+        if message_id is None:
+            return
+        stores = session.deps.stores
+        if not await stores.threads.run(messages_in_transcript, stores.transcripts, session.id, {message_id}):
+            raise InvalidArgument(f"Session {session.id} has no message {message_id!r}.", field="at_message")
+
+    async def fork(
+        self,
+        source: Session,
+        principal: str,
+        deps: SessionDeps,
+        *,
+        at_message: str | None = None,
+        options: SessionOptions | None = None,
+    ) -> Session:
+        """A new session that starts from the transcript of another, which stays as it is. It runs in the environment
+        of `deps`, or in that of the other session where its transcript lies elsewhere."""
+        if deps.stores is not source.deps.stores:
+            deps = source.deps
+        resumable = await deps.stores.threads.run(deps.stores.transcripts.resumable, source.id, source.cwd)
+        if not resumable:
+            raise SessionNotFound(f"Session {source.id} has no transcript to fork from yet.", session_id=source.id)
+        origin = ForkPoint(source.id, at_message)
+        foreign = source.recorded_owner if source.recorded_owner != principal else None
+        resumed = resumed_options(source.options, options, foreign_owner=foreign)
+        cwd = (options.cwd if options is not None else None) or source.cwd
+        fork = self._new(str(uuid.uuid4()), resumed, cwd, principal, deps, origin=origin)
+        fork.notices = option_notices(options, source.options)
+        if options is None or options.max_budget_usd is None:
+            fork.costs.spent_usd = source.spent_usd  # otherwise a budget could be had again and again
+        return fork
+
+    async def clean_up_regularly(self) -> None:
+        """Parks idle processes, ends turns that run too long and forgets unused sessions. Never returns."""
+        settings = self._deps.settings
+        while True:
+            await asyncio.sleep(min(settings.cleanup_interval, settings.idle_park))
+            # A copy: `_forget` takes sessions out of the dictionary.
+            for session in list(self._known.values()):
+                self._clean_up(session)
+            if time.monotonic() >= self._records_due:
+                self._records_due = time.monotonic() + _RECORDS_INTERVAL
+                await asyncio.to_thread(_clean_up_records, self._all_stores(), self._deps.enforcer.limits.spending)
+
+    def _clean_up(self, session: Session) -> None:
+        settings, idle_seconds = self._deps.settings, time.time() - session.used_at
+        if session.busy:
+            if session.working_seconds > settings.running_session_max:
+                log.warning("session %s runs for too long and is ended", session.id)
+                self._deps.start_task(_time_out(session))
+        elif session.activity.background_work and session.activity.background_seconds <= settings.running_session_max:
+            return  # what it runs in the background is not idle
+        elif idle_seconds > settings.session_ttl and not self._senders[session.id]:
+            # Only where nobody sends it a message: such a call has the object in its hands.
+            self._forget(session)
+        elif session.can_park and idle_seconds > settings.idle_park:
+            session.park()
+        elif session.activity.background_work:
+            log.warning("session %s runs in the background for too long and is parked", session.id)
+            session.park()
+
+    def _forget(self, session: Session) -> None:
+        """Drops a session from memory. One whose process is still being closed stays: a resume must wait for that."""
+        session.park()
+        if session.process.dormant:
+            del self._known[session.id]
+            self._moved = {old: new for old, new in self._moved.items() if new != session.id}
+            session.log.close()
+
+    async def vacate(self, directory: str, session: Session) -> None:
+        """Closes the processes of other sessions than this one that work in a directory; SessionBusy if one is busy."""
+        for other in [*self._known.values()]:
+            if other is session or not (other.cwd == directory or other.cwd.startswith(directory + os.sep)):
+                continue
+            # One that starts again while others are waited for is found by its process before anything is removed.
+            if other.busy or other.activity.background_work or self._senders[other.id]:
+                raise SessionBusy(f"Session {other.id} is at work in {directory}.", session_id=other.id)
+            other.park()
+            await other.closed()
+
+    async def release(self, session_id: str) -> None:
+        """Forgets a session that is to be removed, once its process is gone; SessionBusy while it is at work."""
+        session = self.known(session_id)
+        if session is None:
+            return
+        if session.busy or session.activity.background_work or self._senders[session.id]:
+            raise SessionBusy(f"Session {session.id} is at work.", session_id=session.id)
+        session.park()
+        await session.closed()
+        # It may have been sent a message while its process was closing.
+        if self._known.get(session.id) is session and session.process.dormant and not self._senders[session.id]:
+            self._forget(session)
+
+    async def drop(self, session: Session) -> None:
+        """Forgets a session whose options Claude Code has refused, once its process is gone."""
+        # Waited for first: until the process is gone, a resume must find this object and wait as well.
+        await session.closed()
+        if self._known.get(session.id) is session and session.process.dormant:
+            del self._known[session.id]
+            session.log.close()
+
+    async def close(self) -> None:
+        """Ends every process and waits for that; no session takes a message any more."""
+        # First: nobody may bring another session into memory while these are being closed.
+        self._closed = True
+        sessions = list(self._known.values())
+        for session in sessions:
+            session.release(Outcome(OutcomeCode.INTERRUPTED, detail="The server stopped."))
+        # At the same time: each process has its own time to end.
+        await asyncio.gather(self.spares.close(), *(session.closed() for session in sessions))
+        # After the processes: their last events are for those who still follow.
+        for session in sessions:
+            session.log.close()
+
+
+def _directory(wanted: str | None, deps: SessionDeps) -> str:
+    cwd = wanted or default_directory(deps.settings, deps.directory)
+    return cwd if os.path.isabs(cwd) else os.path.abspath(os.path.join(deps.directory or own_directory(), cwd))
+
+
+async def _check_hub_servers(wanted: Iterable[str], deps: SessionDeps) -> None:
+    async with deps.hosted() as host:
+        available = host.servers if host is not None else ()
+    for name in wanted:
+        if name not in available:
+            raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
+
+
+def _clean_up_records(all_stores: Iterable[Stores], spending: Spending) -> None:
+    """Forgets what is recorded of sessions that are gone. What fails is tried again the next time."""
+    for stores in all_stores:
+        if stores.transcripts.available:  # one that is not there just now is no reason to forget anything
+            _clean_up_stores(stores)
+    with contextlib.suppress(OSError):
+        spending.clean_up()
+
+
+def _clean_up_stores(stores: Stores) -> None:
+    # A transcript that cannot be read is there: nothing is forgotten on the word of an error.
+    with contextlib.suppress(OSError, TranscriptUnreadable):
+        for kept in (stores.recorder.records, stores.moved_ids):
+            kept.clean_up(lambda session_id: stores.transcripts.path_of(session_id) is not None, _RECORD_GRACE)
+
+
+async def _time_out(session: Session) -> None:
+    await session.interrupt(OutcomeCode.TIMEOUT, drop_queued=False)
+
+
+# -- other machines ----------------------------------------------------------------------------------------------------
+
+
+class SessionRelocation:
+    """The sessions of this machine, for whoever brings one here or takes one away."""
+
+    give_away: Callable[..., Awaitable[object]] | None = None
+    """`SessionMover.give` of `plugins/fleet/handover.py`; None on a machine that belongs to no fleet."""
+
+    def __init__(self, sessions: Sessions, environments: ClientEnvironments) -> None:
+        self._sessions = sessions
+        self._environments = environments
+
+    def environment_of(self, caller: Caller) -> SessionDeps:
+        """What the sessions of a caller use on this machine."""
+        return self._environments.of(caller)
+
+    async def let_go(self, session_id: str) -> None:
+        """Forgets a session that another machine goes on with; its files stay. SessionBusy while it is at work."""
+        await self._sessions.release(session_id)
+
+    async def lose(self, session_id: str, detail: str) -> None:
+        """Another machine has taken a session: its turn ends with `machine_lost`, and it is forgotten here; its files
+        stay. The turn has ended when this first waits."""
+        session = self._sessions.known(session_id)
+        if session is not None:
+            session.release(Outcome(OutcomeCode.MACHINE_LOST, detail=detail))
+            await session.closed()
+            await self._sessions.release(session_id)

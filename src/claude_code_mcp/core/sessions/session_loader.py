@@ -1,0 +1,169 @@
+"""Reads a session from disk: from its record, if this server has written one, and from its transcript."""
+
+import os
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from ...plugins.sandbox.homes import own_directory
+from ..claude.protocol import Conversation, Raw
+from ..errors import PermissionDenied
+from ..model.events import Event, Output
+from ..model.options import SessionOptions, Worktree
+from ..model.outcome import Outcome, OutcomeCode, State, Usage
+from ..state.session_records import SessionRecord
+from ..transcripts.transcript_lines import in_folder
+from ..transcripts.transcript_reader import Recent, read_recent
+from ..transcripts.transcripts import Transcript, Transcripts, read_lines
+from .dependencies import Stores
+from .event_writer import ReadableLines
+from .launcher import PROMPTS
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """Everything on disk about a session."""
+
+    session_id: str
+    record: SessionRecord | None
+    transcript: Transcript | None
+    recent: Recent
+    runs_elsewhere: bool = False
+    """Whether another server is running a turn of it."""
+    directory: str | None = None
+    """Where the caller is; None: where this server is."""
+    answers: int = 0
+    """How often the model has answered in the transcript, where that has more than the record knows of."""
+
+    @property
+    def cwd(self) -> str:
+        """Where it works: as recorded, unless the transcript has been moved elsewhere since."""
+        record, transcript = self.record, self.transcript
+        if record is None:
+            return (transcript.cwd if transcript is not None else None) or self.directory or own_directory()
+        if transcript is None or transcript.cwd is None:
+            return record.cwd
+        in_place = in_folder(os.path.realpath(record.cwd), transcript.path.parent.name)
+        return record.cwd if in_place else transcript.cwd
+
+    @property
+    def usage(self) -> Usage:
+        """What was used in the session so far. The CLI counts what interactive use cost, our record what a killed
+        process cost: the larger of the two is nearer to the truth."""
+        sources = (self.record, self.transcript)
+        return max((source.usage for source in sources if source is not None), key=lambda usage: usage.cost_usd)
+
+    @property
+    def model_turns(self) -> int:
+        return max(self.answers, self.record.model_turns if self.record is not None else 0)
+
+    @property
+    def state(self) -> State:
+        """The state that it was left in; a turn that no server runs any more was interrupted."""
+        record = self.record
+        if record is None:
+            return State.IDLE
+        if record.cancelled:
+            return State.CANCELLED
+        if record.running_since is not None:
+            return State.RUNNING if self.runs_elsewhere else State.INTERRUPTED
+        return record.outcome.state if record.outcome is not None else State.IDLE
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The outcome of the last turn. One that was never ended was interrupted, whatever the one before came to."""
+        record = self.record
+        if record is None:
+            return Outcome(OutcomeCode.COMPLETED, result=self.recent.answer) if self.recent.answer else None
+        if record.running_since is not None:
+            return None if self.runs_elsewhere else _interrupted_since(record.running_since)
+        if record.outcome is not None and record.result_cut:
+            return replace(record.outcome, result=self.recent.answer or record.outcome.result)
+        return record.outcome
+
+
+def read_session(session_id: str, stores: Stores, directory: str | None = None) -> OnDisk | None:
+    """None if there is nothing that could be resumed, RecordUnreadable if it must not be. Blocks on the disk.
+
+    A session that was ended before it could write a line has only its record, and begins anew. One that has had
+    turns of the model and lost its transcript is gone.
+    """
+    record = stores.recorder.records.read(session_id)
+    transcript = stores.transcripts.read(session_id)
+    if transcript is None and (record is None or record.model_turns):
+        return None
+    recent = read_recent(transcript.path) if transcript is not None else Recent()
+    # Only where the record says so: to look, the lease is taken for an instant, in which others find it busy.
+    running = record is not None and record.running_since is not None and stores.leases.may_be_held(session_id)
+    # What cost more than is recorded was done elsewhere: in a terminal, or by a server that could not record it.
+    unknown = transcript is not None and (record is None or transcript.usage.cost_usd > record.usage.cost_usd + 1e-9)
+    answers = stores.transcripts.answers(session_id) if unknown else 0
+    return OnDisk(session_id, record, transcript, recent, running, directory, answers)
+
+
+def resumed_options(
+    recorded: SessionOptions, requested: SessionOptions | None, *, foreign_owner: str | None = None
+) -> SessionOptions:
+    """What a session is resumed with: the fields that this call sets, else what is recorded.
+
+    It keeps the system prompt that it began with, as Claude Code does, and reports no other (`option_notices` tells).
+    It keeps the worktree that it has, if it stays there. The policy is applied to the result, elsewhere. A session of
+    another owner (`foreign_owner`) was limited by that owner's policy, of which only the recorded options tell: none of
+    them may be changed, or PermissionDenied.
+    """
+    names = requested.model_fields_set - {"worktree"} if requested is not None else set()
+    changes = {name: value for name in sorted(names) if (value := getattr(requested, name)) is not None}
+    differing = [name for name, value in changes.items() if value != getattr(recorded, name)]
+    if foreign_owner is not None and differing:
+        raise PermissionDenied(
+            f"{differing[0]}: the session is {foreign_owner}'s and goes on with the options it was created with.",
+            field=differing[0],
+        )
+    changes = {name: value for name, value in changes.items() if name not in PROMPTS}
+    worktree = recorded.worktree
+    if "cwd" in changes and not (isinstance(worktree, Worktree) and _is_inside(changes["cwd"], worktree.path)):
+        changes["worktree"] = False  # it goes on elsewhere
+    return recorded.model_copy(update=changes)
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    return os.path.realpath(path) == directory or os.path.realpath(path).startswith(directory + os.sep)
+
+
+def messages_in_transcript(
+    transcripts: Transcripts, session_id: str, message_ids: Set[str], cwd: str | None = None
+) -> Set[str]:
+    """Those of the messages that the session's transcript has. Blocks on the disk."""
+    path = transcripts.path_of(session_id, cwd)
+    written = (uuid for line in read_lines(path) for uuid in _message_ids(line)) if path is not None else ()
+    return {uuid for uuid in written if isinstance(uuid, str) and uuid in message_ids}
+
+
+def _message_ids(line: Raw) -> Iterator[object]:
+    yield line.get("uuid")
+    attachment = line.get("attachment")  # of a message that was sent while a turn ran
+    if isinstance(attachment, Mapping):
+        yield attachment.get("source_uuid")
+
+
+def restored_output(recent: Recent, readable_lines: ReadableLines) -> Iterator[Event]:
+    """The readable lines of a transcript's end, as they were logged when it happened."""
+    if not recent.complete:
+        yield Output("[earlier output is not kept here; the transcript has it]", "text")
+    for message in recent.messages:
+        at = _time_of(message.get("timestamp"))
+        for kind, line in readable_lines.conversation(Conversation(dict(message), 0)):
+            yield Output(line, kind, size=len(line), at=at)
+
+
+def _time_of(timestamp: object) -> float:
+    try:
+        return datetime.fromisoformat(str(timestamp)).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _interrupted_since(began: float) -> Outcome:
+    when = datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds")
+    detail = f"The turn that began at {when} was cut short: the server that ran it ended before it."
+    return Outcome(OutcomeCode.INTERRUPTED, detail=detail)

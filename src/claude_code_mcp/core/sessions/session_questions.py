@@ -1,0 +1,234 @@
+"""The questions of one session: opened at the broker for what its process and the servers of the hub ask, and each
+answer handed back to whoever asked.
+
+A question is in the log before anything can answer it, and its end is in the log before the process gets the reply.
+Answers of the policy's rules take the same path as people's answers, and `verdicts.py` judges both.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ..claude.protocol import ControlRequest, Raw
+from ..errors import InvalidArgument, PermissionDenied
+from ..model.events import QuestionOpened, QuestionSettled
+from ..model.question import Answer, Closure, FileChange, Question, QuestionKind, Resolution, kind_of
+from ..model.tool_names import PREFIX
+from ..policy.rules import Decision, Verdict
+from ..questions import presentation
+from ..questions.broker import Broker, chosen_mode, labels_by_text
+from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, heading_of, questions_of
+from ..transcripts.event_log import EventLog
+from .dependencies import SessionDeps
+from .event_writer import ReadableLines
+from .policy_enforcer import POLICY_CHANNEL
+from .verdicts import Occasion, SessionVerdicts, answer_of_rules, refusal
+
+log = logging.getLogger(__name__)
+
+
+class QuestionSource(Protocol):
+    """The session whose questions these are."""
+
+    id: str
+    cwd: str
+    owner: str
+    deps: SessionDeps
+    """Read at each use: a message of another client brings the policy of that client's directory and HOME with it."""
+    log: EventLog
+    readable_lines: ReadableLines
+
+    def grant(self, updates: list[Mapping[str, Any]]) -> None:
+        """Permission updates that were allowed for the whole session."""
+
+    def plan_approved(self, mode: str | None) -> None:
+        """A plan was approved; the session goes on in this mode, or in the CLI's own choice."""
+
+
+class SessionQuestions:
+    """Opens questions for requests and hands the replies back."""
+
+    def __init__(
+        self,
+        session: QuestionSource,
+        broker: Broker,
+        reply: Callable[[str, Raw | None], None],
+        use_answered: Callable[[str | None, str, Mapping[str, Any] | None], None],
+    ) -> None:
+        """`reply` takes the id of the request and the response for the CLI, None if there is no answer; `use_answered`
+        before that the tool use, the tool and the input that it may run with, None if it may not."""
+        self._session = session
+        self._broker = broker
+        self._reply = reply
+        self._use_answered = use_answered
+        self.on_settled: Callable[[], None] = lambda: None
+        """Called after a question was settled and the CLI has its reply."""
+        self._question_ids: dict[str, str] = {}
+        """By the id of the CLI's request."""
+        self.verdicts = SessionVerdicts(session)
+
+    @property
+    def pending(self) -> list[Question]:
+        """The open questions of the session, oldest first."""
+        return self._broker.pending(self._session.id)
+
+    def open(self, frame: ControlRequest, change: FileChange | None = None) -> None:
+        """Offers a `can_use_tool` request to every channel, unless a rule answers it. `change` is what the call would
+        do to a file. A request that cannot be judged or asked about is denied."""
+        try:
+            self._open(frame, change)
+        except Exception:
+            log.exception("a request of session %s could not be asked about", self._session.id)
+            if frame.id in self._question_ids:
+                self.withdraw(frame.id)
+            else:
+                self._reply(frame.id, {"behavior": "deny", "message": refusal(self.verdicts.give_up(frame.request))})
+
+    def _open(self, frame: ControlRequest, change: FileChange | None) -> None:
+        request, session = frame.request, self._session
+        tool_use_id = request.get("tool_use_id")
+        tool = str(request.get("tool_name"))
+        offered = request.get("permission_suggestions")
+        admission = session.deps.enforcer.admission(session.owner)
+        is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
+        tool_input = self._tool_input(request, tool_use_id)
+        modes, mode_after = admission.modes_after_plan() if is_plan else ((), None)
+        question = self._broker.open(
+            session.id,
+            tool,
+            tool_input,
+            lambda question, resolution, body: self._settled(frame.id, question, resolution, body),
+            cwd=session.cwd,
+            tool_use_id=tool_use_id,
+            suggestions=admission.offers(offered, tool, tool_input, session.cwd),
+            reason=request.get("decision_reason"),
+            blocked_path=request.get("blocked_path"),
+            change=change,
+            modes=modes,
+            mode_after=mode_after,
+            check=lambda question, answer, _: self.verdicts.check_answer(question, answer),
+        )
+        self._question_ids[frame.id] = question.id
+        session.log.append(QuestionOpened(question))
+        answer = answer_of_rules(tool, self.verdicts.verdict(Occasion.QUESTION, tool, tool_input, tool_use_id))
+        if answer is not None:
+            self._broker.answer(session.id, question.id, answer, POLICY_CHANNEL)
+
+    def elicit(self, server: str, form: Raw) -> "asyncio.Future[Raw]":
+        """Puts a form of an MCP server to every channel; the future has the form as it was filled in. An answer that
+        the form does not take is refused, and the question stays open."""
+        filled: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        session = self._session
+        asked = questions_of(server, form)
+        if self.verdicts.verdict(Occasion.FORM, TOOL, asked).decision is Decision.DENY:
+            filled.set_result({"action": "decline"})
+            return filled
+
+        def check(question: Question, answer: Answer, body: Raw) -> None:
+            self.verdicts.check_answer(question, answer)
+            check_answers(server, form, _answers_in(question, answer, body))
+
+        def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
+            session.log.append(QuestionSettled(question, resolution))
+            # Who asked may be gone: a task that is cancelled cancels the future that it waits for.
+            if not filled.done():
+                filled.set_result(_form_result(server, form, question, resolution, body))
+            self.on_settled()
+
+        heading = heading_of(server, form)
+        question = self._broker.open(session.id, TOOL, asked, settle, cwd=session.cwd, form=heading, check=check)
+        session.log.append(QuestionOpened(question))
+        return filled
+
+    def ask_about_call(self, tool: str, arguments: Mapping[str, Any], verdict: Verdict) -> "asyncio.Future[None]":
+        """Asks whether a call to a server of the hub may run that Claude Code has not asked about; the future ends with
+        PermissionDenied if it may not. The policy's `verdict` may answer at once. The input cannot be changed: the call
+        is on its way."""
+        allowed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        session = self._session
+
+        def check(question: Question, answer: Answer, body: Raw) -> None:
+            if answer.updated_input is not None and answer.updated_input != question.tool_input:
+                raise InvalidArgument("updated_input: this call cannot be changed any more.", field="updated_input")
+            self.verdicts.check_answer(question, answer)
+
+        def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
+            session.log.append(QuestionSettled(question, resolution))
+            # Who asked may be gone: a task that is cancelled cancels the future that it waits for.
+            if not allowed.done():
+                _finish(allowed, resolution)
+            self.on_settled()
+
+        question = self._broker.open(session.id, tool, arguments, settle, cwd=session.cwd, check=check)
+        session.log.append(QuestionOpened(question))
+        answer = answer_of_rules(tool, verdict)
+        if answer is not None:
+            self._broker.answer(session.id, question.id, answer, POLICY_CHANNEL)
+        return allowed
+
+    def withdraw(self, request_id: str) -> None:
+        """The CLI no longer wants an answer to this request."""
+        self._broker.withdraw(self._question_ids.pop(request_id, ""), "Claude Code no longer needs an answer")
+
+    def withdraw_all(self, detail: str) -> None:
+        """Closes all open questions without an answer."""
+        self._broker.withdraw_all(self._session.id, detail)
+
+    def _tool_input(self, request: Raw, tool_use_id: str | None) -> Raw:
+        """The input of the call. A plan that the CLI has left out of the request is taken from the model's own call."""
+        tool_input = request.get("input")
+        tool_input = tool_input if isinstance(tool_input, dict) else {}
+        if request.get("tool_name") == "ExitPlanMode" and not tool_input.get("plan"):
+            plan = self._session.readable_lines.plan_input(tool_use_id).get("plan")
+            return {**tool_input, "plan": plan} if plan else tool_input
+        return tool_input
+
+    def _settled(self, request_id: str, question: Question, resolution: Resolution, body: Raw | None) -> None:
+        session, answer = self._session, resolution.answer
+        self._question_ids.pop(request_id, None)
+        if body is not None and isinstance(updates := body.get("updatedPermissions"), list):
+            session.grant(updates)
+        session.log.append(QuestionSettled(question, resolution))
+        if answer is not None and answer.allow and question.kind is QuestionKind.PLAN_REVIEW:
+            session.plan_approved(chosen_mode(question, answer))
+        if answer is not None and answer.updated_input is not None and answer.updated_input != question.tool_input:
+            changed = presentation.describe(question.tool_name, answer.updated_input, session.cwd)
+            session.readable_lines.input_changed(question.tool_use_id, changed)
+        if answer is not None and answer.allow:
+            self.verdicts.command_agreed(question)
+        denied = body is not None and body.get("behavior") == "deny"
+        if denied:  # a permission, a plan or an answer: the CLI calls each an error, and none of them has failed
+            session.readable_lines.mark_denied(question.tool_use_id)
+        if body is not None and question.tool_name.startswith(PREFIX):
+            updated = body.get("updatedInput")
+            granted = None if denied else updated if isinstance(updated, Mapping) else question.tool_input
+            # Before the reply: the call that it allows may be the very next frame.
+            self._use_answered(question.tool_use_id, question.tool_name, granted)
+        self._reply(request_id, body)
+        self.on_settled()
+
+
+def _finish(allowed: "asyncio.Future[None]", resolution: Resolution) -> None:
+    answer = resolution.answer
+    if answer is not None and answer.allow:
+        allowed.set_result(None)
+    else:
+        reason = answer.message if answer is not None else resolution.detail
+        allowed.set_exception(PermissionDenied(reason or "The call was denied."))
+
+
+def _form_result(server: str, form: Raw, question: Question, resolution: Resolution, body: Raw | None) -> Raw:
+    if resolution.closure is not Closure.ANSWERED or resolution.answer is None or body is None:
+        return {"action": "cancel"}
+    if body.get("behavior") != "allow":
+        return {"action": "decline"}
+    return filled_in(server, form, _answers_in(question, resolution.answer, body))
+
+
+def _answers_in(question: Question, answer: Answer, body: Raw) -> Mapping[str, GivenAnswer]:
+    """The answers by the text of their question, several labels apart: joined they could be read in another way."""
+    if answer.answers is not None:
+        return labels_by_text(question, answer.answers)
+    answers = body["updatedInput"].get("answers")
+    return answers if isinstance(answers, dict) else {}

@@ -1,0 +1,512 @@
+"""Sessions as they are kept on disk: read, followed, named, copied, and what they have changed.
+
+The service's side of `SessionLibrary`: finds the store that a session is kept in, checks whose it is (what is somebody
+else's does not exist), and has every change audited, also one that is refused.
+
+The policy is asked each time, whatever it said when the session began. While something is done no turn of the session
+begins, in this server or another.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...plugins.worktrees.worktree_changes import Unsaved, WorktreeChanges, WorktreePlan
+from ...plugins.worktrees.worktrees import PullRequests
+from ..errors import InvalidArgument, PermissionDenied, ProcessFailed
+from ..git import Git
+from ..model.events import AuditEvent, AuditKind
+from ..model.options import LOCAL, LOCAL_CALLER, Caller, Image, Worktree, is_session_id
+from ..policy.rules import Decision
+from ..state.session_marks import Mark
+from ..state.shares import Access
+from ..transcripts.conversation import Item
+from ..transcripts.cost_table import Costs, Grouping, added_up
+from ..transcripts.edited_files import EditedFiles, edited_files
+from ..transcripts.session_catalogue import Entry
+from ..transcripts.transcript_export import Detail
+from ..transcripts.transcript_reader import Checkpoint, ConversationPage, Extent, read_checkpoints
+from .background import ObserverList
+from .dependencies import ClientEnvironments, SessionReplica, Stores
+from .file_changes import file_text
+from .registry import Sessions
+from .session import Session
+from .session_access import SessionAccess, SessionSharing
+from .session_library import ExportFormat, ReadPage, StoredConversation, TextHit
+
+_MOST_FILES = 100_000
+"""Of a repository that are listed."""
+
+
+class StoredSessions:
+    """All methods raise SessionNotFound for a session that is not the caller's."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        environments: ClientEnvironments,
+        observers: ObserverList,
+        redact: Callable[[Any], Any],
+        access: SessionAccess,
+    ) -> None:
+        self._access = access
+        self._sessions = sessions
+        self._environments = environments
+        self._observers = observers
+        self._redact = redact
+
+    async def read(
+        self,
+        session_id: str,
+        *,
+        caller: Caller = LOCAL_CALLER,
+        cursor: str = "1",
+        size: int = 24_000,
+        detail: Detail | None = None,
+        agent: str | None = None,
+    ) -> ReadPage:
+        """A page of what was said and done in a session, or by a subagent of it, wherever the session runs."""
+        own_id, stores = await self._locate(session_id, caller)
+        return await stores.library.read(own_id, cursor=cursor, size=size, detail=detail or Detail(), agent=agent)
+
+    async def entry(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Entry | None:
+        """What a list says of a session; None if it has no transcript yet."""
+        own_id, stores = await self._locate(session_id, caller)
+        return await stores.threads.run(stores.catalogue.find, own_id)
+
+    async def page_before(
+        self,
+        session_id: str,
+        before: str | None,
+        extent: Extent,
+        *,
+        caller: Caller = LOCAL_CALLER,
+        agent: str | None = None,
+    ) -> StoredConversation:
+        """What was said and done before a place of a session, or last, as data, with long texts cut."""
+        own_id, stores = await self._locate(session_id, caller)
+        return await stores.library.page_before(own_id, before, extent, agent=agent)
+
+    async def item(
+        self,
+        session_id: str,
+        turn: int,
+        item_id: str,
+        *,
+        caller: Caller = LOCAL_CALLER,
+        agent: str | None = None,
+    ) -> Item:
+        """One item of a turn with all of its texts."""
+        own_id, stores = await self._locate(session_id, caller)
+        return await stores.library.item(own_id, turn, item_id, agent=agent)
+
+    async def find(self, session_id: str, text: str, most: int, *, caller: Caller = LOCAL_CALLER) -> list[TextHit]:
+        """Where a text stands in a conversation, the newest place first."""
+        own_id, stores = await self._locate(session_id, caller)
+        return await stores.library.find(own_id, text, most)
+
+    async def prompt_image(self, session_id: str, turn: int, number: int, *, caller: Caller = LOCAL_CALLER) -> Image:
+        """One of the images that went with the prompt of a turn, counted from 0."""
+        own_id, stores = await self._locate(session_id, caller)
+        return await stores.library.prompt_image(own_id, turn, number)
+
+    async def follow(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> AsyncIterator[list[str]]:
+        """What is written to a session's transcript from now on, whoever drives it, as readable lines, at most twice a
+        second; without end, or until it is no longer shared with the caller."""
+        own_id, stores = await self._locate(session_id, caller)
+        owner = self._access.acting(own_id, caller, Access.WATCH).principal
+        async for lines in stores.library.follow(own_id):
+            # Each time: no request may be left that would end with the share, as behind a subscription.
+            if not self._access.may(own_id, owner, caller.principal, Access.WATCH):
+                return
+            yield self._redact(lines)
+
+    async def rename(self, session_id: str, title: str, *, caller: Caller = LOCAL_CALLER) -> str:
+        """Names a session as Claude Code does, and returns the name; an empty one takes it away."""
+        async with self.audited_change(session_id, caller, "rename") as (own_id, stores):
+            return await stores.library.rename(own_id, title)
+
+    async def tag(self, session_id: str, tag: str, *, caller: Caller = LOCAL_CALLER) -> str:
+        """Tags a session; an empty tag takes it away."""
+        async with self.audited_change(session_id, caller, "tag") as (own_id, stores):
+            return await stores.library.tag(own_id, tag)
+
+    async def mark(self, session_id: str, mark: Mark, on: bool, *, caller: Caller = LOCAL_CALLER) -> None:
+        """Pins or archives a session, or no longer."""
+        async with self.audited_change(session_id, caller, f"{mark} {'on' if on else 'off'}") as (
+            own_id,
+            stores,
+        ):
+            await stores.library.mark(own_id, mark, on)
+
+    async def copy(self, session_id: str, *, caller: Caller = LOCAL_CALLER, title: str | None = None) -> str:
+        """A fork that is sent no message yet: the conversation so far, under an id of its own, which is returned.
+        RateLimited for one more than the caller may begin: it takes messages like any other."""
+        async with self.audited_change(session_id, caller, "fork") as (own_id, stores):
+            self._environments.of(caller).enforcer.limits.new_sessions.take(caller.principal)
+            # The copy is made of the record that is on disk.
+            await stores.recorder.saved(own_id)
+            return await stores.library.copy(own_id, caller.principal, title)
+
+    async def export(
+        self,
+        session_id: str,
+        form: ExportFormat,
+        *,
+        caller: Caller = LOCAL_CALLER,
+        detail: Detail | None = None,
+    ) -> Path:
+        """Writes a conversation to a private file in the state directory and returns its path."""
+        async with self.audited_change(session_id, caller, f"export {form}") as (own_id, stores):
+            return await stores.library.export(own_id, form, detail or Detail(full=True))
+
+    async def keep_text(self, session_id: str, suffix: str, text: str, *, caller: Caller = LOCAL_CALLER) -> Path:
+        """Writes what is too long to be returned to a private file beside the exports, and returns its path."""
+        own_id, stores = await self._locate(session_id, caller)
+        return await stores.library.keep_text(own_id, suffix, text)
+
+    async def delete(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> None:
+        """Removes a session for good. SessionBusy, with nothing removed, while anybody runs it or has it open."""
+        async with self.audited_change(session_id, caller, "delete") as (own_id, stores):
+            await self._sessions.release(own_id)
+            # Before the removal: a write that is under way would bring the record back.
+            await stores.recorder.saved(own_id)
+            replica = self._environments.of(caller).replica
+
+            async def remove_copy(replica: SessionReplica) -> None:
+                await replica.remove(own_id, record.owner if record is not None else caller.principal)
+
+            record = await stores.threads.run(stores.recorder.records.read, own_id)
+            is_copied = record is None or not record.options.stay_on_machine
+            # The copy before the files: were it the other way round and this machine died in between, it would bring
+            # the session back at another one. Shielded: whoever has begun this and leaves has it done.
+            before = partial(remove_copy, replica) if replica is not None and is_copied else None
+            await asyncio.shield(stores.library.remove(own_id, before))
+            await self._access.take_back(own_id, caller.principal)
+
+    async def costs(
+        self,
+        by: Grouping = "day",
+        *,
+        caller: Caller = LOCAL_CALLER,
+        since: str = "",
+        project: str | None = None,
+        most: int | None = None,
+    ) -> Costs:
+        """What the caller's sessions on this machine have cost, over everything on disk, in at most so many groups;
+        `since` is a day."""
+        deps = self._environments.of(caller)
+        if project is not None and caller.principal != LOCAL:
+            project = await deps.stores.threads.run(deps.enforcer.resolved, project, caller.principal)
+        without = deps.replica.elsewhere() if deps.replica is not None else ()
+        return await deps.stores.library.costs(
+            by, principal=caller.principal, since=since, project=project, most=most, without=without
+        )
+
+    async def everybodys_costs(
+        self, by: Grouping, *, caller: Caller, since: str = "", most: int | None = None
+    ) -> tuple[Costs, list[str]]:
+        """What the sessions of all callers have cost that this server, or another on its state, has run: what each of
+        them is shown as their own, added up; and why something may be missing. PermissionDenied for a caller who is not
+        shown it, and by session for all, since that says what others have asked for."""
+        own = self._environments.of(caller)
+        own.enforcer.limits.check_all_costs(caller.principal)
+        if by == "session":
+            raise PermissionDenied("The sessions of others are not listed.", field="by")
+        reports, unread = [], []
+        for owner in await own.stores.library.owners():
+            deps = self._environments.of(Caller(owner))
+            without = deps.replica.elsewhere() if deps.replica is not None else ()
+            reports.append(
+                await deps.stores.library.costs(by, principal=owner, recorded=True, since=since, without=without)
+            )
+            unread.append(await deps.stores.threads.run(deps.stores.catalogue.unread))
+        return added_up(by, reports, most), [*dict.fromkeys(filter(None, unread))]
+
+    async def reconfigure(self, session_id: str, change: Mapping[str, Any], *, caller: Caller = LOCAL_CALLER) -> None:
+        """Goes on with another `model` or `permission_mode`, which the policy must admit, now and when resumed."""
+        action = ", ".join(f"{name} {value}" for name, value in change.items())
+        async with self.audited_change(session_id, caller, action) as (own_id, _):
+            session = await self._sessions.find(own_id, caller.principal, self._environments.of(caller))
+            await session.reconfigure(change)
+
+    async def files(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Sequence[str]:
+        """The files of the repository that a session works in, from its directory on, as git lists them in the
+        session's own sandbox; none where there is no repository."""
+        own_id, _ = await self._locate(session_id, caller)
+        # Who watches sees what the session has shown; who writes to it names files in messages.
+        caller = self._access.acting(own_id, caller, Access.ANSWER)
+        session = await self._sessions.find(own_id, caller.principal, self._environments.of(caller))
+        git = Git(session.deps.launcher.home, (session.cwd,))
+        try:
+            listed = await git.read("ls-files", "-z", "-c", "-o", "--exclude-standard", cwd=session.cwd)
+        except (InvalidArgument, ProcessFailed):
+            return ()
+        return [path for path in listed.split("\0")[:_MOST_FILES] if path]
+
+    async def file(self, session_id: str, path: str, *, caller: Caller = LOCAL_CALLER) -> tuple[str, str]:
+        """A text file below the directory of a session, where its caller may read it: its path from there, and its
+        text. A relative path begins at the directory. InvalidArgument, which tells nothing else, for any other."""
+        # Who watches sees what the session has shown, not whatever lies beside it.
+        own_id, stores = await self._locate(session_id, caller, own=True)
+        session = await self._sessions.find(own_id, caller.principal, self._environments.of(caller))
+        admission = session.deps.enforcer.admission(caller.principal)
+        readable = partial(admission.readable, "path", cwd=session.cwd)
+        return await stores.threads.run(file_text, path, session.cwd, readable)
+
+    async def share(self, session_id: str, grantee: str, access: Access, *, caller: Caller = LOCAL_CALLER) -> str:
+        """Shares a session with a person, or a group by `group:NAME`; returns the id that it goes on with."""
+        with self._observers.auditing_refusals(caller.principal, "share", session_id):
+            own_id, _ = await self._locate(session_id, caller, own=True)
+            await self._access.share(own_id, caller.principal, grantee, access)
+            return own_id
+
+    async def unshare(self, session_id: str, grantee: str | None = None, *, caller: Caller = LOCAL_CALLER) -> list[str]:
+        """Shares a session no longer with somebody, or with anybody; returns with whom it was."""
+        with self._observers.auditing_refusals(caller.principal, "unshare", session_id):
+            own_id, _ = await self._locate(session_id, caller, own=True)
+            return await self._access.take_back(own_id, caller.principal, grantee)
+
+    async def sharing(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> SessionSharing:
+        """With whom a session is shared, and whose it is if it is not the caller's; whoever may watch it may know."""
+        own_id, _ = await self._locate(session_id, caller)
+        return self._access.sharing(own_id, caller.principal)
+
+    async def _locate(self, session_id: str, caller: Caller, *, own: bool = False) -> tuple[str, Stores]:
+        """The id under which a session goes on, and where it is kept; SessionNotFound unless it is the caller's or, if
+        it need not be their `own`, shared with them."""
+        known = self._sessions.known(session_id)
+        current = known.id if known is not None else session_id
+        if own:
+            self._access.refuse_borrowed(current, caller.principal)
+        else:
+            caller = self._access.acting(current, caller, Access.WATCH)
+        if known is not None:
+            if known.owner != caller.principal:
+                raise self._observers.foreign_session(session_id, caller.principal)
+            return known.id, known.deps.stores
+        if not is_session_id(session_id):
+            raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
+        stores = self._environments.of(caller).stores
+        own_id = await asyncio.to_thread(stores.moved_ids.resolve, session_id)
+        if not await asyncio.to_thread(stores.recorder.records.owned_by, caller.principal, own_id):
+            raise self._observers.foreign_session(session_id, caller.principal)
+        return own_id, stores
+
+    @contextlib.asynccontextmanager
+    async def audited_change(self, session_id: str, caller: Caller, action: str) -> AsyncIterator[tuple[str, Stores]]:
+        """Around a change to a session: audited if it is made, and if it is refused."""
+        with self._observers.auditing_refusals(caller.principal, action, session_id):
+            own_id, stores = await self._locate(session_id, caller, own=True)
+            yield own_id, stores
+        # Only where nothing was raised: what failed was not done.
+        self._observers.act(AuditEvent(AuditKind.SESSION_MANAGED, caller.principal, own_id, {"action": action}))
+
+
+# -- session work -----------------------------------------------------------------------------------------------------
+
+
+_MOST_CHECKPOINTS = 50
+_EDITS_PAGE = 400_000
+_ENOUGH_OF_A_RESULT = 500
+"""Characters of a result where only what it is about counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFiles:
+    """What going back to a message would change, as the files are now."""
+
+    checkpoint: Checkpoint
+    files: Sequence[str]
+    insertions: int
+    deletions: int
+
+    def __str__(self) -> str:
+        return f"{len(self.files)} files (+{self.insertions} -{self.deletions})"
+
+
+class SessionWork:
+    """All methods raise SessionNotFound for a session that is not the caller's, SessionBusy while it is at work, and
+    InvalidArgument for one that has no worktree, or no checkpoints."""
+
+    def __init__(self, sessions: Sessions, environments: ClientEnvironments, stored: StoredSessions) -> None:
+        self._sessions = sessions
+        self._environments = environments
+        self._stored = stored
+
+    # -- worktrees ------------------------------------------------------------------------------------------------
+
+    async def diff(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
+        """Everything that the session has changed in its worktree, new files too."""
+        async with self._worktree(session_id, caller, "diff") as (_, changes):
+            return await changes.diff()
+
+    async def changes(self, session: Session, *, caller: Caller = LOCAL_CALLER) -> str | EditedFiles:
+        """Everything that a session has changed: the difference in its worktree, as git prints it, if it has one and is
+        at rest, else what its calls have noted. The session is one that was found for this caller."""
+        if isinstance(session.options.worktree, Worktree) and not session.busy:
+            return await self.diff(session.id, caller=caller)
+
+        async def read(before: str | None) -> ConversationPage:
+            extent = Extent(_EDITS_PAGE, longest_result=_ENOUGH_OF_A_RESULT)
+            return (await self._stored.page_before(session.id, before, extent, caller=caller)).page
+
+        return await edited_files(read)
+
+    async def plan(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> tuple[WorktreePlan, str | None]:
+        """What a commit, a merge or a pull request would be made of, and where the last would be opened, as
+        `host/owner/name`; None if that cannot be done from here."""
+        async with self._worktree(session_id, caller, "look at what can be merged") as (session, changes):
+            remote = await PullRequests(session.deps.launcher.home, changes.worktree).remote()
+            return await changes.plan(), remote.repository if remote is not None else None
+
+    async def request_program(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
+        """The program that opens a pull or merge request for its branch, as `PullRequests.program_name` says."""
+        async with self._worktree(session_id, caller, "look at what can be merged") as (session, changes):
+            return await PullRequests(session.deps.launcher.home, changes.worktree).program_name()
+
+    async def commit(
+        self, session_id: str, message: str | None, agreed: str | None = None, *, caller: Caller = LOCAL_CALLER
+    ) -> str:
+        """Commits everything in its worktree, as `WorktreeChanges.commit` says."""
+        async with self._worktree(session_id, caller, "commit") as (_, changes):
+            return await changes.commit(message, agreed)
+
+    async def merge(
+        self, session_id: str, message: str | None, agreed: str | None = None, *, caller: Caller = LOCAL_CALLER
+    ) -> str:
+        """Merges its branch, as `WorktreeChanges.merge` says."""
+        async with self._worktree(session_id, caller, "merge") as (_, changes):
+            return await changes.merge(message, agreed)
+
+    async def pull_request(
+        self,
+        session_id: str,
+        title: str,
+        body: str,
+        *,
+        agreed: str,
+        remote: str,
+        caller: Caller = LOCAL_CALLER,
+    ) -> str:
+        """Commits what is not committed, with the title, pushes the branch and opens a pull request; returns its
+        address. `agreed` is the digest of a plan and `remote` where that said it would be opened: PermissionDenied,
+        with nothing pushed, if either is something else by now."""
+        async with self._worktree(session_id, caller, f"pull request at {remote}") as (session, changes):
+            commit = await changes.commit(title, agreed)
+            requests = PullRequests(session.deps.launcher.home, changes.worktree)
+            return await requests.open(commit, title, body, remote)
+
+    async def unsaved(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Unsaved:
+        """What `discard` would lose as things are now."""
+        async with self._worktree(session_id, caller, "look at what is unsaved") as (_, changes):
+            return await changes.unsaved()
+
+    async def discard(
+        self,
+        session_id: str,
+        agreed: Unsaved | None,
+        *,
+        caller: Caller = LOCAL_CALLER,
+    ) -> str:
+        """Removes its worktree and its branch, as `WorktreeChanges.discard` says. Its conversation stays."""
+        async with self._worktree(session_id, caller, "discard", alone=True) as (_, changes):
+            return await changes.discard(agreed)
+
+    @contextlib.asynccontextmanager
+    async def _worktree(
+        self, session_id: str, caller: Caller, action: str, *, alone: bool = False
+    ) -> AsyncIterator[tuple[Session, WorktreeChanges]]:
+        """`alone` has the processes of all sessions that work there closed first."""
+        async with self._found(session_id, caller, action) as session:
+            worktree = session.options.worktree
+            if not isinstance(worktree, Worktree):
+                raise InvalidArgument(f"Session {session.id} has no worktree of its own.", field="action")
+            enforcer = session.deps.enforcer
+            for path in (worktree.path, worktree.repository, worktree.common_dir):
+                if not enforcer.may_work_in(path, caller.principal) or not enforcer.may_change(path, caller.principal):
+                    raise PermissionDenied(f"worktree: you may not change {path}.", field="action")
+            # Held first: this session cannot begin anew while the others are closed.
+            async with session.at_rest(without_process=alone):
+                if alone:
+                    await self._sessions.vacate(worktree.path, session)
+                yield session, WorktreeChanges(session.deps.launcher.home, worktree)
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------
+
+    async def checkpoints(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> list[ChangedFiles]:
+        """The last messages, oldest first, each with what going back to it would change."""
+        async with self._found(session_id, caller, "changes") as session, session.asking_claude() as ask:
+            listed = await self._listed(session)
+            return [await _changed(ask, checkpoint) for checkpoint in listed]
+
+    async def rewind(
+        self,
+        session_id: str,
+        message_id: str,
+        agreed: ChangedFiles | None,
+        *,
+        caller: Caller = LOCAL_CALLER,
+    ) -> ChangedFiles:
+        """Takes the files that the session has changed back to what they were before a message; its conversation stays.
+        `agreed` is what that may change, None anything; PermissionDenied if it is something else, or a file that the
+        session may not write: which ones it has changed is written where it can be changed itself."""
+        async with self._found(session_id, caller, "rewind") as session, session.asking_claude() as ask:
+            if not session.deps.enforcer.may_change(session.cwd, caller.principal):
+                raise PermissionDenied(f"You may not change files in {session.cwd}.", field="action")
+            checkpoint = _with_id(await self._listed(session), message_id)
+            # As the files are now, not as they were when somebody agreed.
+            changed = await _changed(ask, checkpoint)
+            for path in changed.files:
+                verdict = session.deps.enforcer.judge(session.owner, session.cwd, "Edit", {"file_path": path})
+                if verdict.decision is Decision.DENY:
+                    raise PermissionDenied(f"This would change {path}, which the session may not; nothing was changed.")
+            if agreed is not None and changed != agreed:
+                raise PermissionDenied(f"This would change {changed}, which nobody has agreed to; nothing was changed.")
+            _checked(await ask("rewind_files", user_message_id=checkpoint.message_id))
+            return changed
+
+    async def _listed(self, session: Session) -> list[Checkpoint]:
+        stores = session.deps.stores
+        path = await stores.threads.run(stores.transcripts.path_of, session.id)
+        found = await stores.threads.run(read_checkpoints, path, _MOST_CHECKPOINTS) if path is not None else []
+        if not found:
+            raise InvalidArgument(
+                f"Session {session.id} has no checkpoints: it was not started with file checkpointing.", field="action"
+            )
+        return found
+
+    @contextlib.asynccontextmanager
+    async def _found(self, session_id: str, caller: Caller, action: str) -> AsyncIterator[Session]:
+        """The session, kept in memory meanwhile: whoever sends it a message gets the same one, and waits."""
+        async with self._stored.audited_change(session_id, caller, action) as (own_id, _):
+            found = await self._sessions.find(own_id, caller.principal, self._environments.of(caller))
+            self._sessions.admit(found)
+            with self._sessions.keeping(found) as session:
+                yield session
+
+
+def _with_id(listed: Sequence[Checkpoint], message_id: str) -> Checkpoint:
+    for checkpoint in listed:
+        if checkpoint.message_id == message_id:
+            return checkpoint
+    raise InvalidArgument(f"There is no checkpoint at a message {message_id[:100]!r}.", field="text")
+
+
+async def _changed(ask: Any, checkpoint: Checkpoint) -> ChangedFiles:
+    reply = _checked(await ask("rewind_files", user_message_id=checkpoint.message_id, dry_run=True))
+    files = reply.get("filesChanged")
+    names = tuple(str(name) for name in files) if isinstance(files, list) else ()
+    counts = (reply.get("insertions"), reply.get("deletions"))
+    insertions, deletions = (count if isinstance(count, int) else 0 for count in counts)
+    return ChangedFiles(checkpoint, names, insertions, deletions)
+
+
+def _checked(reply: Mapping[str, Any]) -> Mapping[str, Any]:
+    if reply.get("canRewind") is not True:
+        raise InvalidArgument(f"Claude Code cannot take the files back: {str(reply.get('error'))[:500]}", field="text")
+    return reply

@@ -1,0 +1,653 @@
+"""The running turn of a session: how it begins, what ends it, and what follows.
+
+Every change happens in plain synchronous code on the event loop. What must wait (starting or interrupting a process)
+runs in tasks that belong to the service, never to a caller; such a task looks at `current` again when it goes on,
+since its turn may be over by then.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from ..claude.process import ClaudeProcess
+from ..claude.protocol import Conversation, Lifecycle, Raw, Result
+from ..errors import ClaudeCodeError, LimitReached, ProcessFailed
+from ..model.events import (
+    MessageDropped,
+    MessageJoined,
+    MessageQueued,
+    ProcessChanged,
+    Spent,
+    TurnEnded,
+    TurnStarted,
+    WaitChanged,
+)
+from ..model.options import SessionOptions
+from ..model.outcome import SYNTHETIC, Outcome, OutcomeCode, State, Usage
+from ..model.question import Question
+from ..model.usage_limits import LimitWait, StoppedTurn, limit_sentence, wait_after
+from ..processes.child import Exit
+from ..transcripts.event_log import EventLog
+from .dependencies import SessionDeps
+from .event_writer import EventWriter, StallTimer, StateTracker
+from .live_process import CurrentProcess
+from .messages import MessageQueue, UserMessage
+from .session_costs import SessionCosts
+from .session_loader import messages_in_transcript
+
+_DROPPED = Outcome(
+    OutcomeCode.DROPPED,
+    detail="The turn before it was interrupted, and this message was dropped before Claude Code had read it.",
+)
+_NOT_SAVED = (
+    "The answer was not saved: {}. The session goes on without this turn, and takes no message until its transcript "
+    "can be written again."
+)
+_NEVER_STARTED = "Ended before it had started."
+_TOO_LONG = "The turn took longer than it was given."
+_CANCELLED = "The session was cancelled."
+_COMPACTED = "The conversation was compacted: from now on it continues from a summary."
+_VIOLATION = (
+    "Claude Code's output cannot be true: {}. A command of the session may have written it. The process was ended; the "
+    "next message begins another one."
+)
+_UNREAD = frozenset({OutcomeCode.START_FAILED, OutcomeCode.CRASHED})
+_LONGEST_CHECK = 10.0
+"""Seconds after which an answer that cannot be looked for on disk counts as not saved."""
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """The turn that is running."""
+
+    number: int
+    message_id: str = ""
+    """The message which started it; empty if it started by itself."""
+    question_only: bool = False
+    """Whether the CLI itself runs no turn: a background task has a question, and will report back in the end."""
+    started: float = field(default_factory=time.monotonic)
+    waited: float = 0.0
+    """Seconds for which it had to wait for answers of people, without the wait that goes on."""
+    waiting_since: float | None = None
+    begun: bool = False
+    """Whether the process has begun it (its `init` frame was received)."""
+    continues: str = ""
+    """The wait for a usage limit that it ends, if it was begun for that."""
+    worked: bool = False
+    """Whether the model has answered in it."""
+    cleared: bool = False
+    """Whether the conversation was replaced by another one in it."""
+    compacted: bool = False
+    """Whether the conversation was replaced by a summary in it."""
+    last_answer: tuple[str, int] | None = None
+    """The id of the last message of the model, and its size."""
+    ending_as: OutcomeCode | None = None
+    """Why we are ending it, once we are: the code of its outcome, unless the process reports that it was done."""
+    to_drop: frozenset[str] = frozenset()
+    """The messages that were there when an interruption asked for the queue to be dropped."""
+    dropped: list[UserMessage] = field(default_factory=list)
+    """The messages behind it that were dropped when it was interrupted."""
+    timer: asyncio.TimerHandle | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class TurnSession(Protocol):
+    """What turns read and change of their session."""
+
+    id: str
+    options: SessionOptions
+    cwd: str
+    log: EventLog
+    used_at: float
+    outcome: Outcome | None
+    start_error: ClaudeCodeError | None
+    limit_wait: LimitWait | None
+
+
+class PendingQuestions(Protocol):
+    """What turns need of the questions of their session; see `session_questions.py`."""
+
+    on_settled: Callable[[], None]
+    """Called after a question was settled and the CLI has its reply."""
+
+    @property
+    def pending(self) -> list[Question]:
+        """The open questions of the session, oldest first."""
+
+    def withdraw_all(self, detail: str) -> None:
+        """Closes all open questions without an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParts:
+    """The parts of one session that work together on its turns."""
+
+    state: StateTracker
+    stall_timer: StallTimer
+    events: EventWriter
+    costs: SessionCosts
+    messages: MessageQueue
+    questions: PendingQuestions
+    process: CurrentProcess
+
+
+class TurnRunner:
+    """Runs the turns of one session, one at a time; the `LifecycleListener` of its processes."""
+
+    def __init__(self, session: TurnSession, deps: SessionDeps, parts: SessionParts) -> None:
+        self.current: Turn | None = None
+        self.count = 0
+        self.any_sent = False
+        """Whether any process has been given a message."""
+        self.last_interrupted = False
+        """Whether the last turn was ended by this side."""
+        self._withdrawing: set[str] = set()
+        """Messages of which the process was asked whether it gives them back."""
+        self._session = session
+        self._deps = deps
+        self._state = parts.state
+        self._stall_timer = parts.stall_timer
+        self._events = parts.events
+        self._costs = parts.costs
+        self._messages = parts.messages
+        self._questions = parts.questions
+        self._questions.on_settled = self.question_settled
+        self._process = parts.process
+        # What a process has used and not claimed until it is left is charged; a late claim is not charged again.
+        self._process.on_left = partial(self._charge_unclaimed, final=True)
+        self._crash = Outcome(OutcomeCode.CRASHED)
+        """The outcome of messages that turn out to have been read by a process which crashed."""
+
+    # -- begin ------------------------------------------------------------------------------------------------
+
+    def accept(self, message: UserMessage) -> None:
+        """Takes a message: it starts a turn, joins the running one or waits behind it."""
+        self._messages.accept(message)
+        if self.current is None:
+            self.begin(message)
+        else:
+            self._session.log.append(MessageQueued(message.id, message.text, len(message.images)))
+        # Otherwise it is handed over when the process is ready.
+        if self._process.ready:
+            self._hand_over()
+
+    def begin(self, message: UserMessage | None, *, question_only: bool = False) -> Turn:
+        """Begins a turn, for a message or (None) because the process has begun one by itself."""
+        self.count += 1
+        message_id, prompt = (message.id, message.text) if message is not None else ("", "")
+        continues = message.continues if message is not None else ""
+        self.current = turn = Turn(self.count, message_id, question_only, continues=continues)
+        self._events.retrying = None
+        self._events.rate_limited = False
+        # A turn that background work begins has nobody who gave it a time; what the session may have binds it too.
+        timeout = message.timeout if message is not None else self._session.options.turn_timeout
+        if timeout is not None:
+            turn.timer = asyncio.get_running_loop().call_later(timeout, self._time_out, turn)
+        self._session.log.append(TurnStarted(turn.number, message_id, prompt, size=len(prompt)))
+        self._state.move(State.RUNNING if self._process.ready else State.STARTING)
+        self._stall_timer.start()
+        return turn
+
+    def process_began_turn(self) -> None:
+        """The CLI reports that it runs a turn; without one of ours, a background task has reported back."""
+        turn = self.current or self.begin(None)
+        turn.question_only = False
+        turn.begun = True
+
+    def _hand_over(self) -> None:
+        """Gives the process the messages that it is to have now."""
+        live, process = self._process.live, self._process.process
+        assert live is not None
+        assert process is not None
+        if self.current is None:
+            return
+        self.any_sent = True
+        ready = self._messages.take_unsent(self.current.message_id, question_only=self.current.question_only)
+        for message in ready:
+            # Noted before it is written: the frame that follows a `/clear` must find that it was sent.
+            live.claims.message_sent(message.id, message.text)
+            try:
+                process.send(message.text, message.id, images=message.images, later=message.later)
+            except ProcessFailed as error:
+                # Those behind it were not sent either: if this process
+                # has read nothing, all of them go to the next one.
+                self._deps.start_task(self._await_end(process, error))
+                return
+
+    async def _await_end(self, process: ClaudeProcess, error: ProcessFailed) -> None:
+        """A process that takes no input is about to end, and `process_ended` tells more. If it does not, we give up."""
+        await asyncio.wait([process.exited], timeout=self._deps.settings.stop_timeout)
+        # Otherwise `process_ended` was faster, or the session has another process by now.
+        if self._process.process is process:
+            self.give_up(Outcome(OutcomeCode.CRASHED, detail=error.message))
+
+    # -- end --------------------------------------------------------------------------------------------------
+
+    def result_received(self, frame: Result) -> None:
+        """Ends the turn with what the process reports."""
+        turn = self.current
+        if turn is None:
+            return  # a repetition for a turn that has its outcome
+        if frame.unasked and turn.message_id and turn.message_id not in frame.message_ids:
+            # A report of background work came in between; the message of this turn is still to be answered.
+            self.late_result(frame)
+            return
+        outcome = self._read_result(frame, interrupted=turn.ending_as is not None)
+        if outcome.code is OutcomeCode.INTERRUPTED and turn.ending_as is OutcomeCode.TIMEOUT:
+            outcome = replace(outcome, code=OutcomeCode.TIMEOUT, detail=_TOO_LONG)
+        elif outcome.code is OutcomeCode.INTERRUPTED and turn.ending_as is OutcomeCode.CANCELLED:
+            outcome = replace(outcome, code=OutcomeCode.CANCELLED, detail=_CANCELLED)
+        if turn.cleared and outcome.ok and not outcome.result:
+            going_on = f"The conversation was cleared. It goes on as session {self._session.id}."
+            outcome = replace(outcome, result=going_on)
+        if turn.compacted and outcome.ok and not outcome.result:
+            outcome = replace(outcome, result=_COMPACTED)
+        process, replica, session = self._process.process, self._deps.replica, self._session
+        unsaved = outcome.ok and turn.last_answer is not None and not turn.cleared and session.options.persist
+        if unsaved and turn.last_answer is not None:
+            is_written = self._deps.stores.transcripts.is_written
+            unsaved = not is_written(session.id, session.cwd, *turn.last_answer)
+        behind = replica is not None and replica.behind(session.id)
+        if process is not None and (unsaved or behind):
+            process.hold()
+            self._deps.start_task(self._end_checked(turn, outcome, process, unsaved=unsaved))
+        else:
+            self.end(outcome)
+
+    def conversation_compacted(self) -> None:
+        """The CLI reports that it has replaced the conversation by a summary."""
+        if self.current is not None:
+            self.current.compacted = True
+
+    def answer_received(self, frame: Conversation) -> None:
+        """Notes the last message of the model itself, which must be in the transcript when the turn has ended."""
+        message_id = frame.raw.get("uuid")
+        if self.current is not None and frame.role == "assistant" and not frame.from_subagent:
+            self.current.last_answer = (message_id, frame.size) if isinstance(message_id, str) else None
+            self.current.worked = self.current.worked or frame.model != SYNTHETIC
+            self._costs.turn_answered(frame)
+
+    async def _end_checked(self, turn: Turn, outcome: Outcome, process: ClaudeProcess, *, unsaved: bool) -> None:
+        """Ends a turn whose answer was not seen in its transcript at once, when it is known whether that is lost; and
+        one whose copy elsewhere is behind, when that has caught up, or will.
+
+        Disk and network may take their time. Until then the process is held: nothing of the next turn may come before
+        this end.
+        """
+        try:
+            flaw = None
+            if unsaved and turn.last_answer is not None:
+                session, stores = self._session, self._deps.stores
+                found = stores.threads.run(stores.transcripts.flaw_after, session.id, session.cwd, *turn.last_answer)
+                try:
+                    flaw = await asyncio.wait_for(found, _LONGEST_CHECK)
+                except TimeoutError:
+                    flaw = "the disk does not answer"
+            if self._deps.replica is not None:
+                await self._deps.replica.caught_up(self._session.id)
+            # The turn may have been given up while the disk was looked at.
+            if self.current is turn:
+                if flaw is not None:
+                    outcome = replace(outcome, code=OutcomeCode.NOT_SAVED, detail=_NOT_SAVED.format(flaw))
+                    self._process.park()  # the next process goes on from what is on disk
+                self.end(outcome)
+        finally:
+            process.release()
+
+    def end(self, outcome: Outcome) -> None:
+        """Settles the messages of the turn and begins the next one, or brings the session to rest.
+
+        `current` is None until the next turn begins, so nothing that is called from here can end this one again.
+        Costs, log and the outcomes of messages come before the state: a task that waits for the state finds all of
+        them. `Turn.ended` comes last.
+        """
+        turn, self.current = self.current, None
+        if turn is None:
+            return
+        self.last_interrupted = turn.ending_as is not None
+        if turn.timer is not None:
+            turn.timer.cancel()
+        self._stall_timer.stop()
+        self._events.retrying = None
+        outcome = self._costs.turn_ended(outcome)
+        if not outcome.duration_ms:  # no result has said it
+            outcome = replace(outcome, duration_ms=round((time.monotonic() - turn.started) * 1000))
+        self._session.outcome = outcome
+        self._session.used_at = time.time()
+        # Before the events: the record that they have written has the outcome and the wait, or neither.
+        before, self._session.limit_wait = self._session.limit_wait, self._wait_after(turn, outcome)
+        self._session.log.append(TurnEnded(turn.number, outcome))
+        if before is not None or self._session.limit_wait is not None:
+            self._session.log.append(
+                WaitChanged(self._session.limit_wait, stopped=self._session.limit_wait is not None)
+            )
+        if turn.ending_as is not None or not self._events.background_tasks:
+            # Otherwise the questions may be those of background tasks, which go on without a turn.
+            self._questions.withdraw_all("the turn ended")
+        following = self._messages.settle_turn(outcome, turn.number, except_for=self._waiting_behind(turn, outcome))
+        if following is not None or self._questions.pending:
+            next_turn = self.begin(following, question_only=following is None)
+            self.wait_for_answers()
+            if self._process.ready:
+                self._hand_over()
+            elif self._process.live is None:  # it has crashed
+                self._deps.start_task(self._start_process_for(next_turn))
+        else:
+            self._state.move(outcome.state, outcome.detail)
+            if self._process.live is not None and self._process.live.budget_outdated:
+                self._process.park()
+        turn.ended.set()
+
+    def _wait_after(self, turn: Turn, outcome: Outcome) -> LimitWait | None:
+        """The message that a usage limit has stopped with this turn, and those that it stopped before."""
+        session, new_id, chance = self._session, str(uuid.uuid4()), random.random()  # noqa: S311 - only spreads them
+        unread = outcome.code in _UNREAD and not turn.begun
+        if session.limit_wait is not None and turn.continues and unread:
+            return session.limit_wait.unread(time.time(), chance, new_id)
+        if outcome.code is not OutcomeCode.LIMIT_REACHED:
+            return None  # the model has answered since, or the turn was ended for another reason
+        message = self._messages.find(turn.message_id)
+        return wait_after(
+            StoppedTurn(message.text if message is not None else "", turn.worked, continued=bool(turn.continues)),
+            session.limit_wait,
+            outcome.limit_type,
+            outcome.resets_at,
+            time.time(),
+            chance,
+            wanted=session.options.on_limit == "wait" and session.options.persist,
+            new_id=new_id,
+        )
+
+    def _waiting_behind(self, turn: Turn, outcome: Outcome) -> Set[str]:
+        """The messages that the outcome of the turn is not for.
+
+        While the process lives, these are the ones that it has not finished or not been given. Without it, all that it
+        was given end with the turn; those which were held back it has never seen, and after a crash or an interruption
+        they are for the next process.
+        """
+        process = self._process.process
+        if process is not None:
+            return process.unfinished | self._messages.unsent
+        goes_on = outcome.code is OutcomeCode.CRASHED or turn.ending_as is not None
+        return self._messages.unsent - {turn.message_id} if goes_on and self._session.options.persist else frozenset()
+
+    def give_up(self, outcome: Outcome, *, may_report: bool = False) -> None:
+        """Lets go of the process and ends the turn, with the code that it was being ended with, if it was.
+
+        The outcome has what the turn has used so far, unless it says so itself. A process that `may_report` its costs
+        while it ends is charged the lowest price until then, any other one the highest.
+        """
+        turn = self.current
+        # Before the process is left, which charges the unclaimed usage apart from the outcome.
+        if turn is not None and not outcome.usage.models:
+            usage = self._costs.usage_before_report() if may_report else self._costs.lost_usage()
+            outcome = replace(outcome, usage=usage)
+        # First: `end` hands the next message to whatever process there is.
+        self._process.leave()
+        if turn is None or turn.ending_as is None:
+            self.end(outcome)
+            return
+        # What the process was given and has not begun ends with it. What it was not given runs next, unless it was to
+        # be dropped with this turn.
+        kept = self._messages.unsent - turn.to_drop
+        behind = [message for message in self._messages.open if not message.started and message.id not in kept]
+        self._drop([message for message in behind if message.id != turn.message_id], turn)
+        self.end(replace(outcome, code=turn.ending_as))
+
+    def end_for_violation(self, reason: str) -> None:
+        """The process has written what cannot be true: it is let go of, and all that it was given ends with that."""
+        outcome = Outcome(OutcomeCode.PROTOCOL_VIOLATION, detail=_VIOLATION.format(reason))
+        self._session.log.append(ProcessChanged("protocol_violation", self._process.pid, reason))
+        turn = self.current or self.begin(None)  # without one nobody would be told, and nothing recorded
+        turn.ending_as = None  # an interruption that was under way is not what ended it
+        self.give_up(outcome)
+
+    def late_result(self, frame: Result) -> None:
+        """Counts what a turn cost that was given up before it ended, or that nobody asked for."""
+        usage = self._read_result(frame, interrupted=True).usage
+        self._costs.add(usage)
+        if usage.models:
+            self._session.log.append(Spent(usage))
+
+    def _read_result(self, frame: Result, *, interrupted: bool) -> Outcome:
+        wants_structure = self._session.options.output_schema is not None
+        outcome = self._costs.read_result(
+            frame,
+            wants_structure=wants_structure,
+            interrupted=interrupted,
+            rate_limited=self._events.rate_limited,
+        )
+        if outcome.code is OutcomeCode.MAX_BUDGET and self._process.live is not None:
+            return replace(outcome, detail=self._process.live.budget_spent)
+        plan = self._events.plan
+        if outcome.code is not OutcomeCode.LIMIT_REACHED or plan is None or not plan.rejected:
+            return outcome
+        detail = limit_sentence(plan.kind, plan.resets_at)
+        return replace(outcome, limit_type=plan.kind, resets_at=plan.resets_at, detail=detail)
+
+    async def check_saving(self) -> None:
+        """LimitReached if the last turn could not be saved, and the next one could not be either."""
+        session = self._session
+        if session.outcome is None or session.outcome.code is not OutcomeCode.NOT_SAVED:
+            return
+        flaw = await asyncio.to_thread(self._deps.stores.transcripts.flaw, session.cwd)
+        if flaw is not None:
+            raise LimitReached(
+                f"Session {session.id} takes no message, because its transcript cannot be written: {flaw}.",
+                session_id=session.id,
+            )
+
+    # -- interruption -----------------------------------------------------------------------------------------
+
+    async def interrupt(
+        self, code: OutcomeCode = OutcomeCode.INTERRUPTED, *, drop_queued: bool = True
+    ) -> Sequence[UserMessage]:
+        """Ends the running turn with this code and keeps the session; returns the messages behind it that were dropped,
+        oldest first.
+
+        With `drop_queued` the messages that the turn has not taken up are dropped, else they run next. Nothing happens
+        without a turn; a second interruption waits for the end like the first, whose code stands unless the session is
+        cancelled now.
+        """
+        turn = self.current
+        if turn is None:
+            return ()
+        under_way = turn.ending_as is not None
+        if not under_way or code is OutcomeCode.CANCELLED:
+            turn.ending_as = code
+            turn.to_drop = frozenset(message.id for message in self._messages.open) if drop_queued else frozenset()
+            # Those that the process was never given: it cannot report what becomes of them.
+            held_back = self._messages.unsent & turn.to_drop - {turn.message_id}
+            self._drop([message for message in self._messages.open if message.id in held_back], turn)
+        if not under_way:
+            if turn.question_only:
+                self.end(Outcome(code, detail="The background task that asked goes on without an answer."))
+            elif self._process.ready and (process := self._process.process) is not None:
+                try:
+                    reply = process.ask("interrupt", cancel_queued=drop_queued)
+                except ProcessFailed as error:
+                    self.give_up(Outcome(OutcomeCode.INTERRUPTED, detail=error.message))
+                else:
+                    self._deps.start_task(self._await_interruption(turn, reply))
+            else:
+                self.give_up(Outcome(code, detail=_NEVER_STARTED))
+        await turn.ended.wait()
+        return sorted(turn.dropped, key=lambda message: message.accepted)
+
+    async def _await_interruption(self, turn: Turn, reply: "asyncio.Future[Raw]") -> None:
+        """The process must confirm the interruption and then end the turn, both in time; else it is stopped."""
+        timeout = self._deps.settings.stop_timeout
+        # Whatever went wrong, the look at the turn below decides.
+        with contextlib.suppress(ProcessFailed, TimeoutError):
+            await asyncio.wait_for(reply, timeout)
+            await asyncio.wait_for(turn.ended.wait(), timeout)
+        if self.current is turn:
+            self.give_up(Outcome(OutcomeCode.INTERRUPTED, detail="Claude Code did not react and was stopped."))
+
+    def _time_out(self, turn: Turn) -> None:
+        async def interrupt() -> None:
+            await self.interrupt(OutcomeCode.TIMEOUT, drop_queued=False)  # the messages behind it have their own time
+
+        if self.current is turn:
+            self._deps.start_task(interrupt())
+
+    def message_reported(self, frame: Lifecycle) -> None:
+        """The process reports what became of a message."""
+        message, turn = self._messages.find(frame.message_id), self.current
+        if message is None or message.outcome.done():
+            return
+        message.acknowledged = True
+        if frame.state == "started":
+            if not message.started and turn is not None and turn.message_id not in ("", message.id):
+                self._session.log.append(MessageJoined(message.id, message.text))
+            message.started = True
+        elif frame.state == "cancelled" and turn is not None and turn.message_id == frame.message_id:
+            # The interruption came before the message that started this turn was read: there will be no result.
+            behind = turn.to_drop - {turn.message_id}
+            self._drop([message for message in self._messages.open if message.id in behind], turn)
+            self.end(Outcome(turn.ending_as or OutcomeCode.INTERRUPTED, detail=_NEVER_STARTED))
+        elif frame.state == "cancelled" and not message.started:
+            # One that was asked back is not among those that an interruption of the turn drops.
+            self._drop([message], None if message.id in self._withdrawing else turn)
+
+    def _drop(self, messages: Iterable[UserMessage], turn: Turn | None) -> None:
+        cancelled = turn is not None and turn.ending_as is OutcomeCode.CANCELLED
+        outcome = Outcome(OutcomeCode.CANCELLED, detail=_CANCELLED) if cancelled else _DROPPED
+        for message in messages:
+            self._messages.settle(message, outcome)
+            self._session.log.append(MessageDropped(message.id))
+            if turn is not None:
+                turn.dropped.append(message)
+
+    @property
+    def queued(self) -> list[UserMessage]:
+        """The messages that no turn has taken up yet, oldest first."""
+        begun = self.current.message_id if self.current is not None else ""
+        return [message for message in self._messages.open if not message.started and message.id != begun]
+
+    async def withdraw(self, message_id: str) -> UserMessage | None:
+        """Takes a queued message back, which then never runs; None if a turn has taken it up, or is about to."""
+        message = next((queued for queued in self.queued if queued.id == message_id), None)
+        if message is None or message.id in self._withdrawing:
+            return None
+        process = self._process.process
+        if message.id not in self._messages.unsent and process is not None:
+            # The process has it, and alone knows whether it has begun to read it.
+            self._withdrawing.add(message.id)
+            try:
+                timeout = self._deps.settings.stop_timeout
+                reply = await process.request("cancel_async_message", timeout=timeout, message_uuid=message.id)
+            finally:
+                self._withdrawing.discard(message.id)
+            if not reply.get("cancelled"):
+                return None
+        if not message.outcome.done():  # the process reports it too, as a rule before it answers
+            self._drop([message], None)
+        return message if message.outcome.result().code is OutcomeCode.DROPPED else None
+
+    # -- questions --------------------------------------------------------------------------------------------
+
+    def wait_for_answers(self) -> None:
+        """Called after a question was opened, which a rule may have answered at once."""
+        if self._questions.pending:
+            self._state.move(State.WAITING)
+            if self.current is not None and self.current.waiting_since is None:
+                self.current.waiting_since = time.monotonic()
+
+    def question_settled(self) -> None:
+        """The turn goes on when no question is open any more."""
+        if self.current is not None and self._state.state is State.WAITING and not self._questions.pending:
+            self._state.move(State.RUNNING)
+            self._stall_timer.start()
+            if self.current.waiting_since is not None:
+                self.current.waited += time.monotonic() - self.current.waiting_since
+                self.current.waiting_since = None
+
+    # -- the process ------------------------------------------------------------------------------------------
+
+    def process_started(self, pid: int, api_ms: int, *, carried: bool) -> None:
+        self._costs.process_started(carried=carried)
+        self._costs.start_api_time(api_ms)
+        self._session.log.append(ProcessChanged("started", pid))
+
+    def traffic_counted(self, usage: Usage) -> None:
+        """Without a turn it is charged at once: no result need ever come."""
+        self._costs.count(usage)
+        if self.current is None:
+            self._charge_unclaimed(final=False)
+
+    def _charge_unclaimed(self, *, final: bool) -> None:
+        usage = self._costs.unclaimed_usage(final=final)
+        if usage.cost_usd > 0:
+            self._costs.add(usage)
+            self._session.log.append(Spent(usage))
+
+    def process_ready(self) -> None:
+        if self._state.state is State.STARTING:
+            self._state.move(State.RUNNING)
+        self._stall_timer.start()
+        self._hand_over()
+
+    def start_failed(self, error: ClaudeCodeError) -> None:
+        self._session.start_error = error
+        self.give_up(Outcome(OutcomeCode.START_FAILED, detail=error.message, error_code=error.code))
+
+    def process_ended(self, exit_: Exit) -> None:
+        """The process ended by itself, and the turn with it, unless the process had not read any of its messages.
+
+        Those messages are sent again, once, to the next process; the turn goes on and its callers notice nothing.
+        """
+        turn, messages = self.current, self._messages.open
+        # It has shown no sign of having read any message of the turn, and another process can be given them.
+        resumable = turn is not None and not turn.begun and turn.ending_as is None and self._session.options.persist
+        untouched = resumable and bool(messages) and all(message.unread for message in messages)
+        # Before the process is left, which charges what nobody has claimed: here it is a part of the outcome.
+        usage = self._costs.lost_usage()
+        crash = Outcome(OutcomeCode.CRASHED, detail=exit_.reason, exit_code=exit_.code, usage=usage)
+        self._session.log.append(ProcessChanged("ended", self._process.pid, exit_.reason))
+        if turn is None or not untouched:
+            self.give_up(crash)
+            return
+        # For messages that turn out to have been read after all; see `wait_for_previous_process`.
+        self._crash = crash
+        self._process.leave()
+        self._messages.take_back()
+        self._deps.start_task(self._start_process_for(turn))
+
+    async def _start_process_for(self, turn: Turn) -> None:
+        """Starts a process for a turn that has lost its own, unless it has one or is over by then."""
+        async with self._process.starting:
+            try:
+                await self.wait_for_previous_process()
+                # It may have been interrupted, or have got a process through a message, while this waited.
+                if self.current is turn and self._process.live is None:
+                    self._process.start()
+            except ClaudeCodeError as error:
+                self.start_failed(error)
+
+    async def wait_for_previous_process(self) -> None:
+        """Waits until the process before is gone, also one that a killed server has left behind.
+
+        Messages that are to be sent again are then looked for in the transcript, which is final by now: one that the
+        dead process has written there after all must not run twice, and gets the outcome of its crash.
+        """
+        session, deps = self._session, self._deps
+        await self._process.closed()
+        await asyncio.to_thread(deps.launcher.end_stray, session.id)
+        doubtful = frozenset(message.id for message in self._messages.open if message.sent_again)
+        if not doubtful:
+            return
+        written = await deps.stores.threads.run(
+            messages_in_transcript, deps.stores.transcripts, session.id, doubtful, session.cwd
+        )
+        for message in self._messages.open:
+            if message.id in written:
+                self._messages.settle(message, self._crash)
+        if self.current is not None and self.current.message_id in written:
+            self.give_up(self._crash)

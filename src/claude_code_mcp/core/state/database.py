@@ -1,0 +1,576 @@
+"""The state database: its tables, opening, migrating and checking the file, and transactions on it.
+
+The version of a database is the number of steps that were applied to it (`PRAGMA user_version`). Until the first
+release there is one step, and a change of the schema changes it. A released step never changes: after that, a change of
+the schema is a new step at the end. A database of a later version than ours is refused and left unchanged.
+
+Every server and command of a user works on the same file, `state.sqlite3` in the state directory, in SQLite's WAL mode:
+readers never wait for a writer, writers take turns, and a transaction is there whole or not at all, whoever is killed
+when. A commit survives the end of every process. One with `durable=True` survives a failure of the machine too, and so
+does everything that was committed before it.
+
+What goes wrong is never taken for an absence. A file that cannot be opened, is damaged, is of a later version or lies
+where files cannot be locked raises StateUnavailable, and nothing of it is changed. A transaction that cannot be done
+raises StateFault, an OSError, and leaves everything as it was.
+
+A `restore` that is killed half way is undone by whoever opens the state next. The directory is exchanged in two steps,
+and between them there is none. Before the first, a note beside it says where what was there goes; a restore that still
+runs holds a lock, and the state is refused meanwhile. After the second step the restored state counts, note or not.
+
+All methods block on the disk: call them from a thread. Any number of threads may.
+"""
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ... import __version__
+from ..errors import StateUnavailable
+from ..private_files import FILE, open_private, private_directory, replace_file
+
+if TYPE_CHECKING:
+    import sqlite3
+
+
+log = logging.getLogger(__name__)
+
+APPLICATION_ID = 0x43434D53
+"""Stands in the file's header, so that a database of another program is recognised."""
+
+STEPS: tuple[str, ...] = (
+    """
+    CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+
+    -- `change` is taken from `changes` at every write, so that a reader finds what is new since it last looked;
+    -- a removal gives all readers a new `epoch` instead, after which they read everything again.
+    CREATE TABLE changes (topic TEXT PRIMARY KEY, change INTEGER NOT NULL, epoch INTEGER NOT NULL) STRICT;
+    INSERT INTO changes VALUES ('sessions', 0, 0), ('marks', 0, 0), ('shares', 0, 0), ('durable', 0, 0);
+
+    -- What a listing shows stands before `body`: a long body lies on pages of its own, which a listing passes over.
+    CREATE TABLE sessions (
+        session_id TEXT PRIMARY KEY,
+        revision INTEGER NOT NULL,
+        change INTEGER NOT NULL,
+        principal TEXT NOT NULL,
+        config_dir TEXT NOT NULL,
+        written_at REAL NOT NULL,
+        running INTEGER NOT NULL,
+        cancelled INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        usage TEXT NOT NULL,
+        checksum BLOB NOT NULL,
+        body TEXT NOT NULL,
+        continues_at REAL  -- when it continues automatically after a usage limit
+    ) STRICT;
+    CREATE INDEX sessions_by_change ON sessions (change);
+    CREATE INDEX sessions_that_continue ON sessions (config_dir, continues_at, session_id, principal)
+        WHERE continues_at IS NOT NULL;
+
+    CREATE TABLE holders (
+        session_id TEXT PRIMARY KEY, server TEXT NOT NULL, token TEXT NOT NULL, description TEXT NOT NULL,
+        wanted INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE open_questions (
+        question_id TEXT PRIMARY KEY, session_id TEXT NOT NULL, server TEXT NOT NULL, line TEXT NOT NULL,
+        asked_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE moved_ids (
+        old_id TEXT PRIMARY KEY, new_id TEXT NOT NULL, config_dir TEXT NOT NULL, written_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE marks (
+        session_id TEXT NOT NULL, mark TEXT NOT NULL, PRIMARY KEY (session_id, mark)
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE spending (
+        day TEXT NOT NULL, principal TEXT NOT NULL, session_id TEXT NOT NULL, usd REAL NOT NULL,
+        PRIMARY KEY (day, principal, session_id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE reservations (
+        session_id TEXT PRIMARY KEY, principal TEXT NOT NULL, server TEXT NOT NULL, remaining REAL NOT NULL,
+        groups TEXT NOT NULL DEFAULT '[]'
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE tasks (
+        task_id TEXT PRIMARY KEY, principal TEXT NOT NULL, updated_at REAL NOT NULL, body TEXT NOT NULL
+    ) STRICT;
+
+    CREATE TABLE tickets (
+        hash TEXT PRIMARY KEY, principal TEXT NOT NULL, credential TEXT NOT NULL, expires_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE sign_ins (
+        id TEXT PRIMARY KEY, principal TEXT NOT NULL, credential TEXT NOT NULL, device TEXT NOT NULL,
+        csrf_hash TEXT NOT NULL, created_at REAL NOT NULL, used_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE deliveries (
+        delivery_id TEXT PRIMARY KEY, server TEXT NOT NULL, principal TEXT NOT NULL, receiver_id TEXT NOT NULL,
+        at REAL NOT NULL, notice TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE documents (
+        kind TEXT NOT NULL, key TEXT NOT NULL, written_at REAL NOT NULL, body TEXT NOT NULL, PRIMARY KEY (kind, key)
+    ) STRICT;
+
+    -- `target` is the session that a message went to, which for one that begins a session is not the one it named.
+    CREATE TABLE message_keys (
+        principal TEXT NOT NULL, session_id TEXT NOT NULL, key TEXT NOT NULL, message_id TEXT NOT NULL,
+        digest TEXT NOT NULL, target TEXT NOT NULL, accepted INTEGER NOT NULL, server TEXT NOT NULL, at REAL NOT NULL,
+        PRIMARY KEY (principal, session_id, key)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX message_keys_by_age ON message_keys (principal, at);
+
+    CREATE TABLE person_names (
+        name TEXT PRIMARY KEY, issuer TEXT NOT NULL, subject TEXT NOT NULL, since REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    -- `grantee` is a principal, or `group:` and the name of a group.
+    CREATE TABLE shares (
+        session_id TEXT NOT NULL, grantee TEXT NOT NULL, access TEXT NOT NULL, granted_by TEXT NOT NULL,
+        at REAL NOT NULL, PRIMARY KEY (session_id, grantee)
+    ) STRICT, WITHOUT ROWID;
+
+    -- What was spent by people while they were in a group; `groups` are those that a reservation counts for, as JSON.
+    CREATE TABLE group_spending (
+        day TEXT NOT NULL, group_name TEXT NOT NULL, principal TEXT NOT NULL, usd REAL NOT NULL,
+        PRIMARY KEY (day, group_name, principal)
+    ) STRICT, WITHOUT ROWID;
+
+    -- The embedded authorization server. Everything of a person goes with the person: `subject` is never given twice.
+    CREATE TABLE people (
+        subject TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, groups TEXT NOT NULL, invited_at REAL NOT NULL,
+        console_until REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE invites (
+        hash TEXT PRIMARY KEY, subject TEXT NOT NULL REFERENCES people (subject) ON DELETE CASCADE,
+        expires_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX invites_by_person ON invites (subject);
+    CREATE TABLE passkeys (
+        credential_id BLOB PRIMARY KEY, subject TEXT NOT NULL REFERENCES people (subject) ON DELETE CASCADE,
+        public_key BLOB NOT NULL, sign_count INTEGER NOT NULL, created_at REAL NOT NULL, used_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX passkeys_by_person ON passkeys (subject);
+
+    CREATE TABLE oauth_clients (
+        client_id TEXT PRIMARY KEY, metadata TEXT NOT NULL, registered_at REAL NOT NULL, used_at REAL
+    ) STRICT, WITHOUT ROWID;
+    -- All that follows from one consent; codes and tokens end with it.
+    CREATE TABLE oauth_grants (
+        grant_id TEXT PRIMARY KEY, subject TEXT NOT NULL REFERENCES people (subject) ON DELETE CASCADE,
+        client_id TEXT NOT NULL, scopes TEXT NOT NULL, resource TEXT NOT NULL, granted_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX oauth_grants_by_person ON oauth_grants (subject, granted_at);
+    CREATE INDEX oauth_grants_by_client ON oauth_grants (client_id);
+    CREATE TABLE oauth_codes (
+        hash TEXT PRIMARY KEY, grant_id TEXT NOT NULL REFERENCES oauth_grants (grant_id) ON DELETE CASCADE,
+        redirect_uri TEXT NOT NULL, redirect_given INTEGER NOT NULL, challenge TEXT NOT NULL, expires_at REAL NOT NULL,
+        used INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX oauth_codes_by_grant ON oauth_codes (grant_id);
+    CREATE TABLE oauth_tokens (
+        hash TEXT PRIMARY KEY, grant_id TEXT NOT NULL REFERENCES oauth_grants (grant_id) ON DELETE CASCADE,
+        kind TEXT NOT NULL, scopes TEXT NOT NULL, expires_at REAL NOT NULL, used INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX oauth_tokens_by_grant ON oauth_tokens (grant_id);
+    CREATE INDEX oauth_tokens_by_age ON oauth_tokens (expires_at);
+    """,
+)
+
+VERSION = len(STEPS)
+
+
+# -- database ---------------------------------------------------------------------------------------------------------
+
+
+ResultT = TypeVar("ResultT")
+FILE_NAME = "state.sqlite3"
+_OLDEST_SQLITE = (3, 37, 0)
+"""The first one with STRICT tables."""
+_BUSY_SECONDS = 20.0
+"""How long a transaction waits for those of other processes before it fails."""
+_BUSY_PAUSE = 0.01
+"""Seconds between two tries where SQLite does not wait itself."""
+_WAL_BYTES = 8 << 20
+"""To which the log beside the database is cut when it has been longer."""
+
+
+class StateFault(OSError):
+    """A transaction failed and changed nothing: the disk is full, the file is damaged, or another process held it."""
+
+
+class Database:
+    """One state database. It is opened, and made if there is none, when it is first used or by `open`."""
+
+    def __init__(self, state_dir: Path, *, vfs: str | None = None) -> None:
+        """`vfs` names an SQLite VFS to use instead of the platform's default."""
+        self.directory = state_dir
+        self.path = state_dir / FILE_NAME
+        self._vfs = vfs
+        # Apart, so that a reader in one thread does not wait for a writer in another, who may wait for the disk.
+        self._reading, self._writing = threading.Lock(), threading.Lock()
+        self._opening = threading.Lock()
+        self._reader: sqlite3.Connection | None = None
+        self._writer: sqlite3.Connection | None = None
+        self._ready = self._closed = False
+
+    # -- transactions -----------------------------------------------------------------------------------------
+
+    def read(self, work: Callable[["sqlite3.Connection"], ResultT]) -> ResultT:
+        """What `work` reads, all of it as it was at one moment. StateFault if it cannot be read."""
+        self.open()
+        with self._reading, _faults(self.path):
+            connection = self._usable(self._reader)
+            connection.execute("BEGIN")
+            try:
+                return work(connection)
+            finally:
+                _end(connection, "ROLLBACK")
+
+    def write(self, work: Callable[["sqlite3.Connection"], ResultT], *, durable: bool = False) -> ResultT:
+        """Does what `work` does as one transaction: nobody else writes from its first statement on, and an exception
+        takes all of it back. StateFault if it cannot be done. `durable` waits for the disk."""
+        self.open()
+        with self._writing, _faults(self.path):
+            connection = self._usable(self._writer)
+            if durable:
+                # Outside of the transaction: within one SQLite refuses the change.
+                connection.execute("PRAGMA synchronous = FULL")
+            try:
+                # Immediate: a transaction that reads first and is to write
+                # later fails if another process has written in between.
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    result = work(connection)
+                    connection.execute("COMMIT")
+                except BaseException:
+                    _end(connection, "ROLLBACK")
+                    raise
+                return result
+            finally:
+                if durable:
+                    connection.execute("PRAGMA synchronous = NORMAL")
+
+    def row(self, query: str, *values: Any) -> Any:
+        """The first row of a query; None if there is none. Raises StateFault."""
+        return self.read(lambda db: db.execute(query, values).fetchone())
+
+    def rows(self, query: str, *values: Any) -> list[Any]:
+        """All rows of a query. Raises StateFault."""
+        return self.read(lambda db: db.execute(query, values).fetchall())
+
+    def execute(self, statement: str, *values: Any, durable: bool = False) -> int:
+        """Does one statement as a transaction; returns how many rows it has changed. Raises StateFault."""
+        return self.write(lambda db: db.execute(statement, values).rowcount, durable=durable)
+
+    def make_durable(self) -> None:
+        """Waits until everything that was committed so far would survive a failure of the machine."""
+        # A commit in SQLite's FULL mode syncs the whole log, with all commits before it. One that changes nothing would
+        # not be written at all.
+        self.write(
+            lambda db: db.execute("UPDATE changes SET change = change + 1 WHERE topic = 'durable'"), durable=True
+        )
+
+    def _usable(self, connection: "sqlite3.Connection | None") -> "sqlite3.Connection":
+        if connection is None:
+            raise StateFault(errno.EBADF, "the state is closed", str(self.path))
+        return connection
+
+    # -- opening ----------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Opens the database, makes it or brings it to our version. StateUnavailable if it must not be used. Harmless
+        if it is open."""
+        # Without the lock: every call passes here, and once it is true it only changes when the database is closed.
+        if self._ready:
+            return
+        with self._opening:
+            if self._closed:
+                raise StateFault(errno.EBADF, "the state is closed", str(self.path))
+            if self._writer is not None:  # another thread was faster
+                return
+            with _refusals(self.path):
+                self._open_file()
+            # Last: as soon as this is set, other threads use the database without waiting for the opening.
+            self._ready = True
+
+    def _open_file(self) -> None:
+        self._prepare_file()
+        writer = self._connect()
+        try:
+            # In one transaction: another server may be making the tables at this moment, and half of what it writes
+            # would be taken for the file of another program.
+            writer.execute("BEGIN")
+            _check_header(writer, self.path)
+            writer.execute("COMMIT")
+            _migrate(writer, self.path)
+            self._reader = self._connect()
+        except BaseException:
+            writer.close()
+            raise
+        self._writer = writer
+
+    def _prepare_file(self) -> None:
+        """The file, for its owner alone: SQLite gives those beside it the same mode.
+
+        It is opened here only when it is made. Whoever closes a file gives up all locks that their process has on it,
+        which those of other connections of this process would be.
+        """
+        undo_interrupted_restore(self.path.parent)
+        private_directory(self.path.parent)
+        if os.path.islink(self.path):
+            raise StateUnavailable(f"{self.path} is a link. Remove it: the state of the server must be a file there.")
+        with contextlib.suppress(FileExistsError):
+            os.close(open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+
+    def _connect(self) -> "sqlite3.Connection":
+        import sqlite3  # noqa: PLC0415 - takes a while, and the first answers on stdio need no state
+
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            needed = ".".join(map(str, _OLDEST_SQLITE))
+            raise StateUnavailable(f"This Python has SQLite {sqlite3.sqlite_version}; the state needs {needed}.")
+        address = self.path.absolute().as_uri() + (f"?vfs={self._vfs}" if self._vfs else "")
+        connection = sqlite3.connect(
+            address, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        try:
+            # SQLite does not fail where it cannot have this mode; it answers with the one that it has.
+            if _journal_mode(connection) != "wal":
+                raise StateUnavailable(
+                    f"The state cannot be kept in {self.path.parent}: files cannot be shared and locked there, as on "
+                    "some network file systems. Set CLAUDE_CODE_MCP_STATE_DIR to a directory on a local disk."
+                )
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def check(self) -> None:
+        """Reads the whole file and compares its structure. StateUnavailable if it is damaged; nothing can be read or
+        written by this object any more then."""
+        self.open()
+        with _refusals(self.path):
+            connection = self._connect()
+            try:
+                findings = [text for (text,) in connection.execute("PRAGMA quick_check(3)")]
+            finally:
+                connection.close()
+        if findings != ["ok"]:
+            self.close()  # what is there cannot be trusted, and must not be made worse
+            raise _damaged(self.path, "; ".join(findings)[:300])
+
+    def copy_to(self, path: Path) -> None:
+        """Writes a copy to a file that is not there yet: the database as it is at one moment, whoever writes to it
+        meanwhile. StateUnavailable if it cannot be read or written."""
+        self.open()
+        import sqlite3  # noqa: PLC0415
+
+        with (
+            _refusals(self.path),
+            contextlib.closing(self._connect()) as connection,
+            contextlib.closing(sqlite3.connect(path)) as copy,
+        ):
+            connection.backup(copy)
+
+    def close(self) -> None:
+        """Ends the use of the file; every later call fails. Harmless when repeated."""
+        # All three, so that no transaction of another thread is cut off in the middle.
+        with self._opening, self._reading, self._writing:
+            self._closed, self._ready = True, False
+            for connection in (self._reader, self._writer):
+                if connection is not None:
+                    connection.close()
+            self._reader = self._writer = None
+
+
+def _journal_mode(connection: "sqlite3.Connection") -> str:
+    """Asks for the write-ahead log; returns the mode that the database has then.
+
+    Waits here for others that ask at the same moment, as servers do that start at once on a new directory: SQLite
+    tells them that the database is locked without the wait that every other statement has, since two that wait for
+    each other while they change the mode would wait for ever.
+    """
+    import sqlite3  # noqa: PLC0415
+
+    until = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                raise
+        time.sleep(_BUSY_PAUSE)
+
+
+# -- the file's version and its damage ------------------------------------------------------------------------
+
+
+def _check_header(connection: "sqlite3.Connection", path: Path) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if application != APPLICATION_ID and (application or tables):
+        raise StateUnavailable(f"{path} is the database of another program. Move it away, or choose another directory.")
+    if version > VERSION:
+        (writer,) = connection.execute("SELECT value FROM facts WHERE name = 'written_by'").fetchone() or (
+            "a later one",
+        )
+        raise StateUnavailable(
+            f"The state in {path} was written by claude-code-mcp {writer} and has version {version}; this is "
+            f"{__version__}, which knows versions up to {VERSION}. Use that one or a later one; nothing was changed."
+        )
+
+
+def _migrate(connection: "sqlite3.Connection", path: Path) -> None:
+    """Applies the steps that are missing, all or none of them."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == VERSION:
+        return
+    # Another process may have been faster; from here on nobody else writes.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _check_header(connection, path)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        for step in STEPS[version:]:
+            for statement in filter(None, map(str.strip, _statements(step))):
+                connection.execute(statement)
+        # The header is changed within the same transaction as the tables:
+        # one without the other would be refused or migrated twice.
+        connection.execute("INSERT OR REPLACE INTO facts VALUES ('written_by', ?)", (__version__,))
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        _end(connection, "ROLLBACK")
+        raise
+
+
+def _statements(step: str) -> Iterator[str]:
+    """One by one: `executescript` would commit before each."""
+    import sqlite3  # noqa: PLC0415
+
+    statement = ""
+    for line in step.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def drop_oldest(
+    db: "sqlite3.Connection", table: str, key: str, age: str, owner_column: str, owner: str, most: int
+) -> None:
+    """Leaves at most so many rows of an owner, the newest; within a transaction. All names are ours."""
+    db.execute(
+        f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} WHERE {owner_column} = ?"  # noqa: S608
+        f" ORDER BY {age} DESC LIMIT -1 OFFSET ?)",
+        (owner, most),
+    )
+
+
+def _end(connection: "sqlite3.Connection", statement: str) -> None:
+    """Ends a transaction. SQLite may have ended it already, on a full disk for one."""
+    if connection.in_transaction:
+        connection.execute(statement)
+
+
+def _damaged(path: Path, finding: str) -> StateUnavailable:
+    return StateUnavailable(
+        f"The state in {path} is damaged ({finding}). Nothing was changed. Restore the file from a copy, or move it "
+        "away to begin without what is in it: limits, spending and owners of sessions are then not known any more."
+    )
+
+
+@contextlib.contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """Turns every failure to open the file into StateUnavailable."""
+    import sqlite3  # noqa: PLC0415
+
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise StateUnavailable(f"The state in {path} cannot be opened: {error}.") from error
+    except sqlite3.DatabaseError as error:
+        raise _damaged(path, str(error)) from error
+    except OSError as error:
+        raise StateUnavailable(f"The state in {path} cannot be opened: {error.strerror or error}.") from error
+
+
+@contextlib.contextmanager
+def _faults(path: Path) -> Iterator[None]:
+    import sqlite3  # noqa: PLC0415
+
+    try:
+        yield
+    except sqlite3.Error as error:
+        # A full disk is told apart, since a person can do something about it.
+        code = errno.ENOSPC if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL else errno.EIO
+        text = os.strerror(code) if code == errno.ENOSPC else str(error)
+        raise StateFault(code, text, str(path)) from error
+
+
+# -- interrupted restores ----------------------------------------------------------------------------------------------
+
+
+def _note_of(state_dir: Path) -> Path:
+    return state_dir.with_name(f".{state_dir.name}.restoring")
+
+
+@contextlib.contextmanager
+def exchanging(state_dir: Path, made: Path, aside: Path | None) -> Iterator[None]:
+    """Within this context a state directory is moved `aside` and the one that was `made` put in its place; a process
+    that is killed within has the next one put back what was there."""
+    from filelock import FileLock  # noqa: PLC0415 - takes a while, and hardly anybody needs it
+
+    note = _note_of(state_dir)
+    with FileLock(f"{note}.lock", mode=FILE):
+        text = json.dumps({"made": str(made), "aside": str(aside) if aside is not None else None})
+        # On the disk before the first step: without it nobody would know what the directories are.
+        replace_file(note, text.encode())
+        yield
+        note.unlink()
+
+
+def undo_interrupted_restore(state_dir: Path) -> None:
+    """Puts back what a killed restore has moved aside, and removes what it had made. StateUnavailable while one runs.
+    Costs a look at one file where there was none."""
+    note = _note_of(state_dir)
+    if not note.exists():
+        return
+    from filelock import FileLock, Timeout  # noqa: PLC0415
+
+    try:
+        with FileLock(f"{note}.lock", mode=FILE, timeout=0):
+            # Another process may have done it before this one had the lock.
+            if note.exists():
+                _undo(state_dir, json.loads(note.read_bytes()))
+                note.unlink()
+    except Timeout:
+        raise StateUnavailable(f"The state in {state_dir} is being restored at this moment.") from None
+    except ValueError:
+        raise StateUnavailable(
+            f"A restore of {state_dir} was ended half way, and {note} does not say any more what it had moved. Look "
+            f"for {state_dir}.before-…, move the newest one back, and remove {note}."
+        ) from None
+
+
+def _undo(state_dir: Path, note: dict[str, str | None]) -> None:
+    made, aside = note["made"], note["aside"]
+    if aside is not None and not state_dir.exists() and os.path.isdir(aside):
+        os.rename(aside, state_dir)
+        log.warning("a restore was ended half way: the state from before it is in %s again", state_dir)
+    if made is not None:
+        # The directory of its own that it was made in, which nobody has removed.
+        shutil.rmtree(Path(made).parent, ignore_errors=True)

@@ -1,0 +1,203 @@
+"""Channels: servers of the hub through which people reach sessions from elsewhere, such as a chat.
+
+Off unless the operator names a server. One that declares `claude/channel` may push messages into a session; one that
+declares `claude/channel/permission` is sent open questions and may answer them. The first answer wins, as everywhere.
+Notifications of this kind from any other server are ignored, logged and audited.
+"""
+
+import logging
+import re
+import secrets
+from collections.abc import Collection, Mapping
+from html import escape
+from typing import Any
+
+from ..core.errors import ClaudeCodeError
+from ..core.model.events import AuditEvent, AuditKind
+from ..core.model.options import LOCAL, Caller
+from ..core.model.question import Answer, Question, QuestionKind, Resolution
+from ..core.model.text import as_json
+from ..core.questions.presentation import is_whole, shown_input, without_secrets
+from ..core.service import Service
+from ..core.sessions.session import SessionView
+from .hub import Hub
+
+log = logging.getLogger(__name__)
+
+MESSAGE = "notifications/claude/channel"
+ANSWER = "notifications/claude/channel/permission"
+REQUEST = "notifications/claude/channel/permission_request"
+_CHANNEL, _PERMISSION = "claude/channel", "claude/channel/permission"
+_FRAME_TAG = re.compile(r"<(/?channel)", re.IGNORECASE)
+_META_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LETTERS = "bcdfghjkmnpqrstvwxz"
+"""Request ids are five of these. Channels look for `[a-km-z]{5}` in what people type on their phones; without vowels
+no id is a word."""
+
+
+class ChannelRelay:
+    """One channel of the broker for all servers that may answer, and the entry for messages to sessions.
+
+    The hub is given `on_notification` when it is made, which is before there is a service: until `connect` everything
+    is ignored.
+    """
+
+    name = "channel"
+    _service: Service
+    _hub: Hub
+
+    def __init__(self, messages: Collection[str], permissions: Collection[str]) -> None:
+        """The names of the servers that may send messages, and of those that may answer questions."""
+        self._messages = frozenset(messages)
+        self._permissions = frozenset(permissions)
+        self._connected = False
+        self._offered: dict[str, Question] = {}
+        """The open questions by the request id under which servers know them."""
+
+    def connect(self, service: Service, hub: Hub) -> None:
+        """Starts relaying in both directions, and connects to the servers for that."""
+        self._service, self._hub = service, hub
+        # After both are there: notifications may arrive at any moment from now on.
+        self._connected = True
+        if self._permissions:
+            service.broker.add_channel(self)
+        if self._messages or self._permissions:
+            service.start_task(self._connect_servers())
+
+    async def _connect_servers(self) -> None:
+        await self._hub.connect(names=self._messages | self._permissions)
+
+    # -- questions to servers ---------------------------------------------------------------------------------
+
+    def offer(self, question: Question) -> None:
+        """Sends only what can be answered with yes or no; a plan and a choice need more than that."""
+        if question.kind is not QuestionKind.PERMISSION:
+            return
+        request_id = next(new for new in iter(_new_request_id, "") if new not in self._offered)
+        # Before the sending: a server may answer before the other ones have been told.
+        self._offered[request_id] = question
+        for server in self._permissions:
+            self._service.start_task(self._send(server, request_id, question))
+
+    def withdraw(self, question: Question, resolution: Resolution) -> None:
+        """Forgets the question. Servers are not notified; an answer that comes later finds no question."""
+        self._offered = {key: offered for key, offered in self._offered.items() if offered.id != question.id}
+
+    async def _send(self, server: str, request_id: str, question: Question) -> None:
+        params = _request(request_id, without_secrets(question, self._service.redaction))
+        try:
+            await self._hub.connect(names=[server])
+            # Connecting takes a while: somebody else may have answered.
+            if request_id in self._offered and self._declares(server, _PERMISSION):
+                await self._hub.notify(server, REQUEST, params)
+        except ClaudeCodeError as error:
+            log.info("the channel %s was not told of %s: %s", server, question.id, error.message)
+
+    def _declares(self, server: str, capability: str) -> bool:
+        (status,) = self._hub.status(server)
+        experimental = (status.capabilities or {}).get("experimental")
+        return isinstance(experimental, Mapping) and capability in experimental
+
+    # -- notifications from servers ---------------------------------------------------------------------------
+
+    def on_notification(self, server: str, method: str, params: dict[str, Any]) -> None:
+        """Takes every notification of every server of the hub; acts on the two kinds that channels send."""
+        if not self._connected or method not in (MESSAGE, ANSWER):
+            return
+        allowed = self._messages if method == MESSAGE else self._permissions
+        capability = _CHANNEL if method == MESSAGE else _PERMISSION
+        # Both: the operator decides who may, and the server itself
+        # that it is one. Any other could speak in a person's name.
+        if server not in allowed or not self._declares(server, capability):
+            log.warning("%s of %s was ignored: it is not allowed as a channel", method, server)
+            self._service.audit(AuditEvent(AuditKind.REFUSED, f"channel:{server}", details={"notification": method}))
+        elif method == ANSWER:
+            self._answer(server, params)
+        else:
+            self._service.start_task(self._deliver(server, params))
+
+    def _answer(self, server: str, params: Mapping[str, Any]) -> None:
+        question = self._offered.get(str(params.get("request_id")).lower())
+        behavior = params.get("behavior")
+        if question is None or behavior not in ("allow", "deny"):
+            log.info("an answer of the channel %s fits no open question", server)
+            return
+        # Nobody can allow what they were not shown; to deny needs no more than the description.
+        if behavior == "allow" and not is_whole(without_secrets(question, self._service.redaction)):
+            log.warning("%s was not shown whole to the channel %s, which can only deny it", question.id, server)
+            return
+        answer = Answer(allow=behavior == "allow", message=_text(params.get("message")))
+        asking, by = self._service.access.known(question.session_id), f"channel:{server}"
+        try:
+            if asking is None:  # a client's own call to the hub: no session's
+                self._service.broker.answer(question.session_id, question.id, answer, by)
+            else:
+                # The operator has named this channel: it answers for the owner, and vouches for a person.
+                self._service.respond(asking.id, question.id, answer, principal=asking.owner, by=by, person=True)
+        except ClaudeCodeError as error:
+            log.info("an answer of the channel %s was not taken: %s", server, error.message)
+
+    async def _deliver(self, server: str, params: Mapping[str, Any]) -> None:
+        content = _text(params.get("content"))
+        target = self._target(params)
+        if content is None or target is None:
+            log.info("a message of the channel %s has no text, or no session to go to", server)
+            return
+        try:
+            framed = _framed(server, content, params.get("meta"))
+            await self._service.send(target.id, framed, caller=Caller(target.owner))
+        except ClaudeCodeError as error:
+            log.info("a message of the channel %s was not taken: %s", server, error.message)
+
+    def _target(self, params: Mapping[str, Any]) -> SessionView | None:
+        """The session that the message names, of any owner: the operator has named this channel. Without a name, the
+        session that the local user used last."""
+        meta = params.get("meta")
+        session_id = meta.get("session_id") if isinstance(meta, Mapping) else None
+        if session_id is None:
+            return next(iter(self._service.sessions(principal=LOCAL)), None)
+        return next((session for session in self._service.sessions(principal=None) if session.id == session_id), None)
+
+
+def _new_request_id() -> str:
+    return "".join(secrets.choice(_LETTERS) for _ in range(5))
+
+
+def _request(request_id: str, question: Question) -> dict[str, Any]:
+    """The question with its whole input. One that is too large for that says so, and cannot be allowed from here."""
+    tool_input, whole = shown_input(question)
+    description = question.description
+    if not whole:
+        description += " [too large to be shown here whole: it can be denied here, and allowed in the MCP client]"
+    return {
+        "request_id": request_id,
+        "tool_name": question.tool_name,
+        "description": description,
+        "input_preview": as_json(tool_input),
+    }
+
+
+def _framed(server: str, content: str, meta: object) -> str:
+    """The message in a frame that says where it is from, as Claude Code frames it, with what the server knows about it
+    (`chat_id`, `message_id`, `file_path`). Tags in the message are defused, so that it cannot leave the frame."""
+    known = meta if isinstance(meta, Mapping) else {}
+    attributes = {"source": server, **{key: value for key, value in known.items() if _is_attribute(key, value)}}
+    frame = "".join(f' {key}="{_attribute(value)}"' for key, value in attributes.items())
+    defused = _FRAME_TAG.sub(r"<_\1", content)
+    return f"<channel{frame}>\n{defused}\n</channel>"
+
+
+def _is_attribute(key: object, value: object) -> bool:
+    """Whether an entry of `meta` becomes an attribute of the frame: its key must be a name, since any other could end
+    the tag, and it must not be `source`, which is ours to set."""
+    is_name = isinstance(key, str) and key != "source" and _META_KEY.fullmatch(key) is not None
+    return is_name and isinstance(value, str | int | float)
+
+
+def _attribute(value: object) -> str:
+    escaped = escape(str(value), quote=False).replace('"', "&quot;")
+    return escaped.replace("\n", "&#10;").replace("\r", "&#13;")
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value.strip() else None

@@ -1,0 +1,349 @@
+"""Which hub the sessions of a server use, and from when on: that of this process, or one for each client with another
+environment.
+
+Where no MCP server is configured, nothing of the hub is loaded; sessions then have an `LazyHub`, which has no
+servers. When our own file of servers appears, the hub is loaded and takes its place, in running sessions too.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ..core.config import Settings
+from ..core.errors import InvalidArgument
+from ..core.model.options import LOCAL, ClientEnvironment
+from ..core.model.question import AskPerson
+from ..core.service import Service
+
+if TYPE_CHECKING:
+    from .channel_relay import ChannelRelay
+    from .config_files import HubConfig
+    from .factory import Hubs, HubSource
+    from .hub import Hub
+    from .session_endpoint import SessionEndpoint
+
+log = logging.getLogger(__name__)
+
+_OnServersChanged = Callable[[frozenset[str]], None]
+
+
+def uses_hub(settings: Settings) -> bool:
+    """Whether there is a hub now: there are servers, or clients may ask for them. Blocks on the disk."""
+    toolsets = {"hub", "hub-tools", "hub-search"} & set(settings.toolsets)
+    return settings.hub != "off" and bool(settings.hub == "all" or toolsets or settings.hub_file.exists())
+
+
+def signs_in_apart(settings: Settings) -> bool:
+    """Whether callers with tokens of their own sign in to servers for themselves. Not by default where others are let
+    in too: who comes with OAuth, or through a proxy, uses the servers that all share."""
+    others = settings.oauth or settings.oauth_issuer is not None or settings.proxy_user_header is not None
+    default = settings.http_tokens_file is not None and not others
+    wanted = default if settings.principal_sign_in is None else settings.principal_sign_in
+    return wanted and settings.hub != "off"
+
+
+class LazyHub:
+    """A host of MCP servers that has none until it becomes a hub; those who watch it are told then."""
+
+    def __init__(self) -> None:
+        self.opened: Hub | None = None
+        """What it has become; None until then."""
+        self._watchers: dict[_OnServersChanged, Callable[[], None] | None] = {}
+        """Each with the function that ends its watch of the hub."""
+
+    def become(self, hub: "Hub") -> None:
+        # Before they are told: they look at the servers at once.
+        self.opened = hub
+        # A copy: who is told may end its watch.
+        for watcher in list(self._watchers):
+            self._watchers[watcher] = hub.watch_servers(watcher)
+            if hub.servers:
+                watcher(frozenset(hub.servers))
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return () if self.opened is None else self.opened.servers
+
+    def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+        return () if self.opened is None else self.opened.offered(wanted)
+
+    def watch_servers(self, watcher: _OnServersChanged) -> Callable[[], None]:
+        self._watchers[watcher] = None if self.opened is None else self.opened.watch_servers(watcher)
+
+        def unwatch() -> None:
+            end = self._watchers.pop(watcher, None)
+            if end is not None:
+                end()
+
+        return unwatch
+
+    async def expand_prompt(
+        self, server: str, prompt: str, arguments: Sequence[str], *, caller: str, directory: str
+    ) -> str | None:
+        if self.opened is None:
+            return None
+        return await self.opened.expand_prompt(server, prompt, arguments, caller=caller, directory=directory)
+
+    def endpoint(
+        self, server: str, push: Callable[[dict[str, Any]], None], *, caller: str, directory: str, ask: AskPerson
+    ) -> "SessionEndpoint":
+        if self.opened is None:
+            raise InvalidArgument(f"There is no MCP server called {server!r}.", field="server")
+        return self.opened.endpoint(server, push, caller=caller, directory=directory, ask=ask)
+
+
+@dataclass(eq=False)
+class _WaitingClient:
+    """A client for which there is no hub yet, for as long as somebody uses what it has instead."""
+
+    environment: ClientEnvironment
+    host: LazyHub = field(default_factory=LazyHub)
+    _context: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _left: bool = False
+
+    async def open(self, hubs: "Hubs") -> None:
+        async with self._lock:
+            # It may have been left while the lock was waited for; then nobody would close what is opened here.
+            if not self._left:
+                self.host.become(await self._context.enter_async_context(hubs.use(self.environment)))
+
+    async def leave(self) -> None:
+        # Before the lock: an opening that has not begun need not begin any more.
+        self._left = True
+        async with self._lock:
+            await self._context.aclose()
+
+
+class HubProvider:
+    """An asynchronous context manager: within it `host` and `use` have the MCP servers that sessions share."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        serving_at: tuple[str, int] | None = None,
+        principals: Collection[str] = (),
+        open_to_sessions: Callable[[str], Collection[str]] | None = None,
+    ) -> None:
+        """`serving_at` is the host and port that this server itself is at; `principals` are the callers with a token of
+        their own; `open_to_sessions` tells the directories that sandboxed sessions can write to, by that in which
+        sessions work by default."""
+        self._settings = settings
+        self._open_to_sessions = open_to_sessions
+        self._serving_at = serving_at
+        self._context = AsyncExitStack()
+        self._awaited = LazyHub()
+        self._waiting: set[_WaitingClient] = set()
+        self._hubs: Hubs | None = None
+        self._relay: ChannelRelay | None = None
+        self._service: Service | None = None
+        self._opening = asyncio.Lock()
+        self._awaiting: asyncio.Task[None] | None = None
+        self.hub: Hub | None = None
+        """The hub of this process; None while there is none."""
+        self._apart = signs_in_apart(settings)
+        apart = sorted({*principals} - {LOCAL}) if self._apart else ()
+        self.hosts: dict[str, Hub | LazyHub] = {principal: LazyHub() for principal in apart}
+        """What callers have that sign in for themselves."""
+
+    async def __aenter__(self) -> "HubProvider":
+        if await asyncio.to_thread(uses_hub, self._settings):
+            await self._open(strict=True)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Closes the hub of this process. To be called after `close`, when no session is left."""
+        await self._context.aclose()
+
+    @property
+    def host(self) -> "Hub | LazyHub | None":
+        """What callers without an environment of their own have; None where there is to be no hub."""
+        if self._settings.hub == "off":
+            return None
+        return self.hub or self._awaited
+
+    def connect(self, service: Service) -> None:
+        """The service runs: servers may send messages to its sessions, and a hub that is missing is waited for."""
+        self._service = service
+        if self.hub is not None:
+            self._connect_relay()
+        elif self._settings.hub != "off":
+            self._awaiting = asyncio.create_task(self._await_servers())
+
+    def _connect_relay(self) -> None:
+        if self._relay is not None and self._service is not None and self.hub is not None:
+            self._relay.connect(self._service, self.hub)
+
+    def connections(self) -> Iterator[tuple[str, str]]:
+        """The servers of the hub that all share, and of each that somebody has alone, with the states of their
+        connections."""
+        for host in (self.hub, *self.hosts.values()):
+            if host is not None and host.opened is not None:
+                yield from ((status.name, status.state) for status in host.opened.status())
+
+    # -- the hub of this process ----------------------------------------------------------------------------------
+
+    async def _open(self, *, strict: bool) -> None:
+        """Makes the hubs and opens them, all or none. With `strict`, our own file must be one that can be read;
+        otherwise the servers are there as soon as it can."""
+        for module in (".factory", ".channel_relay"):  # in a thread, since it takes a while
+            await asyncio.to_thread(import_module, module, __package__)
+        from .channel_relay import ChannelRelay  # noqa: PLC0415 - a server without a hub does not pay for one
+        from .factory import Hubs, following, make_hub  # noqa: PLC0415
+
+        settings = self._settings
+        relay = ChannelRelay(settings.channels, settings.permission_channels)
+        source = self._source()
+        configuration = await asyncio.to_thread(source.read)
+        for problem in configuration.problems:
+            if strict and problem.entry is None and problem.file == settings.hub_file:
+                raise InvalidArgument(f"The file of MCP servers cannot be used: {problem}", field="hub_file")
+            log.warning("an MCP server is left out: %s", problem)
+        programs = await asyncio.to_thread(source.programs)
+        hub = make_hub(settings, configuration, os.environ, relay.on_notification, programs=programs)
+        hubs = Hubs(settings, self._serving_at, open_to_sessions=self._open_to_sessions)
+        updated = partial(hubs.updated, hub, environment=os.environ)
+        own: dict[str, Hub] = {}
+        async with AsyncExitStack() as opened:
+            await opened.enter_async_context(hub)
+            hubs.adopt(hub, configuration, os.environ)
+            await opened.enter_async_context(following(hub, configuration, source, updated))
+            for principal in self.hosts:
+                own[principal] = await self._own_hub(principal, source, configuration, opened)
+            self._context.push_async_exit(opened.pop_all())
+        # Only when all are open, and with nothing awaited in between: one that fails is tried again with the others.
+        # Before those who wait are told: `host` and `use` must have it by then.
+        self.hub, self._hubs, self._relay = hub, hubs, relay
+        awaited = [(self._awaited, hub), *((self.hosts[principal], made) for principal, made in own.items())]
+        self.hosts |= own
+        for waiting, made in awaited:
+            if isinstance(waiting, LazyHub):
+                waiting.become(made)
+
+    def _source(self) -> "HubSource":
+        from .factory import HubSource  # noqa: PLC0415
+
+        settings = self._settings
+        return HubSource(settings, os.environ, settings.default_cwd, self._serving_at, self._open_to_sessions)
+
+    async def _own_hub(
+        self, principal: str, source: "HubSource", configuration: "HubConfig", opened: AsyncExitStack
+    ) -> "Hub":
+        """The hub of one caller alone, open for as long as `opened` is."""
+        from .factory import following, make_hub  # noqa: PLC0415
+
+        programs = await asyncio.to_thread(source.programs)
+        made = make_hub(self._settings, configuration, os.environ, principal=principal, programs=programs)
+        hub = await opened.enter_async_context(made)
+        await opened.enter_async_context(following(made, configuration, source))
+        return hub
+
+    async def open_for(self, principal: str) -> str | None:
+        """Opens the hub of a caller who was not there at the start, where each has one; why that cannot be done before
+        a restart, or None. To be called before the caller is let in."""
+        if not self._apart or principal == LOCAL:
+            return None
+        # Held: the hubs may just be opened, and this caller's belongs to them.
+        async with self._opening:
+            if principal in self.hosts:
+                return None
+            if self.hub is None:
+                self.hosts[principal] = LazyHub()
+                return None
+            try:
+                source = self._source()
+                configuration = await asyncio.to_thread(source.read)
+                async with AsyncExitStack() as opened:
+                    own = await self._own_hub(principal, source, configuration, opened)
+                    self._context.push_async_exit(opened.pop_all())
+            except Exception:
+                log.exception("the caller %s has no MCP servers", principal)
+                return "its MCP servers cannot be opened; the log says why"
+            self.hosts[principal] = own
+        return None
+
+    async def _await_servers(self) -> None:
+        """Opens the hubs when our own file is there. What goes wrong is logged, and tried again when the file has
+        changed; a client that comes meanwhile tries for itself."""
+        from ..core.transcripts.watched_files import FileFollower, facts_of, followable  # noqa: PLC0415
+
+        file, follower, tried = self._settings.hub_file, FileFollower(), None
+        while self.hub is None:
+            target = await asyncio.to_thread(followable, str(file))
+            async with follower.follow(target) as following:
+                # Again, now that it is followed: the file may have been made in between.
+                if await asyncio.to_thread(followable, str(file)) != target:
+                    continue
+                # Looked at before it is read: what changes meanwhile is another change.
+                facts = await asyncio.to_thread(facts_of, file)
+                if facts != tried and await self._try_to_open():
+                    return
+                tried = facts
+                await following.changed()
+
+    async def _try_to_open(self) -> bool:
+        """Whether the hub is open now. One that cannot be opened is logged: nobody waits for this who could be told."""
+        try:
+            if not await asyncio.to_thread(uses_hub, self._settings):
+                return False
+            await self._open_late()
+        except Exception:
+            log.exception("the MCP servers in %s cannot be had until it is changed", self._settings.hub_file)
+            return False
+        return True
+
+    async def _open_late(self) -> None:
+        """Opens the hub now that there are servers, once, and gives it to those who wait for it."""
+        async with self._opening:
+            if self.hub is not None:
+                return
+            log.info("MCP servers are configured now: %s", self._settings.hub_file)
+            await self._open(strict=False)
+        self._connect_relay()
+        for client in list(self._waiting):
+            await self._open_for(client)
+
+    async def _open_for(self, client: _WaitingClient) -> None:
+        assert self._hubs is not None
+        try:
+            await client.open(self._hubs)
+        except Exception:  # one client's files or environment are no reason why others get nothing
+            log.exception("the client in %s has no MCP servers", client.environment.directory)
+
+    # -- the hubs of clients --------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def use(self, environment: ClientEnvironment) -> "AsyncIterator[Hub | LazyHub | None]":
+        """The hub for this client within this context, or what becomes one when there are servers."""
+        if self._settings.hub == "off":
+            yield None
+            return
+        if self._hubs is None and await asyncio.to_thread(uses_hub, self._settings):
+            await self._open_late()  # the file was written just now
+        # Looked at again: another client may have opened it while the disk was looked at.
+        if self._hubs is not None:
+            async with self._hubs.use(environment) as hub:
+                yield hub
+        else:
+            client = _WaitingClient(environment)
+            self._waiting.add(client)
+            try:
+                yield client.host
+            finally:
+                self._waiting.discard(client)
+                await client.leave()
+
+    async def close(self) -> None:
+        """Closes the hubs of clients, and waits for servers no longer."""
+        if self._awaiting is not None:
+            self._awaiting.cancel()
+            # Waited for: it may be opening hubs, which are closed below.
+            await asyncio.wait([self._awaiting])
+        if self._hubs is not None:
+            await self._hubs.close()

@@ -1,0 +1,360 @@
+"""Requests, answers and files of the console: bodies within limits, failures as a status, fixed headers.
+
+No path to a file of the page is ever made from a request: a name is looked up in a table, and what is not in it does
+not exist. The policy of the page allows the scripts and styles that are in it, by their hashes, and nothing that
+anybody could add.
+
+Every answer has the fixed headers (`ANSWER_HEADERS`), and is not to be cached anywhere on the way.
+"""
+
+import asyncio
+import base64
+import contextlib
+import gzip
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from ...core import json_text
+from ...core.errors import (
+    Cancelled,
+    ClaudeCodeError,
+    ExecutableNotFound,
+    InvalidArgument,
+    LimitReached,
+    PermissionDenied,
+    QuestionClosed,
+    RateLimited,
+    SessionBusy,
+    SessionNotFound,
+    UpstreamUnavailable,
+)
+from ...core.model.options import is_session_id
+from ...core.model.text import cut
+from ...server.tools.base import Arguments, checked_arguments
+
+FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/sw.js": ("sw.js", "text/javascript; charset=utf-8"),
+    "/highlighter.js": ("highlighter.js", "text/javascript; charset=utf-8"),
+    "/manifest.webmanifest": ("manifest.webmanifest", "application/manifest+json"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/icon-192.png": ("icon-192.png", "image/png"),
+    "/icon-512.png": ("icon-512.png", "image/png"),
+}
+"""By the path at which they are served."""
+_STATIC = Path(__file__).with_name("static")
+_POLICY = (
+    "default-src 'none'; script-src {scripts}; style-src {styles}; connect-src 'self'; img-src 'self' data:; "
+    "font-src data:; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types claude-code-mcp"
+)
+OTHER_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+"""For whatever is not the page: it is data, and is never to act as a page."""
+_WORKER_POLICY = "default-src 'none'; connect-src 'self'; img-src 'self'"
+"""The icon of a notification is loaded by the worker."""
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
+}
+"""In every answer."""
+
+
+class _InlineParts(HTMLParser):
+    """Collects the contents of inline scripts and styles."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=False)
+        self.parts: dict[str, list[str]] = {"script": [], "style": []}
+        self._inside: str | None = None
+        self._text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in self.parts:
+            self._inside, self._text = tag, []
+
+    def handle_data(self, data: str) -> None:
+        if self._inside is not None:
+            self._text.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._inside:
+            self.parts[tag].append("".join(self._text))
+            self._inside = None
+
+
+def page_policy(html: str) -> str:
+    """The Content-Security-Policy of a page with these inline scripts and styles."""
+    parser = _InlineParts()
+    parser.feed(html.replace("\r\n", "\n"))  # as a browser reads it
+    parser.close()
+    return _POLICY.format(
+        scripts=_hashes(parser.parts["script"]),
+        styles=_hashes(parser.parts["style"]),
+    )
+
+
+def _hashes(texts: list[str]) -> str:
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
+    return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    content: bytes
+    packed: bytes
+    headers: Mapping[str, str]
+    etag: str
+
+
+class PageFiles:
+    """The files, in memory. Files that were not shipped do not exist."""
+
+    def __init__(self, directory: Path = _STATIC) -> None:
+        """Blocks on the disk."""
+        self._files = {path: found for path, named in FILES.items() if (found := _read(directory, *named)) is not None}
+
+    def answer(self, request: Request) -> Response:
+        """The file at the path of the request; 404 if there is none."""
+        file = self._files.get(request.url.path)
+        if file is None:
+            return Response(status_code=404, headers={**HEADERS, "Content-Security-Policy": OTHER_POLICY})
+        headers = {**HEADERS, **file.headers, "ETag": file.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+        if file.etag in (part.strip() for part in request.headers.get("if-none-match", "").split(",")):
+            return Response(status_code=304, headers=headers)
+        if _takes_gzip(request.headers.get("accept-encoding", "")) and len(file.packed) < len(file.content):
+            return Response(file.packed, headers={**headers, "Content-Encoding": "gzip"})
+        return Response(file.content, headers=headers)
+
+
+def _takes_gzip(accepted: str) -> bool:
+    for part in accepted.lower().split(","):
+        coding, _, weight = part.partition(";")
+        if coding.strip() == "gzip":
+            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+def _read(directory: Path, name: str, media_type: str) -> _File | None:
+    try:
+        content = (directory / name).read_bytes()
+    except FileNotFoundError:
+        return None
+    policy = _WORKER_POLICY if name == "sw.js" else OTHER_POLICY
+    if name == "index.html":
+        policy = page_policy(content.decode())
+    headers = {"Content-Type": media_type, "Content-Security-Policy": policy}
+    digest = hashlib.sha256(content).hexdigest()[:32]
+    return _File(content, gzip.compress(content, 9, mtime=0), headers, f'"{digest}"')
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+log = logging.getLogger(__name__)
+
+LARGEST_BODY = 24 << 20
+MOST_AT_ONCE = 4 * LARGEST_BODY
+_LATER = {"Retry-After": "5", "Connection": "close"}
+_LONGEST_SILENCE = 30.0
+"""Seconds within which a part of a body must come."""
+_LONGEST_MESSAGE = 2000
+_STATUS: tuple[tuple[type[ClaudeCodeError], int], ...] = (
+    (QuestionClosed, 409),
+    (InvalidArgument, 400),
+    (SessionNotFound, 404),
+    (SessionBusy, 409),
+    (Cancelled, 409),
+    (PermissionDenied, 403),
+    (LimitReached, 429),
+    (UpstreamUnavailable, 503),
+    (ExecutableNotFound, 503),
+)
+ANSWER_HEADERS = {**HEADERS, "Content-Security-Policy": OTHER_POLICY, "Cache-Control": "no-store"}
+
+
+class RequestRefused(Exception):
+    """A request that is refused before anything of the service is asked."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        headers: Mapping[str, str] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`more` is said beside the error."""
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers or {}
+        self.more = more or {}
+
+
+def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON answer. The value has no secrets in it, or is one that this person is to have."""
+    return Response(
+        json_text.encode(value), status, {**ANSWER_HEADERS, **(headers or {})}, media_type="application/json"
+    )
+
+
+def refusal(problem: RequestRefused) -> Response:
+    error = {"code": problem.code, "message": problem.message}
+    return answer({"error": error, **problem.more}, problem.status, problem.headers)
+
+
+def failure(error: ClaudeCodeError, clean: Callable[[str], str]) -> Response:
+    """What the service refused; `clean` takes secrets out of the sentence."""
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    code = "QUESTION_CLOSED" if isinstance(error, QuestionClosed) else error.code
+    problem: dict[str, Any] = {"code": code, "message": cut(clean(error.message), _LONGEST_MESSAGE)}
+    for name in ("field", "closed", "by"):
+        if isinstance(error.data.get(name), str):
+            problem[name] = clean(error.data[name])
+    headers = {"Retry-After": str(error.retry_after)} if isinstance(error, RateLimited) else None
+    return answer({"error": problem}, status, headers)
+
+
+async def guarded(work: Awaitable[Response], clean: Callable[[str], str]) -> Response:
+    """The answer of a handler, or that for its failure."""
+    try:
+        return await work
+    except RequestRefused as problem:
+        return refusal(problem)
+    except ClaudeCodeError as error:
+        return failure(error, clean)
+    except ClientDisconnect:
+        return Response(status_code=400)
+    # The client has gone or the server ends: no answer can be given, and the task must end.
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        log.exception("a request of the console failed")
+        return refusal(RequestRefused(500, "INTERNAL", "Something went wrong in the server; its log says what."))
+
+
+class BodyRoom:
+    """How much the bodies of one person's requests take up at once, from their first byte to the answer. Without a
+    limit hundreds of connections, each within its own, use up the memory that all share."""
+
+    def __init__(self, most: int = MOST_AT_ONCE) -> None:
+        self._most = most
+        self._taken: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def of(self, principal: str, request: Request) -> Iterator[None]:
+        """Within this context the body of the request counts as this person's."""
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            if self._taken[principal] + size > self._most:
+                raise RequestRefused(
+                    429, "LIMIT_REACHED", "Too much is being sent at once; wait until it has arrived.", _LATER
+                )
+            self._taken[principal] += size
+            taken += size
+
+        request.state.take_room = take
+        try:
+            yield
+        finally:
+            self._taken[principal] -= taken
+            if not self._taken[principal]:
+                del self._taken[principal]
+
+
+async def body_of(request: Request, largest: int = LARGEST_BODY) -> dict[str, Any]:
+    """The JSON object in a request. RequestRefused for one that is none, is too large, finds no room (`BodyRoom`), or
+    does not come."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise RequestRefused(415, "INVALID_ARGUMENT", "The content type must be application/json.")
+    too_large = RequestRefused(413, "INVALID_ARGUMENT", f"A request may have {largest:,} bytes at most.")
+    announced = request.headers.get("content-length", "0")
+    # Only the first digits: `int` refuses a number of thousands of digits with an error of its own.
+    if not announced.isascii() or not announced.isdigit() or int(announced[:15]) > largest:
+        raise too_large
+    parts, size = [], 0
+    stream = request.stream()
+    take_room = getattr(request.state, "take_room", None)
+    while (part := await _next_part(stream)) is not None:
+        size += len(part)
+        if size > largest:
+            raise too_large
+        if take_room is not None:
+            take_room(len(part))
+        parts.append(part)
+    try:
+        value = json_text.decode(b"".join(parts) or b"{}")
+    except (ValueError, UnicodeError):
+        raise RequestRefused(400, "INVALID_ARGUMENT", "The request is no JSON.") from None
+    if not isinstance(value, dict):
+        raise RequestRefused(400, "INVALID_ARGUMENT", "The request must be a JSON object.")
+    return value
+
+
+async def _next_part(stream: AsyncIterator[bytes]) -> bytes | None:
+    """None at the end. A sender that falls silent is given up: it would hold what it has sent for ever."""
+    try:
+        async with asyncio.timeout(_LONGEST_SILENCE):
+            return await anext(stream, None)
+    except TimeoutError:
+        headers = {"Connection": "close"}
+        raise RequestRefused(408, "INVALID_ARGUMENT", "The rest of the request did not come.", headers) from None
+
+
+ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
+
+
+async def arguments_of(request: Request, model: type[ArgumentsT], largest: int = LARGEST_BODY) -> ArgumentsT:
+    """The JSON object in a request, checked; InvalidArgument names the field that does not fit."""
+    return checked_arguments(model, await body_of(request, largest))
+
+
+def number_of(request: Request, name: str, default: int | None, least: int, most: int) -> int | None:
+    """A whole number in the query."""
+    text = request.query_params.get(name)
+    if text is None or text == "":
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 15 or not least <= int(text) <= most:
+        raise InvalidArgument(f"{name}: must be a number from {least} to {most}.", field=name)
+    return int(text)
+
+
+def text_of(request: Request, name: str, longest: int = 1000) -> str | None:
+    """A text in the query; None if it is empty."""
+    text = request.query_params.get(name) or None
+    if text is not None and (len(text) > longest or "\0" in text):
+        raise InvalidArgument(f"{name}: must have at most {longest} characters.", field=name)
+    return text
+
+
+def flag_of(request: Request, name: str) -> bool:
+    return request.query_params.get(name, "") in ("1", "true")
+
+
+def session_id_of(request: Request) -> str:
+    """The session in the path; SessionNotFound for what can be none."""
+    session_id = str(request.path_params["session"])
+    if not is_session_id(session_id):
+        raise SessionNotFound("There is no such session.")
+    return session_id.lower()
+
+
+class Nothing(Arguments):
+    """An empty object."""

@@ -1,0 +1,161 @@
+"""Everything that a session has changed, by file, and what is done with it: the routes on its changes.
+
+What is shown is the difference in its worktree, or else its edits; within limits, and it says so where something is
+left out.
+"""
+
+import re
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...core.errors import InvalidArgument, PermissionDenied
+from ...core.service import Service
+from ...core.transcripts.edited_files import LONGEST
+from ...server.tools.base import Arguments, Name
+from .answers import answer, arguments_of, session_id_of, text_of
+from .guard import WebUser
+
+_HEAD = re.compile(r"^diff --git ", re.MULTILINE)
+_NEW_NAME = re.compile(r"^\+\+\+ (?:b/)?(.+)$", re.MULTILINE)
+_OLD_NAME = re.compile(r"^--- (?:a/)?(.+)$", re.MULTILINE)
+_RENAMED = re.compile(r"^rename to (.+)$", re.MULTILINE)
+_HUNKS = re.compile(r"^@@ ", re.MULTILINE)
+_NOWHERE = "/dev/null"
+
+
+class ChangedFile(NamedTuple):
+    """A file with what was changed in it, as hunks of unified diffs in the order of the changes."""
+
+    path: str
+    diffs: list[str]
+    note: str = ""
+    """What else became of it: `new`, `deleted`, `renamed`, or why there are no lines to show."""
+
+    def row(self) -> dict[str, Any]:
+        return {"path": self.path, "diffs": self.diffs, "note": self.note}
+
+
+def files_of_diff(text: str) -> tuple[list[ChangedFile], bool]:
+    """The files of what `git diff` has printed, and whether some were left out."""
+    places = [*(found.start() for found in _HEAD.finditer(text)), len(text)]
+    files: list[ChangedFile] = []
+    room = LONGEST
+    for start, end in pairwise(places):
+        room -= end - start
+        if room < 0:
+            return files, True
+        files.append(_changed_file(text[start:end]))
+    return files, False
+
+
+def _changed_file(part: str) -> ChangedFile:
+    hunks = _HUNKS.search(part)
+    head = part[: hunks.start()] if hunks else part
+    old, new = (found[1].rstrip("\t") if (found := name.search(head)) else "" for name in (_OLD_NAME, _NEW_NAME))
+    renamed = _RENAMED.search(head)
+    if old == _NOWHERE:
+        note = "new"
+    elif new == _NOWHERE:
+        note = "deleted"
+    else:
+        note = "renamed" if renamed else "" if hunks else "binary, or only its mode"
+    named = renamed[1] if renamed else old if new in ("", _NOWHERE) else new
+    # Without lines that name it, the head of the part is all there is: `diff --git a/x b/x`.
+    path = named or head.split("\n", 1)[0].rpartition(" b/")[2]
+    return ChangedFile(path, [part[hunks.start() :].rstrip("\n")] if hunks else [], note)
+
+
+# -- routes -----------------------------------------------------------------------------------------------------------
+
+_MOST_NAMED = 30
+
+
+class WorkArguments(Arguments):
+    """What is to be done with a worktree, and the digest of what somebody saw of it and agreed to."""
+
+    action: Literal["commit", "merge", "discard", "pull_request"]
+    agreed: Name | None = None
+    message: str | None = None
+    body: str = ""
+    remote: str | None = None
+    lost: str | None = None
+
+
+class ChangeRoutes:
+    """The handlers on what a session has changed."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def changes(self, request: Request, user: WebUser) -> Response:
+        """What the session has changed, by file: in its worktree if it has one and is at rest, else as its calls have
+        noted it."""
+        session_id, service = session_id_of(request), self._service
+        session = await service.find(session_id, caller=user.caller)
+        changes = await service.work.changes(session, caller=user.caller)
+        if isinstance(changes, str):
+            files, cut = files_of_diff(service.redaction.text(changes))
+            source = "worktree"
+        else:
+            files, cut = [ChangedFile(*edited) for edited in changes.files], changes.cut
+            source = "conversation"
+        directory = service.redaction.text(session.cwd)
+        return answer({"source": source, "directory": directory, "files": [file.row() for file in files], "cut": cut})
+
+    async def file(self, request: Request, user: WebUser) -> Response:
+        """A text file below the directory of a session, where the session itself may read it."""
+        path = text_of(request, "path", 4096)
+        if path is None:
+            raise InvalidArgument("path: required.", field="path")
+        found, text = await self._service.stored.file(session_id_of(request), path, caller=user.caller)
+        return answer(self._service.redaction.data({"path": found, "text": text}))
+
+    async def plan(self, request: Request, user: WebUser) -> Response:
+        """What can be done with its worktree, and what that would be made of."""
+        session_id, work = session_id_of(request), self._service.work
+        plan, remote = await work.plan(session_id, caller=user.caller)
+        lost = await work.unsaved(session_id, caller=user.caller)
+        shown = {
+            "branch": plan.branch,
+            "into": plan.into,
+            "repository": plan.repository,
+            "uncommitted": len(plan.uncommitted),
+            "files": [*plan.uncommitted[:_MOST_NAMED]],
+            "commits": plan.commits,
+            "refusal": plan.refusal,
+            "remote": remote,
+            "program": await work.request_program(session_id, caller=user.caller),
+            "lost": str(lost),
+        }
+        return answer({**self._service.redaction.data(shown), "digest": plan.digest})
+
+    async def work(self, request: Request, user: WebUser) -> Response:
+        """Does with its worktree what somebody has agreed to, as it is named by what they saw."""
+        arguments = await arguments_of(request, WorkArguments)
+        session_id, work, caller = session_id_of(request), self._service.work, user.caller
+        if arguments.action == "discard":
+            lost = await work.unsaved(session_id, caller=caller)
+            if str(lost) != arguments.lost:
+                raise PermissionDenied(f"This would lose {lost}; nothing was discarded. Look again.", field="lost")
+            return self._done(session_id, await work.discard(session_id, lost, caller=caller))
+        if arguments.agreed is None:
+            raise InvalidArgument("agreed: required.", field="agreed")
+        message = (arguments.message or "").strip() or None
+        match arguments.action:
+            case "commit":
+                commit = await work.commit(session_id, message, arguments.agreed, caller=caller)
+                done = f"Everything is committed, at {commit[:12]}."
+            case "merge":
+                done = await work.merge(session_id, message, arguments.agreed, caller=caller)
+            case _:
+                if message is None or arguments.remote is None:
+                    raise InvalidArgument("message: a pull request needs a title and a remote.", field="message")
+                agreed = {"agreed": arguments.agreed, "remote": arguments.remote}
+                done = await work.pull_request(session_id, message, arguments.body, caller=caller, **agreed)
+        return self._done(session_id, done)
+
+    def _done(self, session_id: str, message: str) -> Response:
+        return answer({"sessionId": session_id, "message": self._service.redaction.text(message)})

@@ -1,0 +1,368 @@
+"""The console of one server: its sign-in, its links, and where it is served.
+
+Every route but the page and the sign-in needs a signed-in user; what they ask for is in `page_routes.py`.
+
+The shared server opens a port for it, which is on loopback, has no MCP and takes no tokens: the only way in is a link
+that was made for the user, since nobody else can ask through the socket. It is remembered, so that pages, sign-ins and
+subscriptions, which browsers tie to the port, go on after a restart.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from ...core.config import Settings
+from ...core.errors import InvalidArgument
+from ...core.model.events import AuditEvent, AuditKind
+from ...core.model.question import Question
+from ...core.private_files import private_directory, read_regular, replace_file
+from ...core.service import Service
+from ...core.state.state_directory import database_in
+from ...server.transports.http import Address, HttpServer, host_check, own_origin, plain_app
+from ..push.delivery import Push
+from ..team.known_people import Identity, SignIns
+from .answers import FILES, PageFiles, RequestRefused, guarded, refusal
+from .guard import Accounts, Guard, WebUser
+from .page_routes import PageRoutes, ServiceRoutes, StillSignedIn, api_routes
+from .sign_in_routes import ProviderSignIn, SignInRoutes
+
+if TYPE_CHECKING:
+    from ...hub.hub import Hub
+    from ..team.authorization.authorization_server import AuthorizationHost
+
+
+class ConsoleHost(Protocol):
+    """What a console needs of the server that it belongs to: a service, or a gateway of a fleet."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def own_addresses(self) -> list[str]: ...
+
+    def audit(self, event: AuditEvent) -> None: ...
+
+    def start_task(self, work: Coroutine[Any, Any, Any], /, *, endless: bool = False) -> "asyncio.Task[Any]": ...
+
+
+class Console:
+    """Made for an address once the server listens there."""
+
+    def __init__(
+        self,
+        host: ConsoleHost,
+        accounts: Accounts,
+        address: Address,
+        make_routes: Callable[[StillSignedIn], PageRoutes],
+    ) -> None:
+        """`address` is where the server listens. Links lead there, unless the settings name another address."""
+        settings = host.settings
+        # Passkeys are for a name: who signs in with one stays at that origin.
+        named = settings.oauth and accounts.issuer is not None
+        reached = "localhost" if address.unspecified or named else address.host
+        public = (settings.web_url or f"http://{replace(address, host=reached).netloc}").rstrip("/")
+        self.url = f"{public}/"
+        self._host = host
+        self._page = PageFiles()
+        self._used = time.monotonic()
+        self._sign_ins = SignIns(database_in(settings.state_dir))
+        origins = frozenset({*settings.http_allowed_origins, public})
+        self._guard = Guard(
+            self._sign_ins,
+            accounts,
+            host_allowed=host_check(settings, address),
+            origins=origins,
+            port=address.port,
+            refused=self._refused,
+        )
+        self._routes = make_routes(self._guard.still_signed_in)
+        self._at_provider: ProviderSignIn | None = None
+        if accounts.issuer is not None and settings.oauth_client_id is not None:
+            self._at_provider = ProviderSignIn(
+                settings, accounts.issuer, self.url, self._guard.check_host, self.link_for, self._refused
+            )
+            self.offer_sign_in()
+        leave = self._at_provider.sign_out_address if self._at_provider is not None else None
+        self._signing_in = SignInRoutes(self._routes, host.audit, self._guard, self._sign_ins, self._link, leave)
+
+    def watched(self, principal: str | None = None) -> bool:
+        """Whether anybody, or this principal, has the page open."""
+        return self._routes.watched(principal)
+
+    @property
+    def idle_seconds(self) -> float:
+        """How long ago somebody used the page."""
+        return time.monotonic() - self._used
+
+    def signed_in(self, principal: str | None = None) -> bool:
+        """Whether anybody, or this principal, is signed in on some device, be it a phone in a pocket. Blocks on the
+        disk; OSError."""
+        return self._sign_ins.any(principal)
+
+    def _refused(self) -> None:
+        self._host.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
+
+    def _link(self, ticket: str) -> str:
+        return f"{self.url}#ticket={ticket}"
+
+    def offer_sign_in(self) -> None:
+        """From now on the page says that people can sign in with their account, at `/sign-in`."""
+        self._guard.offers_provider = True
+
+    async def link_for(self, identity: Identity) -> str:
+        """The address of a link with which somebody signs in once as this principal. Raises OSError."""
+        return str((await self.new_link(identity))["url"])
+
+    async def new_link(self, identity: Identity) -> dict[str, Any]:
+        """A link with which somebody signs in once as this principal. Raises OSError."""
+        ticket, expires_at = await asyncio.to_thread(self._sign_ins.new_ticket, identity)
+        self._host.audit(AuditEvent(AuditKind.TICKET_GIVEN, identity.principal))
+        return {"url": self._link(ticket), "address": self.url, "expires_at": expires_at}
+
+    def close(self) -> None:
+        """Ends every open stream."""
+        self._routes.close()
+
+    # -- routes ---------------------------------------------------------------------------------------------------
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """All routes of the console: files, sign-in, the API, and 404 for every other address below `/api`."""
+        routes: list[BaseRoute] = [Route(path, self._file, methods=["GET"]) for path in FILES]
+        routes.append(Route("/api/sign-in", self._sign_in, methods=["POST"]))
+        routes += self._at_provider.routes() if self._at_provider is not None else ()
+        handlers = [*self._signing_in.handlers(), *self._routes.handlers()]
+        return [*routes, *api_routes(handlers, self._user, self._routes.clean)]
+
+    async def _user(self, request: Request) -> WebUser:
+        self._guard.check_place(request)
+        user = await self._guard.user(request)
+        self._used = time.monotonic()
+        return user
+
+    async def _file(self, request: Request) -> Response:
+        try:
+            self._guard.check_host(request)
+        except RequestRefused as problem:
+            return refusal(problem)
+        return self._page.answer(request)
+
+    async def _sign_in(self, request: Request) -> Response:
+        async def work() -> Response:
+            self._guard.check_place(request)
+            return await self._signing_in.sign_in(request)
+
+        return await guarded(work(), self._routes.clean)
+
+
+# -- opening ----------------------------------------------------------------------------------------------------------
+
+
+log = logging.getLogger(__name__)
+
+_LOOPBACK = Address("127.0.0.1", 0)
+_LONGEST_PORT = 16
+
+
+def authorization_routes(
+    host: "AuthorizationHost", address: Address, accounts: Accounts, console: Console | None
+) -> "tuple[asyncio.Task[None] | None, Sequence[BaseRoute]]":
+    """The routes of the embedded authorization server of a host that listens there, and what ends everything of people
+    who are removed; nothing where the settings want none. Its people sign in at the console too. Blocks on the disk."""
+    if not host.settings.oauth or accounts.issuer is None:
+        return None, ()
+    from ..team.authorization.authorization_server import AuthorizationServer  # noqa: PLC0415 - its libraries are an extra
+
+    link = console.link_for if console is not None else None
+    authorization = AuthorizationServer(host, accounts.issuer, own_origin(host.settings, address), link)
+    if console is not None:
+        console.offer_sign_in()
+    return host.start_task(authorization.follow()), authorization.routes()
+
+
+class Consoles:
+    """The consoles of one service; all push leads to the first that is made."""
+
+    def __init__(self, service: Service, find_hub: "Callable[[], Hub | None]") -> None:
+        self._service = service
+        self._find_hub = find_hub
+        self._made: list[Console] = []
+        self._following: asyncio.Task[None] | None = None
+        self.push = Push(service, service.settings.state_dir / "web")
+        service.observe(self.push)
+        service.broker.add_audience(self._expects)
+
+    def console(self, address: Address, accounts: Accounts) -> Console:
+        """The console of a server that listens there. Blocks on the disk."""
+
+        def routes(still_signed_in: StillSignedIn) -> PageRoutes:
+            return ServiceRoutes(self._service, self._find_hub, still_signed_in, self.push)
+
+        made = Console(self._service, accounts, address, routes)
+        self._made.append(made)
+        self.push.knows = accounts.has
+        self.push.serve_at(made.url)
+        return made
+
+    def routes(self, address: Address, accounts: Accounts) -> Sequence[BaseRoute]:
+        """The routes of such a console, none where the settings want none; and those of the embedded authorization
+        server where they want that. Blocks on the disk."""
+        console = self.console(address, accounts) if self._service.settings.web else None
+        routes = console.routes() if console is not None else ()
+        self._following, own = authorization_routes(self._service, address, accounts, console)
+        return [*own, *routes]
+
+    async def in_use(self, idle: float) -> bool:
+        """Whether the server must stay for people with a browser: one is signed in, the page was used within so many
+        seconds, or something is being pushed."""
+        try:
+            # First, since it is awaited: what follows is as it is at the end of this call.
+            signed_in = [await asyncio.to_thread(console.signed_in) for console in self._made]
+        except OSError as error:
+            log.warning("who is signed in cannot be read: %s", error)
+            return True
+        used = (console.watched() or console.idle_seconds < idle for console in self._made)
+        return any(signed_in) or any(used) or self.push.pending
+
+    # -- who sees questions ---------------------------------------------------------------------------------------
+
+    async def _expects(self, question: Question) -> bool:
+        """Whether the owner of a question may still come to see it."""
+        sessions = self._service.sessions(principal=None)
+        owner = next((session.owner for session in sessions if session.id == question.session_id), None)
+        return owner is not None and await self.watched_by(owner)
+
+    async def watched_by(self, principal: str) -> bool:
+        """Whether a principal comes to see questions: a page of theirs is open, or questions are pushed to them. To be
+        signed in is not enough, which lasts for weeks."""
+        if any(console.watched(principal) for console in self._made):
+            return True
+        return (await asyncio.to_thread(self.push.preferences.read, principal)).pushes_questions
+
+    @property
+    def first(self) -> Console | None:
+        return self._made[0] if self._made else None
+
+    def close(self) -> None:
+        """Ends all streams, and whatever push still tries."""
+        for console in self._made:
+            console.close()
+        if self._following is not None:
+            self._following.cancel()
+        self.push.close()
+
+
+class OpenConsoles(Protocol):
+    """The consoles of one server."""
+
+    @property
+    def first(self) -> Console | None: ...
+
+    def routes(self, address: Address, accounts: Accounts) -> Sequence[BaseRoute]: ...
+
+
+class ConsolePort:
+    """The port that a shared server opens for its user; none before that, unless it was open the last time."""
+
+    def __init__(self, consoles: OpenConsoles, host: ConsoleHost, name: str) -> None:
+        """`name` distinguishes the shared servers of a user."""
+        self._consoles = consoles
+        self._host = host
+        settings = host.settings
+        self._accounts = Accounts(None, by_socket=True)
+        self._file = settings.state_dir / "web" / f"port-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+        self._opening = asyncio.Lock()
+        self._server: HttpServer | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str | None:
+        """Where the console is; None if it is not open."""
+        console = self._consoles.first
+        return console.url if console is not None else None
+
+    async def link(self) -> dict[str, Any]:
+        """A link for the user, to the console that is open, or that is opened now."""
+        if not self._host.settings.web:
+            return {"error": "The console is switched off (CLAUDE_CODE_MCP_WEB)."}
+        try:
+            await self._open()
+            console = self._consoles.first
+            assert console is not None
+            return await console.new_link(self._accounts.of_user())
+        except (InvalidArgument, OSError) as error:
+            return {"error": f"The console cannot be opened: {error}"}
+
+    async def reopen(self) -> None:
+        """Opens it if it was open when the last server ended."""
+        if self._host.settings.web and (self._host.settings.web_port or await asyncio.to_thread(self._remembered)):
+            try:
+                await self._open()
+            except (InvalidArgument, OSError) as error:
+                log.warning("the console cannot be opened: %s", error)
+
+    async def _open(self) -> None:
+        # Two requests at once must not open two ports: the second one waits and finds the first one's.
+        async with self._opening:
+            if self._consoles.first is not None:
+                return
+            server = await asyncio.to_thread(self._listen)
+            self._host.own_addresses.extend(server.own_addresses)
+            self._server, self._serving = server, self._host.start_task(server.serve())
+
+    def _listen(self) -> HttpServer:
+        """Listens at the port of the settings; else at the one from before, if it is free, or at any."""
+        fixed = self._host.settings.web_port
+        try:
+            return self._server_at(fixed or self._remembered())
+        except InvalidArgument:
+            # Who has chosen a port expects the console there and nowhere else.
+            if fixed:
+                raise
+            return self._server_at(0)
+
+    def _server_at(self, port: int) -> HttpServer:
+        def app(bound: Address) -> ASGIApp:
+            # Before there is a console: one that is made counts as open, and links lead to it.
+            private_directory(self._file.parent)
+            replace_file(self._file, str(bound.port).encode())
+            return plain_app(self._consoles.routes(bound, self._accounts))
+
+        return HttpServer(
+            replace(_LOOPBACK, port=port),
+            app,
+            settings=self._host.settings,
+            serves="the console",
+        )
+
+    def _remembered(self) -> int:
+        """The port of the last time; 0 if there is none."""
+        try:
+            text = read_regular(self._file, _LONGEST_PORT).decode("ascii", "replace").strip()
+        except OSError:
+            return 0
+        return int(text) if text.isdigit() and int(text) <= 65535 else 0
+
+    async def close(self) -> None:
+        if self._server is not None and self._serving is not None:
+            self._server.stop()
+            await asyncio.wait([self._serving])
+
+
+@contextlib.asynccontextmanager
+async def serving_consoles(service: Service, find_hub: "Callable[[], Hub | None]") -> AsyncIterator[Consoles]:
+    """Consoles within this context; nothing of them holds up the end of the service."""
+    consoles = Consoles(service, find_hub)
+    try:
+        yield consoles
+    finally:
+        consoles.close()

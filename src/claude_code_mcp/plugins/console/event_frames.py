@@ -1,0 +1,448 @@
+"""Sessions, questions, turns and events as the page gets them. Pure.
+
+Fragments of a text that is being written are put together, as many as have come since the last flush, and are held back
+as long as they may end with the beginning of a known secret. An id is given only to what was sent up to it: whoever
+resumes behind it misses nothing and gets nothing twice.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ...client.styled_lines import question_lines
+from ...core import json_text
+from ...core.model.events import (
+    BudgetWarned,
+    Event,
+    Gap,
+    Message,
+    MessageDropped,
+    MessageJoined,
+    MessageQueued,
+    Partial,
+    PartialRun,
+    ProcessChanged,
+    QuestionOpened,
+    QuestionSettled,
+    Retrying,
+    Stalled,
+    StateChanged,
+    TurnEnded,
+    TurnStarted,
+    UsageReported,
+    WaitChanged,
+)
+from ...core.model.outcome import SESSION_TOOL_STATUS, State
+from ...core.model.question import Closure, Question, QuestionKind
+from ...core.model.text import clip_line, iso
+from ...core.questions.presentation import Redaction, describe, without_secrets
+from ...core.service import Service
+from ...core.sessions.session import SessionView
+from ...core.transcripts.conversation import ConversationTurn, Item, frame_items, started_agent
+from ...core.transcripts.session_catalogue import Entry
+from ...core.transcripts.transcript_export import item_without_secrets
+from ...core.transcripts.transcript_reader import LONGEST_PREVIEW, shortened
+from ...server.tools.base import dump
+from ...server.tools.status import limit_info, retrying_line
+
+_KINDS = {"text": "text", "thinking": "thinking", "partial_json": "input"}
+_LONGEST_PENDING = 64 << 10
+_LONGEST_SECRET = 8 << 10
+_LOOK_BACK = 1000
+"""Fragments that a known secret may be spread over."""
+
+
+class Frame(NamedTuple):
+    """Bytes of the stream; `seq` is the event that they end with, 0 for what is no event of the session."""
+
+    seq: int
+    data: bytes
+
+
+def frame(name: str, payload: Mapping[str, Any], event_id: str = "") -> bytes:
+    """One server-sent event."""
+    head = f"id: {event_id}\nevent: {name}\ndata: " if event_id else f"event: {name}\ndata: "
+    return head.encode() + json_text.encode(payload) + b"\n\n"
+
+
+def item_fields(item: Item, cwd: str = "") -> dict[str, Any]:
+    """An item of a conversation as it goes to the page. Of the result of a call there is no more than the result."""
+    if item.kind != "tool":
+        fields: dict[str, Any] = {"id": item.id, "kind": item.kind, "text": item.text}
+    else:
+        fields = {"id": item.id, "kind": "tool", "status": item.status}
+        if item.name:
+            tool_input = item.input if isinstance(item.input, Mapping) else {}
+            fields |= {"name": item.name, "input": item.input, "description": describe(item.name, tool_input, cwd)}
+        if item.status:
+            fields |= {"result": item.output or item.result, "diff": item.diff, "agent": item.agent}
+    return {**fields, "cut": True} if item.cut else fields
+
+
+def whole_parts(parts: Sequence[str], redactor: Redaction) -> int:
+    """How many of the first fragments of a text can be sent without those behind them."""
+    # From the end: as a rule nothing is held back, and the first look decides.
+    for count in range(len(parts), 0, -1):
+        end = "".join(parts[max(0, count - _LOOK_BACK) : count])[-_LONGEST_SECRET:]
+        if not redactor.held_back(end):
+            return count
+    return 0
+
+
+class FrameEncoder:
+    """Encodes the events of one session, in their order."""
+
+    def __init__(self, redactor: Redaction, cursor: Callable[[int], str], cwd: str = "") -> None:
+        """`cursor` makes the id of an event from its number."""
+        self._redactor = redactor
+        self._cursor = cursor
+        self._cwd = cwd
+        self._kind = ""
+        self._parts: list[str] = []
+        self.reached = 0
+        """The last fragment that was taken."""
+        self._at = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether fragments wait."""
+        return bool(self._parts)
+
+    def take(self, event: Event) -> Iterator[Frame]:
+        """The frames that this event completes; a fragment waits for `flush`."""
+        if isinstance(event, Partial | PartialRun):
+            yield from self._fragment(event)
+            return
+        yield from self._release()
+        for name, payload in self._payloads(event):
+            yield self._frame(name, payload, event.seq, event.at)
+
+    def flush(self) -> Iterator[Frame]:
+        """What can be sent of the fragments that wait."""
+        text = "".join(self._parts)
+        # A text that always seems to begin a secret must neither be held for ever nor grow without a bound.
+        if text and (not self._redactor.held_back(text) or len(text) > _LONGEST_PENDING):
+            yield from self._release()
+
+    def finish(self) -> Iterator[Frame]:
+        """All of the fragments that wait: what follows is sent by another encoder."""
+        yield from self._release()
+
+    def _fragment(self, event: Partial | PartialRun) -> Iterator[Frame]:
+        if isinstance(event, Partial) and event.raw is not None:
+            if event.raw.get("parent_tool_use_id") is not None:
+                return  # of a subagent: its items come whole
+            if not event.text:
+                kind = (event.raw.get("event") or {}).get("type")
+                if kind == "content_block_start":
+                    yield from self._release()
+                    yield self._frame("block", {}, event.seq, event.at)
+                return
+        if event.kind != self._kind:
+            yield from self._release()
+        self._kind = event.kind
+        self._parts.append(event.text)
+        self.reached, self._at = event.seq, event.at
+
+    def _release(self) -> Iterator[Frame]:
+        text, self._parts = "".join(self._parts), []
+        if text:
+            payload = {"kind": _KINDS.get(self._kind, self._kind), "text": self._redactor.text(text), "parent": None}
+            yield self._frame("partial", payload, self.reached, self._at)
+
+    def _frame(self, name: str, payload: Mapping[str, Any], seq: int, at: float) -> Frame:
+        return Frame(seq, frame(name, {**payload, "at": iso(at)}, self._cursor(seq)))
+
+    def _payloads(self, event: Event) -> Iterator[tuple[str, dict[str, Any]]]:
+        match event:
+            case Message():
+                yield from self._message(event)
+            case QuestionOpened():
+                yield "question", question_fields(event, self._redactor)
+            case QuestionSettled():
+                yield "answered", self._redactor.data(_settled(event))
+            case TurnStarted():
+                prompt = self._redactor.text(event.prompt)
+                yield "turn", {"number": event.number, "prompt": prompt, "messageId": event.message_id}
+            case MessageQueued():
+                text = self._redactor.text(event.text)
+                yield "queued", {"messageId": event.message_id, "text": text, "images": event.images}
+            case MessageDropped():
+                yield "dropped", {"messageId": event.message_id}
+            case MessageJoined():
+                joined = Item("message", event.text, id=f"{event.message_id}:0")
+                shown = self._shown(joined)
+                yield "items", {"items": [shown], "parent": None, "model": None}
+            case TurnEnded():
+                yield "ended", self._redactor.data(_ended(event))
+            case StateChanged():
+                detail = self._redactor.text(event.detail)
+                yield "state", {"status": SESSION_TOOL_STATUS[event.state], "detail": detail}
+            case _:
+                yield from self._health(event)
+
+    def _health(self, event: Event) -> Iterator[tuple[str, dict[str, Any]]]:
+        match event:
+            case BudgetWarned():
+                yield "budget", {"warning": self._redactor.text(event.line)}
+            case Retrying():
+                fields = {"attempt": event.attempt, "of": event.of, "delayMs": event.delay_ms, "status": event.status}
+                yield "retrying", {**fields, "detail": self._redactor.text(event.detail)}
+            case WaitChanged():
+                yield "limit", {"limit": event.wait.as_json() if event.wait is not None else None}
+            case UsageReported():
+                yield "plan", {"planUsage": event.plan.as_json()}
+            case Stalled():
+                yield "stalled", {"seconds": event.seconds}
+            case ProcessChanged():
+                yield "process", {"change": event.change, "detail": self._redactor.text(event.detail)}
+            case Gap():
+                yield "gap", {"first": event.first, "last": event.seq}
+
+    def _message(self, event: Message) -> Iterator[tuple[str, dict[str, Any]]]:
+        raw = event.raw
+        if "omitted_bytes" in raw:  # the log did not keep it
+            yield "gap", {"first": event.seq, "last": event.seq}
+            return
+        items = frame_items(raw) if event.type in ("assistant", "user") else []
+        if items:
+            shown = [self._shown(item) for item in items]
+            message = raw.get("message")
+            model = message.get("model") if isinstance(message, Mapping) else None
+            more = self._redactor.data({"parent": raw.get("parent_tool_use_id"), "model": model})
+            yield "items", {"items": shown, **more}
+        agent = started_agent(raw)
+        if agent is not None:
+            yield "agent", self._redactor.data({"call": agent[0], "agent": agent[1]})
+
+    def _shown(self, item: Item) -> dict[str, Any]:
+        # Before it is shortened: of a secret that is cut in half nothing would be recognised.
+        return item_fields(shortened(item_without_secrets(item, self._redactor.data), LONGEST_PREVIEW), self._cwd)
+
+
+def question_fields(event: QuestionOpened, redactor: Redaction) -> dict[str, Any]:
+    """Which question was opened; its whole input is asked for by its id."""
+    question = event.question
+    fields = {
+        "questionId": question.id,
+        "kind": str(question.kind),
+        "toolName": question.tool_name,
+        "description": question.description,
+        "expiresAt": None if question.deadline is None else iso(question.deadline),
+    }
+    return dict(redactor.data(fields))
+
+
+def _settled(event: QuestionSettled) -> dict[str, Any]:
+    resolution = event.resolution
+    answer = resolution.answer
+    return {
+        "questionId": event.question.id,
+        "closure": str(resolution.closure),
+        "allow": answer.allow if answer is not None else None,
+        "by": resolution.whose,
+        "detail": resolution.detail or (answer.message if answer is not None else None) or "",
+    }
+
+
+def _ended(event: TurnEnded) -> dict[str, Any]:
+    outcome = event.outcome
+    return {
+        "number": event.number,
+        "code": str(outcome.code),
+        "result": outcome.result,
+        "detail": outcome.detail,
+        "costUsd": round(outcome.usage.cost_usd, 6),
+        "durationMs": outcome.duration_ms,
+    }
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+_LONGEST_TITLE = 200
+_NEEDS_ORDER = {"question": 0, "unanswered": 1, "stalled": 2, "error": 3, "limit": 3}
+_LOOKED_AT = 20
+"""Settled questions among which one that nobody answered is looked for."""
+
+
+def live_row(session: SessionView, redactor: Redaction) -> dict[str, Any]:
+    """The row of a session in memory, made without a look at the disk; so it has no title."""
+    limit = limit_info(session, None if session.busy else session.outcome)
+    row: dict[str, Any] = {
+        "sessionId": session.id,
+        "prompt": clip_line(session.first_prompt or "", _LONGEST_TITLE),
+        "directory": session.cwd,
+        "lastUsed": iso(session.used_at),
+        "created": iso(session.created_at),
+        "status": SESSION_TOOL_STATUS[session.state],
+        "inMemory": True,
+        "live": session.live,
+        "needs": needs(session),
+        "asks": [
+            {"questionId": each.id, "kind": str(each.kind), "description": each.description}
+            for each in session.questions
+        ],
+        "unanswered": unanswered(session),
+        "permissionMode": session.options.permission_mode or "default",
+        "model": session.options.model or session.model,
+        "context": [*session.activity.context] if session.activity.context[0] else None,
+        "costUsd": round(session.usage.cost_usd, 6),
+        "queued": session.queued,
+        "retrying": retrying_line(session),
+        "stalledSeconds": _stalled_seconds(session),
+        "onLimit": session.options.on_limit or "end",
+        "limit": None if limit is None else dump(limit),
+        "planUsage": session.activity.plan.as_json() if session.activity.plan is not None else None,
+    }
+    return dict(redactor.data(row))
+
+
+def needs(session: SessionView) -> str | None:
+    """What a person is needed for."""
+    if session.questions:
+        return "question"
+    if unanswered(session) is not None:
+        return "unanswered"
+    if session.stalled:
+        return "stalled"
+    if session.state is State.LIMITED and session.continues_at is None:
+        return "limit"
+    return "error" if session.state is State.ERROR else None
+
+
+def unanswered(session: SessionView) -> dict[str, str] | None:
+    """The last question of the latest turn that ended because nobody answered it in time; None if there is none, or
+    somebody has sent a message since."""
+    settled = (
+        event for event in session.events.latest(QuestionSettled, _LOOKED_AT) if isinstance(event, QuestionSettled)
+    )
+    expired = [event for event in settled if event.resolution.closure is Closure.EXPIRED]
+    if not expired:
+        return None
+    since = max(
+        (event.seq for kind in (TurnStarted, MessageJoined) for event in session.events.latest(kind, 1)), default=0
+    )
+    last = max(expired, key=lambda event: event.seq)
+    if last.seq < since:
+        return None
+    return {"description": last.question.description, "reason": last.resolution.detail, "at": iso(last.at)}
+
+
+def _stalled_seconds(session: SessionView) -> int | None:
+    noticed = session.events.latest(Stalled, 1) if session.stalled else []
+    return next((int(time.time() - stall.at + stall.seconds) for stall in noticed if isinstance(stall, Stalled)), None)
+
+
+def listed_row(
+    entry: Entry | None, session: SessionView | None, last_state: State | None, redactor: Redaction
+) -> dict[str, Any]:
+    """A session wherever it is; without an entry, one in memory that has no transcript yet."""
+    row = dict(redactor.data(_stored(entry, last_state))) if entry is not None else {}
+    if session is None:
+        return row
+    known = live_row(session, redactor)
+    if entry is None:
+        return known
+    cost = max(row["costUsd"] or 0.0, known["costUsd"])
+    kept = {name: value for name, value in known.items() if value is not None and name not in ("created", "lastUsed")}
+    return {**row, **kept, "costUsd": cost}
+
+
+def _stored(entry: Entry, last_state: State | None) -> dict[str, Any]:
+    return {
+        "sessionId": entry.session_id,
+        "title": clip_line(entry.title or entry.first_prompt or "", _LONGEST_TITLE),
+        "directory": entry.project,
+        "branch": entry.branch,
+        "lastUsed": iso(entry.last_used),
+        "created": iso(entry.created) if entry.created is not None else None,
+        "status": SESSION_TOOL_STATUS[last_state] if last_state is not None else None,
+        "inMemory": False,
+        "live": False,
+        "messages": entry.messages,
+        "model": entry.model,
+        "costUsd": round(entry.cost_usd, 6) if entry.cost_usd is not None else None,
+        "tag": entry.tag,
+        "pinned": entry.pinned,
+        "archived": entry.archived,
+        "mention": entry.mention,
+    }
+
+
+def most_urgent_first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows in the order of urgency: sessions that ask, then stalled and failed ones, then those at work, each with
+    the newest first."""
+
+    def urgency(row: dict[str, Any]) -> int:
+        need = row.get("needs")
+        return _NEEDS_ORDER[need] if need in _NEEDS_ORDER else 4 if row.get("status") == "running" else 5
+
+    newest = sorted(rows, key=lambda row: str(row["lastUsed"]), reverse=True)
+    return sorted(newest, key=urgency)
+
+
+# -- questions --------------------------------------------------------------------------------------------------------
+
+
+def question_row(question: Question, redactor: Redaction) -> dict[str, Any]:
+    """All of a question, without secrets."""
+    shown = without_secrets(question, redactor)
+    row: dict[str, Any] = {
+        "questionId": shown.id,
+        "sessionId": shown.session_id,
+        "kind": str(shown.kind),
+        "toolName": shown.tool_name,
+        "toolInput": dict(shown.tool_input),
+        "description": shown.description,
+        "reason": shown.reason,
+        "blockedPath": shown.blocked_path,
+        "fileDiff": shown.change.diff if shown.change is not None else "",
+        "fileNote": shown.change.note if shown.change is not None else "",
+        "openedAt": iso(shown.opened_at),
+        "expiresAt": None if shown.deadline is None else iso(shown.deadline),
+        "toolUseId": shown.tool_use_id,
+        "canAllowForSession": bool(shown.suggestions),
+        "sessionRules": [*shown.session_rules],
+        "modes": [*shown.modes],
+        "modeAfter": shown.mode_after,
+        "lines": [
+            {"text": line.text, "style": str(line.style)} for line in question_lines(replace(shown, session_rules=()))
+        ],
+    }
+    if shown.kind is QuestionKind.USER_QUESTION:
+        row["choices"] = [
+            {
+                "question": choice.question,
+                "header": choice.header,
+                "several": choice.several,
+                "options": [{"label": label, "description": text} for label, text in choice.options],
+                "field": choice.field,
+            }
+            for choice in shown.choices
+        ]
+        row["form"] = shown.form
+    return row
+
+
+# -- turns ------------------------------------------------------------------------------------------------------------
+
+
+def turn_row(number: int, turn: ConversationTurn, cwd: str) -> dict[str, Any]:
+    return {
+        "number": number,
+        "prompt": turn.prompt,
+        "at": turn.at,
+        "messageId": turn.message_id,
+        "model": turn.model,
+        "images": turn.images,
+        "documents": turn.documents,
+        "items": [item_fields(item, cwd) for item in turn.items],
+    }
+
+
+def session_in_memory(service: Service, principal: str, session_id: str) -> SessionView | None:
+    """The session of a principal under the id that it goes on with; None if it is on disk alone."""
+    current = service.current_id(session_id)
+    return next((session for session in service.sessions(principal=principal) if session.id == current), None)

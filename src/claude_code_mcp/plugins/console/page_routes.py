@@ -1,0 +1,180 @@
+"""What the page asks for, of people whom somebody else has authenticated: the table of all routes on one service.
+
+A console serves them behind its sign-in (`console.py`); a machine of a fleet serves them to the consoles of gateways,
+which say who asks (`plugins/fleet/page_link.py`).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from ...core.model.events import AuditEvent, Event, QuestionOpened
+from ...core.service import Service
+from ..push.delivery import Push
+from ..push.push_routes import PushRoutes
+from .answers import BodyRoom, RequestRefused, guarded
+from .change_routes import ChangeRoutes
+from .feeds import Feeds, Streams
+from .guard import WebUser
+from .session_routes import QUESTIONS, OverviewRoutes, QuestionRoutes, SessionRoutes, SharingRoutes
+
+if TYPE_CHECKING:
+    from ...hub.hub import Hub
+
+Handler = Callable[[Request, WebUser], Awaitable[Response]]
+Handlers = Sequence[tuple[str, str, Handler]]
+"""Method, path below `/api`, and what answers there."""
+StillSignedIn = Callable[[WebUser], Awaitable[bool]]
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+class PageRoutes(Protocol):
+    """What a console serves to people who have signed in."""
+
+    def handlers(self) -> Handlers:
+        """Everything but the sign-in."""
+
+    async def facts(self, user: WebUser) -> dict[str, Any]:
+        """What `/api/me` says of the server, beside who asks."""
+
+    def clean(self, text: str) -> str:
+        """A sentence of a refusal without secrets."""
+
+    def watched(self, principal: str | None = None) -> bool:
+        """Whether anybody, or this principal, has the page open."""
+
+    def check_sign_ins(self, principal: str) -> None:
+        """Has every stream of a principal look whether its sign-in still stands, now."""
+
+    def close(self) -> None:
+        """Ends every open stream."""
+
+
+class ServiceRoutes:
+    """The routes on one service. Streams of events end when somebody is no longer signed in."""
+
+    def __init__(
+        self,
+        service: Service,
+        find_hub: "Callable[[], Hub | None]",
+        still_signed_in: StillSignedIn,
+        push: Push | None = None,
+    ) -> None:
+        """`find_hub` returns the hub of the moment, which may come later than the routes."""
+        self._service = service
+        self._find_hub = find_hub
+        self._push = push
+        feeds = Feeds(service)
+        service.observe(feeds)
+        service.observe(self)
+        self._streams = Streams(service, still_signed_in, feeds)
+
+    def handlers(self) -> Handlers:
+        service, path = self._service, "/sessions/{session}"
+        sessions, sharing = SessionRoutes(service), SharingRoutes(service)
+        changes, questions = ChangeRoutes(service), QuestionRoutes(service)
+        handlers: list[tuple[str, str, Handler]] = [
+            ("GET", "/events", self._open_stream),
+            ("GET", "/sessions", sessions.list),
+            ("POST", "/sessions", sessions.create),
+            ("GET", path, sessions.show),
+            ("GET", f"{path}/turns", sessions.turns),
+            ("GET", f"{path}/find", sessions.find),
+            ("GET", f"{path}/commands", sessions.commands),
+            ("GET", f"{path}/files", sessions.files),
+            ("GET", path + "/turns/{turn}/items/{item}", sessions.item),
+            ("GET", path + "/turns/{turn}/images/{image}", sessions.image),
+            ("GET", f"{path}/changes", changes.changes),
+            ("GET", f"{path}/file", changes.file),
+            ("GET", f"{path}/work", changes.plan),
+            ("POST", f"{path}/work", changes.work),
+            ("POST", f"{path}/messages", sessions.send),
+            ("GET", path + "/messages/{message}", sessions.message),
+            ("DELETE", path + "/messages/{message}", sessions.withdraw),
+            ("POST", f"{path}/interrupt", sessions.interrupt),
+            ("POST", f"{path}/cancel", sessions.cancel),
+            ("POST", f"{path}/fork", sessions.fork),
+            ("POST", f"{path}/manage", sessions.manage),
+            ("GET", f"{path}/shares", sharing.list),
+            ("PUT", path + "/shares/{grantee:path}", sharing.give),
+            ("DELETE", path + "/shares/{grantee:path}", sharing.take_back),
+            ("GET", QUESTIONS.path, questions.list),
+            ("GET", path + "/questions/{question}", questions.show),
+            ("POST", path + "/questions/{question}", questions.answer),
+            *OverviewRoutes(service, self._find_hub).handlers(),
+        ]
+        return [*handlers, *(PushRoutes(service.audit, self._push).handlers() if self._push is not None else ())]
+
+    async def facts(self, user: WebUser) -> dict[str, Any]:
+        policy, push = self._service.policy_for(user.caller), self._push
+        return {
+            "modes": [*policy.modes],
+            "directories": await asyncio.to_thread(policy.directories),
+            "bypassPossible": policy.bypass_possible,
+            "hub": self._find_hub() is not None,
+            "allCosts": policy.sees_all_costs,
+            "vapidPublicKey": await push.vapid_key() if push is not None else None,
+        }
+
+    def clean(self, text: str) -> str:
+        return self._service.redaction.text(text)
+
+    def watched(self, principal: str | None = None) -> bool:
+        return self._streams.watched(principal)
+
+    def check_sign_ins(self, principal: str) -> None:
+        self._streams.check_sign_ins(principal)
+
+    def close(self) -> None:
+        self._streams.close()
+
+    # -- who sees questions ---------------------------------------------------------------------------------------
+
+    async def _open_stream(self, request: Request, user: WebUser) -> Response:
+        response = await self._streams.open(request, user)
+        # The page that is open from now on shows what is asked, in its list at least.
+        for session in self._service.sessions(principal=user.principal):
+            # Whoever only watches a session is not the one whose time to answer begins.
+            if self._service.access.may_answer(session.id, user.principal):
+                self._service.broker.seen(*(question.id for question in session.questions))
+        return response
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        """A question that opens while the page is open is seen at once."""
+        if isinstance(event, QuestionOpened) and self.watched(owner):
+            self._service.broker.seen(event.question.id)
+
+    def act(self, act: AuditEvent) -> None:
+        """Acts of callers show nothing to anybody."""
+
+
+def api_routes(
+    handlers: Handlers, user_of: Callable[[Request], Awaitable[WebUser]], clean: Callable[[str], str]
+) -> list[BaseRoute]:
+    """The routes below `/api`, and 404 for every other address there. A handler is only ever called with a user, whom
+    `user_of` finds; RequestRefused if there is none."""
+
+    bodies = BodyRoom()
+
+    def for_user(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            async def work() -> Response:
+                # The user first: no handler runs for a request that is nobody's.
+                user = await user_of(request)
+                with bodies.of(user.principal, request):
+                    return await handler(request, user)
+
+            return await guarded(work(), clean)
+
+        return handle
+
+    async def nothing(_: Request, __: WebUser) -> Response:
+        raise RequestRefused(404, "NOT_FOUND", "There is nothing here.")
+
+    routes = [Route(f"/api{path}", for_user(handler), methods=[method]) for method, path, handler in handlers]
+    # Behind the same checks: without a sign-in nobody learns which addresses exist.
+    return [*routes, Route("/api/{rest:path}", for_user(nothing), methods=[*METHODS])]

@@ -1,0 +1,248 @@
+"""The composition of a fleet's parts: the ordinary server as a machine, and a gateway at the socket that the clients of
+this user share, and over HTTP."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from ...app import running_service, shared_callers, shared_policy
+from ...core.config import Settings
+from ...core.errors import InvalidArgument
+from ...core.model.options import LOCAL
+from ...server.server import McpServer
+from ...server.transports.http import Address, HttpServer, Probes, check_exposure, http_app, read_address
+from ...server.transports.unix_socket import STOPPING, SharedSocket
+from ...startup.shared import place
+from ...startup.shared.hello import Hello
+from ..console.console import Console, ConsolePort, authorization_routes
+from ..console.guard import Accounts
+from ..console.page_routes import PageRoutes, StillSignedIn
+from ..push.push_routes import PushRoutes
+from .connection import FleetConnection
+from .gateway import Gateway
+from .machines import Membership
+from .nats_client import Client
+from .ownership import OwnershipBucket
+from .page_gateway import FleetRoutes
+from .page_link import machine_pages
+from .placement import PlacementQueue, choose_machine
+from .routing import FleetView, LiveFleet
+from .runner import MachineParts
+
+if TYPE_CHECKING:
+    from ...core.service import Service
+    from ...core.sessions.dependencies import SessionReplica
+    from .engine import Running
+    from .push_receivers import FleetReceivers
+
+
+async def _nothing() -> None:
+    return None
+
+
+_ASKS = {"sessions": _nothing, "metrics": _nothing, "hub": _nothing}
+"""What commands ask a shared server for, and a gateway has not."""
+
+
+@asynccontextmanager
+async def machine_server(settings: Settings, name: str, replica: "SessionReplica") -> AsyncIterator[MachineParts]:
+    """The ordinary server, for callers of gateways, with an audit trail of its own that names it. Whoever has a token
+    of their own there must be known here too: by the same file of tokens, or the same issuer. Whoever signs in at a
+    gateway's own authorization server is believed where the settings have that too."""
+    # Nobody signs in here: what the authorization server needs need not be installed.
+    known = settings.model_copy(update={"oauth": False})
+    listed = settings.http_tokens_file is not None or settings.oauth_issuer is not None
+    several = listed or settings.oauth
+    callers = await asyncio.to_thread(shared_callers, known, "the gateway" if listed else None)
+    policy = shared_policy(settings, "the gateway" if several else None)
+    names = callers.names if callers is not None else ()
+    principals = {LOCAL, *names} if several else ()
+    others = settings.oauth or (callers is not None and callers.open)
+    audit_file = settings.state_dir / "audit.jsonl"
+    async with running_service(
+        settings, policy, audit_file, principals=principals, others=others, replica=replica, machine=name
+    ) as (service, hosting):
+        server = McpServer(service, "keep", hosting.host)
+        yield MachineParts(server, machine_pages(server, lambda: hosting.hub) if settings.web else None)
+
+
+class GatewayPlace:
+    """The socket of this user's shared server, held for a gateway: `claude-code-mcp --shared` finds it there."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        """Raises InvalidArgument if a shared server runs there already. `arguments` are settings, as for `serve`."""
+        try:
+            self.where, self._fingerprint = place.find_place(arguments, os.environ)
+            found = place.take_lock(self.where)
+        except OSError as error:
+            raise InvalidArgument(f"There can be no socket for clients here: {error}.") from None
+        if found is None:
+            raise InvalidArgument(
+                f"A shared server runs already at {self.where.socket}: end it with `claude-code-mcp shared stop`."
+            )
+        # After the lock: only its holder may take the place of a socket that is there.
+        self._lock = found
+        self._listener = socket.socket(fileno=place.listen(self.where).detach())
+        place.write_holder(self._lock, gateway=True)
+
+    def opened(self) -> SharedSocket:
+        """Serves the socket; to be called once, on the event loop."""
+        shared = SharedSocket(self._listener, self.where)
+        shared.settle_settings(
+            Hello(directory=place.working_directory(), environment=dict(os.environ), fingerprint=self._fingerprint)
+        )
+        return shared
+
+    def close(self) -> None:
+        """Gives the place free for another server."""
+        self._listener.close()
+        with contextlib.suppress(OSError):
+            os.close(self._lock)
+
+
+class GatewayConsoles:
+    """The consoles of a gateway: `OpenConsoles` of `plugins/console/console.py`."""
+
+    def __init__(
+        self, gateway: Gateway, nats: Client, fleet: FleetView, receivers: "FleetReceivers | None" = None
+    ) -> None:
+        """Without `receivers` nobody can be told elsewhere than on the page."""
+        self._receivers = receivers
+        self._gateway = gateway
+        self._nats = nats
+        self._fleet = fleet
+        self._made: list[Console] = []
+
+    @property
+    def first(self) -> Console | None:
+        return self._made[0] if self._made else None
+
+    def routes(self, address: Address, accounts: Accounts) -> Sequence[BaseRoute]:
+        """The routes of one for a server that listens there, none where the settings want none; and those of the
+        embedded authorization server where they want that. Blocks on the disk."""
+        service = self._gateway.service
+
+        def over_machines(still_signed_in: StillSignedIn) -> PageRoutes:
+            dispatch, receivers = self._gateway.dispatch, self._receivers
+            push = PushRoutes(service.audit, receivers) if receivers is not None else None
+            return FleetRoutes(self._nats, dispatch, self._fleet, service.groups_of, still_signed_in, push)
+
+        console = Console(service, accounts, address, over_machines) if service.settings.web else None
+        if console is not None:
+            self._made.append(console)
+        if console is not None and self._receivers is not None:
+            self._receivers.base = self._receivers.base or console.url  # the first page that there is
+            self._receivers.knows = accounts.has  # last: from here on it sends
+        _, own = authorization_routes(service, address, accounts, console)  # whose task ends with the gateway's
+        return [*own, *(console.routes() if console is not None else ())]
+
+    async def watched(self) -> dict[str, Any]:
+        """Whether the user of this gateway comes to see questions: a page of theirs is open, or questions are pushed
+        to them."""
+        if any(console.watched(LOCAL) for console in self._made):
+            return {"watched": True}
+        return {"watched": self._receivers is not None and (await self._receivers.read(LOCAL)).pushes_questions}
+
+    def close(self) -> None:
+        """Ends every open stream."""
+        for console in self._made:
+            console.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ServedGateway:
+    """A gateway while it serves clients."""
+
+    url: str | None
+    """Where it does over HTTP."""
+    ended: Callable[[], Awaitable[None]]
+    """Returns when somebody has asked at the socket for its end."""
+
+
+def _probes(connection: FleetConnection, embedded: "Running | None") -> Probes:
+    """A gateway without NATS can serve no client. If this process runs the NATS server, a restart of both may help."""
+
+    async def problem() -> str | None:
+        return None if await connection.answers() else "the NATS server of the fleet does not answer"
+
+    return Probes(health=problem, ready=problem) if embedded is not None else Probes(ready=problem)
+
+
+@asynccontextmanager
+async def serving_gateway(
+    connection: FleetConnection,
+    settings: Settings,
+    at: GatewayPlace,
+    http: str | None,
+    machine: "Service",
+    receivers: "FleetReceivers",
+    embedded: "Running | None" = None,
+) -> AsyncIterator[ServedGateway]:
+    """Serves clients of the fleet until the end of the block. `connection` has a key that may do everything. What
+    happens at the gateway itself, such as a sign-in, is in the audit trail of the `machine` in this process.
+    `receivers` are the keeper's, which sends to them. `embedded` is the fleet's own server in this process."""
+    callers = await asyncio.to_thread(shared_callers, settings, http)
+    async with Membership(connection).followed() as membership:
+        ownership = await OwnershipBucket.opened(connection)
+        fleet = LiveFleet(membership, ownership)
+        queue = PlacementQueue(fleet.machines, fleet.changed, settings.fleet_wait_ms / 1000)
+        gateway = Gateway(connection, fleet, choose_machine, settings, queue.place)
+        gateway.service.audited, gateway.service.learned = machine.audit, machine.add_secrets
+        gateway.service.start_task(gateway.follow_machines())
+        gateway.service.start_task(fleet.note_absences())
+        gateway.service.start_task(ownership.follow(connection))
+        shared = at.opened()
+
+        receivers.private = settings.push_private
+        consoles = GatewayConsoles(gateway, connection.client, fleet, receivers)
+        port = ConsolePort(consoles, gateway.service, shared.name)
+
+        def status() -> dict[str, Any]:
+            http_url = server.url if server is not None else None
+            return {"http": http_url, "web": port.url, "machines": len(membership.machines())}
+
+        server = None
+        if http is not None and callers is not None:
+            bind = read_address(http)
+            check_exposure(bind, callers, settings)
+            from .fleet_metrics import FleetMetrics  # noqa: PLC0415 - imports prometheus_client
+
+            metrics = FleetMetrics(membership.machines, membership.gone, lambda: len(queue))
+
+            def app(address: Address) -> ASGIApp:
+                page = consoles.routes(address, Accounts(callers, by_socket=True))
+                return http_app(gateway, settings, address, callers, lambda _: metrics.render(), page, probes)
+
+            probes = _probes(connection, embedded)
+            server = HttpServer(bind, app, settings=settings)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(shared.run)
+            serving = None
+            if server is not None and callers is not None:
+                gateway.service.start_task(callers.follow(gateway.service))
+                serving = gateway.service.start_task(server.serve())
+            if server is None:
+                gateway.service.start_task(port.reopen())
+            shared.open(gateway, status, {**_ASKS, "web": port.link, "watched": consoles.watched})
+            try:
+                yield ServedGateway(server.url if server is not None else None, shared.ended)
+            finally:
+                # In this order: what is cut off from here on goes on at its machine, and is not cancelled.
+                gateway.leave()
+                shared.end(STOPPING)
+                consoles.close()
+                with anyio.CancelScope(shield=True):
+                    await port.close()
+                    if server is not None and serving is not None:
+                        server.stop()
+                        await asyncio.wait([serving])
+                    await gateway.close()

@@ -1,0 +1,559 @@
+"""`fleet`: the machines behind one address, for their operator; `runner`: being one of them."""
+
+import argparse
+import asyncio
+import contextlib
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ... import __version__
+from ...cli.conventions import (
+    ExitCode,
+    add_config_file,
+    add_json,
+    agreed,
+    camel_names,
+    failed,
+    positive,
+    print_json,
+    print_outcome,
+    standard_input,
+    table,
+)
+from ...core.config import Settings, load_settings, variable_of
+from ...core.errors import ClaudeCodeError, ExecutableNotFound, InvalidArgument, UpstreamUnavailable
+from ...core.installation import extra_command
+
+if TYPE_CHECKING:
+    from ...core.service import Service
+    from ...core.sessions.session_library import SessionLibrary
+    from .app import GatewayPlace
+    from .connection import FleetConnection
+    from .leases import Ownership
+    from .machines import FleetMember, Machine
+    from .session_copy import LeftCopies
+
+T = TypeVar("T")
+
+_PORT = 4222
+_LISTEN = f"0.0.0.0:{_PORT}"
+_LONGEST_LABEL = 64
+
+
+def add_to(commands: Any) -> None:
+    _add_fleet(commands)
+    _add_runner(commands)
+
+
+def _add_fleet(commands: Any) -> None:
+    parser = commands.add_parser(
+        "fleet",
+        help="put several machines behind one address",
+        description="Sessions on several machines, reached at one of them. `fleet up` makes this machine the home of a "
+        "fleet and prints the line that other machines join with.",
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    up = actions.add_parser("up", help="run the fleet's server, a gateway and a machine of it here, until Ctrl-C")
+    up.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        default=_LISTEN,
+        help=f"where machines connect to, with TLS (default {_LISTEN})",
+    )
+    up.add_argument(
+        "--address", metavar="HOST[:PORT]", help="how other machines reach it; unset, the address of this machine"
+    )
+    up.add_argument("--http", metavar="HOST:PORT", help="serve clients over HTTP too, who need a token; path /mcp")
+    up.add_argument(
+        "--oauth",
+        action="store_true",
+        help=f"with --http: people who are invited sign in here with passkeys ({variable_of('oauth')})",
+    )
+    _add_machine(up)
+    _add_nats(up)
+    add_config_file(up)
+    up.set_defaults(run=partial(_serve, _up))
+    for name, act, summary in (
+        ("status", _status, "the machines: load, versions, labels, and those that are gone"),
+        ("ticket", _ticket, "print a ticket for one more machine, good for an hour"),
+        ("drain", _drain, "have a machine finish what it has and take nothing new"),
+        ("remove", _remove, "revoke the key of a machine and forget it"),
+    ):
+        action = actions.add_parser(name, help=summary)
+        if name in ("drain", "remove"):
+            action.add_argument("machine", metavar="MACHINE", help="its id, or its name if only one has it")
+        if name == "drain":
+            action.add_argument("--undo", action="store_true", help="let it take sessions again")
+        if name == "remove":
+            action.add_argument("--yes", action="store_true", help="do not ask")
+        add_json(action)
+        if name in ("status", "drain"):
+            _add_nats(action)
+        add_config_file(action)
+        action.set_defaults(run=_at_fleet(act))
+
+
+def _add_runner(commands: Any) -> None:
+    parser = commands.add_parser(
+        "runner",
+        help="be a machine of a fleet, until Ctrl-C",
+        description="Connects this machine to a fleet. Only outbound connections are made. The first time it needs "
+        "--join; then it has a key of its own.",
+    )
+    parser.add_argument("--join", metavar="TICKET", help="what `fleet ticket` has printed; - reads it from stdin")
+    _add_machine(parser)
+    _add_nats(parser)
+    add_config_file(parser)
+    parser.set_defaults(run=partial(_serve, _runner))
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", metavar="NAME", help="how people call this machine; unset, its host name")
+    parser.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        type=_label,
+        metavar="LABEL",
+        help="what sessions can ask for; repeatable",
+    )
+    parser.add_argument(
+        "--capacity",
+        type=positive,
+        metavar="N",
+        help=f"how many sessions it takes (default: {variable_of('max_sessions')})",
+    )
+
+
+def _add_nats(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--nats", metavar="URL", help=f"the operator's own NATS servers ({variable_of('fleet_nats')})")
+    parser.add_argument(
+        "--creds", type=Path, metavar="FILE", help=f"credentials for them ({variable_of('fleet_creds')})"
+    )
+
+
+def _label(text: str) -> str:
+    if not text.strip() or len(text) > _LONGEST_LABEL or "," in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a label: up to {_LONGEST_LABEL} characters without a comma")
+    return text.strip()
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """The settings; those of the fleet may be given as flags. Raises InvalidArgument if the extra is missing."""
+    try:
+        from . import nats_client  # noqa: F401, PLC0415 - of an extra, and slow to import
+    except ImportError:
+        raise InvalidArgument(f"The fleet is not installed: {extra_command('fleet')}") from None
+    flags = {
+        "fleet_nats": getattr(arguments, "nats", None),
+        "fleet_creds": getattr(arguments, "creds", None),
+        "oauth": getattr(arguments, "oauth", None),
+    }
+    if flags["oauth"] and not arguments.http:
+        raise InvalidArgument("--oauth needs --http HOST:PORT: people and their clients sign in over HTTP.")
+    settings = load_settings(file=arguments.config, **{field: value for field, value in flags.items() if value})
+    if (settings.fleet_nats is None) != (settings.fleet_creds is None):
+        raise InvalidArgument("--nats and --creds belong together.")
+    return settings
+
+
+def _directory(settings: Settings) -> Path:
+    return settings.state_dir / "fleet"
+
+
+# -- being the home of a fleet, or a machine of it --------------------------------------------------------------------
+
+
+def _serve(
+    act: Callable[[argparse.Namespace, Settings], Coroutine[Any, Any, None]], arguments: argparse.Namespace
+) -> int:
+    """Runs one of the two until a signal comes, with a log on stderr."""
+    from ...app import log_to_stderr, on_signals  # noqa: PLC0415 - loads the MCP SDK
+
+    settings = _settings(arguments)
+    log_to_stderr(settings)
+
+    async def until_signal() -> None:
+        task, stopped = asyncio.ensure_future(act(arguments, settings)), False
+
+        def stop() -> None:
+            nonlocal stopped
+            stopped = True
+            task.cancel()
+
+        with on_signals(stop):
+            await asyncio.wait([task])
+        # Cancelled by anything else, it has failed, and must not end without a word.
+        if not (stopped and task.cancelled()):
+            task.result()
+
+    _run(until_signal())
+    return 0
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs to the end. A refusal is raised as itself, out of the groups of the tasks that ended with it."""
+    try:
+        return asyncio.run(work)
+    except BaseExceptionGroup as group:
+        found: BaseException | None = group.subgroup(ClaudeCodeError)
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        if found is None:
+            raise
+        raise found from None
+
+
+async def _up(arguments: argparse.Namespace, settings: Settings) -> None:
+    from .app import GatewayPlace  # noqa: PLC0415 - of the extra, and loads the MCP SDK
+
+    # Before anything is started: where clients connect must be free.
+    place = GatewayPlace(["--config", str(arguments.config)] if arguments.config is not None else [])
+    try:
+        if settings.fleet_nats is not None:
+            await _up_at_own_servers(arguments, settings, place)
+        else:
+            await _up_here(arguments, settings, place)
+    finally:
+        place.close()
+
+
+async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "GatewayPlace") -> None:
+    from .app import serving_gateway  # noqa: PLC0415
+    from .host import hosting  # noqa: PLC0415
+    from .ownership import KeptOwnership  # noqa: PLC0415
+    from .tickets import connect_machine  # noqa: PLC0415
+
+    host, port = _host_and_port(arguments.listen)
+    # Asked for while the server starts: Claude Code takes its time to say its version.
+    version = asyncio.ensure_future(asyncio.to_thread(_cli_version, settings))
+    directory, name = _directory(settings), arguments.name
+    async with hosting(directory, host=host, port=port, address=arguments.address, name=name) as home:
+        connection = await connect_machine(home.machine)
+        try:
+            machine = _machine(arguments, settings, home.machine.machine_id, await version)
+            ownership = KeptOwnership(connection, machine.id, machine.run)
+            async with (
+                _machine_at_work(settings, connection, machine, ownership) as service,
+                serving_gateway(
+                    home.connection, settings, place, arguments.http, service, home.kept.receivers, home.server
+                ) as gateway,
+            ):
+                print(f"The fleet is up at {home.address}; this machine is {machine.name} ({machine.id}).")
+                _print_clients(gateway.url)
+                ticket = await home.enrolment.ticket()
+                print(
+                    "To add a machine, run this on it within an hour (`claude-code-mcp fleet ticket` prints another):\n"
+                )
+                print(f"  claude-code-mcp runner --join {ticket}\n", flush=True)
+                ended = asyncio.ensure_future(gateway.ended())
+                try:
+                    await asyncio.wait([ended, home.server.failed], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    ended.cancel()
+                if home.server.failed.done():
+                    home.server.failed.result()
+        finally:
+            await connection.abandon()
+
+
+async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, place: "GatewayPlace") -> None:
+    from .app import serving_gateway  # noqa: PLC0415
+    from .host import keeping  # noqa: PLC0415
+    from .ownership import KeptOwnership  # noqa: PLC0415
+    from .tickets import connect_credentials, credentials_seed  # noqa: PLC0415
+
+    assert settings.fleet_nats is not None
+    assert settings.fleet_creds is not None
+    connection, machine_id = await connect_credentials(settings.fleet_nats, settings.fleet_creds)
+    try:
+        replicas = 3 if len(settings.fleet_nats.split(",")) >= 3 else 1
+        seed = await asyncio.to_thread(credentials_seed, settings.fleet_creds)
+        async with keeping(connection, seed, replicas) as kept:
+            machine = _machine(arguments, settings, machine_id, await asyncio.to_thread(_cli_version, settings))
+            # Through the keeper, like every machine: it may take only the sessions that were given to it.
+            ownership = KeptOwnership(connection, machine_id, machine.run)
+            async with (
+                _machine_at_work(settings, connection, machine, ownership) as service,
+                serving_gateway(connection, settings, place, arguments.http, service, kept.receivers) as gateway,
+            ):
+                print(f"The fleet is up; this machine is {machine.name} ({machine.id}).")
+                _print_clients(gateway.url)
+                await gateway.ended()
+    finally:
+        await connection.abandon()
+
+
+async def _runner(arguments: argparse.Namespace, settings: Settings) -> None:
+    from .ownership import KeptOwnership  # noqa: PLC0415
+
+    version = asyncio.ensure_future(asyncio.to_thread(_cli_version, settings))
+    connection, machine_id = await _connected_runner(arguments, settings)
+    try:
+        machine = _machine(arguments, settings, machine_id, await version)
+        async with _machine_at_work(settings, connection, machine, KeptOwnership(connection, machine_id, machine.run)):
+            print(f"{machine.name} ({machine.id}) is a machine of the fleet.", flush=True)
+            await asyncio.Event().wait()
+    finally:
+        await connection.abandon()
+
+
+async def _connected_runner(arguments: argparse.Namespace, settings: Settings) -> "tuple[FleetConnection, str]":
+    """The connection of this machine, and its id; lets it in first, if it has a ticket."""
+    from .host import join, machine_file  # noqa: PLC0415
+    from .tickets import Ticket, connect_machine  # noqa: PLC0415
+
+    if arguments.join and settings.fleet_nats is None:
+        text = await asyncio.to_thread(standard_input) if arguments.join == "-" else arguments.join
+        file = machine_file(_directory(settings))
+        key = await join(Ticket.parse(text), file, arguments.name or socket.gethostname())
+        return await connect_machine(key), key.machine_id
+    return await _connected_machine(settings)
+
+
+async def _connected_machine(settings: Settings) -> "tuple[FleetConnection, str]":
+    """A connection with the key that this machine has, and its id. Raises InvalidArgument if it belongs to no fleet."""
+    from .host import machine_file  # noqa: PLC0415
+    from .tickets import MachineKey, connect_credentials, connect_machine, through_keeper  # noqa: PLC0415
+
+    if settings.fleet_nats is not None and settings.fleet_creds is not None:
+        connection, machine_id = await connect_credentials(settings.fleet_nats, settings.fleet_creds)
+        # The server is not that of a keeper, which may be away while it goes on.
+        reports_itself = settings.fleet_reports == "machine"
+        return through_keeper(connection, machine_id, reports_itself=reports_itself), machine_id
+    found = await asyncio.to_thread(MachineKey.load, machine_file(_directory(settings)))
+    if found is None or not found.admitted:
+        raise InvalidArgument("This machine belongs to no fleet yet: pass --join TICKET.")
+    return await connect_machine(found), found.machine_id
+
+
+# -- what was deleted here --------------------------------------------------------------------------------------------
+
+_REMOVAL_SECONDS = 10.0
+_REMOVAL_PAUSE = 0.2
+_COPY_STAYS = "The fleet's copy is removed when this machine's runner next reaches the fleet."
+
+
+async def delete_session(settings: Settings, sessions: "SessionLibrary", session_id: str) -> str:
+    """Deletes a session on the disk of a machine that belongs to a fleet, and the fleet's copy of it; returns a
+    sentence if that is not gone yet. Its removal is noted on disk, and the machine's runner sees to it.
+
+    Raises HeldElsewhere, with nothing deleted, if the fleet answers that another machine goes on with the session.
+    """
+    try:
+        from . import nats_client  # noqa: F401, PLC0415 - of an extra, and slow to import
+
+        connection, machine_id = await _connected_machine(settings)
+    except (ImportError, ClaudeCodeError, OSError):
+        await sessions.remove(session_id)
+        return _COPY_STAYS
+    try:
+        copies = _copies_left(settings, sessions, connection, machine_id)
+        try:
+            await copies.check_held_here(session_id)
+        except UpstreamUnavailable:
+            await sessions.remove(session_id)
+            return _COPY_STAYS
+        await sessions.remove(session_id)
+        return "" if await _copy_removed(settings, copies, session_id) else _COPY_STAYS
+    finally:
+        await connection.abandon()
+
+
+def _copies_left(
+    settings: Settings, sessions: "SessionLibrary", connection: "FleetConnection", machine_id: str
+) -> "LeftCopies":
+    from ...core.state.state_directory import database_in  # noqa: PLC0415
+    from .ownership import KeptOwnership, KeptSecrets  # noqa: PLC0415
+    from .records import RecordStore  # noqa: PLC0415
+    from .session_copy import LeftCopies  # noqa: PLC0415
+    from .transcripts import TranscriptStore  # noqa: PLC0415
+
+    records = RecordStore(connection, database_in(settings.state_dir), KeptSecrets(connection, machine_id))
+    ownership = KeptOwnership(connection, machine_id)
+    transcripts = TranscriptStore(connection)
+    return LeftCopies(sessions.catalogue.marks, records, transcripts, ownership, machine_id, sessions.record_of)
+
+
+async def _copy_removed(settings: Settings, copies: "LeftCopies", session_id: str) -> bool:
+    """Whether the copy of a session that was deleted here is gone, after some seconds at the latest."""
+    from .host import only_process  # noqa: PLC0415
+
+    try:
+        with only_process(_directory(settings) / "runner.lock", "A runner of this machine runs already."):
+            pass
+    except InvalidArgument:
+        # The runner has perhaps more of the session to write, and removes the copy when it has seen the mark.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REMOVAL_SECONDS):
+                while session_id in await copies.left():  # noqa: ASYNC110 - of another process
+                    await asyncio.sleep(_REMOVAL_PAUSE)
+    else:
+        with contextlib.suppress(ClaudeCodeError):  # the mark stays, and with it the intention
+            await copies.remove(session_id)
+    return session_id not in await copies.left()
+
+
+@asynccontextmanager
+async def _machine_at_work(
+    settings: Settings, connection: "FleetConnection", machine: "Machine", ownership: "Ownership"
+) -> AsyncIterator["Service"]:
+    from .app import machine_server  # noqa: PLC0415
+    from .host import only_process  # noqa: PLC0415
+    from .runner import running_machine  # noqa: PLC0415
+
+    # Before the lease is taken: a second runner with the same key would end the first.
+    with only_process(_directory(settings) / "runner.lock", "A runner of this machine runs already."):
+        async with running_machine(
+            connection, machine, ownership, settings, partial(machine_server, settings, machine.name)
+        ) as service:
+            yield service
+
+
+def _machine(arguments: argparse.Namespace, settings: Settings, machine_id: str, cli_version: str) -> "Machine":
+    from .machines import Machine  # noqa: PLC0415
+
+    return Machine(
+        id=machine_id,
+        name=arguments.name or socket.gethostname(),
+        version=__version__,
+        cli_version=cli_version,
+        labels=frozenset(arguments.label),
+        capacity=arguments.capacity or settings.max_sessions,
+        sessions=0,
+        free_memory=0,
+        draining=False,
+        repositories=(),
+        run=secrets.token_hex(8),
+    )
+
+
+def _cli_version(settings: Settings) -> str:
+    """The version of Claude Code on this machine; empty if there is none. Blocks."""
+    from ...cli.doctor import run_cli  # noqa: PLC0415
+    from ...core.claude.executable import find_executable, read_version, version_text  # noqa: PLC0415
+
+    try:
+        version = read_version(run_cli(find_executable(settings.claude_path), "--version").stdout)
+    except (ExecutableNotFound, OSError, subprocess.SubprocessError):
+        return ""
+    return "" if version is None else version_text(version)
+
+
+def _host_and_port(listen: str) -> tuple[str, int]:
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidArgument(f"--listen needs HOST:PORT, such as {_LISTEN}.", field="listen")
+    return host.strip("[]"), int(port) or -1
+
+
+def _print_clients(url: str | None) -> None:
+    """How clients get there: with the same settings, since another set of them is another server."""
+    print("Clients of this user reach all machines through `claude-code-mcp --shared`, registered with:\n")
+    print("  claude-code-mcp config claude-code --install\n")
+    if url is not None:
+        print(f"Clients with a token: {url}")
+    sys.stdout.flush()
+
+
+# -- looking at it, and changing it -----------------------------------------------------------------------------------
+
+Act = Callable[["FleetConnection", argparse.Namespace], Awaitable[int]]
+
+
+def _at_fleet(act: Act) -> Callable[[argparse.Namespace], int]:
+    """A command that needs a connection with the operator's key."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        settings = _settings(arguments)
+
+        async def connected() -> int:
+            from .host import connect_to_host  # noqa: PLC0415
+            from .tickets import connect_credentials  # noqa: PLC0415
+
+            if settings.fleet_nats is not None and settings.fleet_creds is not None:
+                connection, _ = await connect_credentials(settings.fleet_nats, settings.fleet_creds)
+            else:
+                connection = await connect_to_host(_directory(settings))
+            try:
+                return await act(connection, arguments)
+            finally:
+                await connection.abandon()
+
+        return _run(connected())
+
+    return run
+
+
+async def _status(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
+    from .machines import Membership  # noqa: PLC0415
+
+    async with Membership(connection).followed() as membership:
+        alive, gone = membership.machines(), membership.gone()
+    if arguments.json:
+        reports = [{**camel_names(machine.to_json()), "gone": False} for machine in alive]
+        print_json([*reports, *({"id": member.id, "name": member.name, "gone": True} for member in gone)])
+    else:
+        print("\n".join(_table(alive, gone)))
+    return 0
+
+
+def _table(alive: "list[Machine]", gone: "list[FleetMember]") -> list[str]:
+    rows = [("NAME", "ID", "STATE", "SESSIONS", "MEMORY", "VERSION", "CLAUDE CODE", "LABELS")]
+    for machine in alive:
+        rows.append(
+            (
+                machine.name,
+                machine.id,
+                "drained" if machine.draining else "up",
+                f"{machine.sessions}/{machine.capacity}",
+                f"{machine.free_memory / (1 << 30):.1f} GiB free",
+                machine.version,
+                machine.cli_version or "none",
+                ",".join(sorted(machine.labels)),
+            )
+        )
+    rows += [(member.name, member.id, "gone", "", "", "", "", "") for member in gone]
+    from ...core.model.text import visible  # noqa: PLC0415
+
+    # What machines report is theirs: it must not reach the terminal as it is.
+    return table([[visible(cell) for cell in row] for row in rows])
+
+
+async def _ticket(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
+    from .host import ask_operator  # noqa: PLC0415
+
+    ticket = (await ask_operator(connection, "ticket"))["ticket"]
+    return print_outcome(arguments, {"ticket": ticket}, ticket)
+
+
+async def _drain(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
+    from .machines import Members, Membership  # noqa: PLC0415
+
+    async with Membership(connection).followed() as membership:
+        found = membership.find(arguments.machine)
+    member = await (await Members.opened(connection)).drain(found.id, not arguments.undo, found.name)
+    state = "takes nothing new" if member.draining else "takes sessions again"
+    report = {"id": member.id, "name": member.name, "draining": member.draining}
+    return print_outcome(arguments, report, f"{member.name} ({member.id}) {state}.")
+
+
+async def _remove(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
+    from .host import ask_operator  # noqa: PLC0415
+    from .machines import Membership  # noqa: PLC0415
+
+    async with Membership(connection).followed() as membership:
+        member = membership.find(arguments.machine)
+    question = f"Revoke the key of {member.name} ({member.id})? What runs there is cut off."
+    if not arguments.yes and not agreed(question):
+        return failed("Nothing was removed.", ExitCode.REFUSED)
+    await ask_operator(connection, "remove", machine=member.id)
+    report = {"id": member.id, "name": member.name}
+    return print_outcome(arguments, report, f"{member.name} ({member.id}) is removed.")

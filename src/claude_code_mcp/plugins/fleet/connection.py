@@ -1,0 +1,316 @@
+"""One connection of this process to NATS: made once, kept over every interruption, with the buckets and streams of the
+fleet made if they are missing."""
+
+import contextlib
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+from anyio.abc import TaskStatus
+
+from ...core.errors import InvalidArgument, UpstreamUnavailable
+from ...core.state.session_records import KEY_SECONDS
+from . import names
+from .nats_client import (
+    BadRequestError,
+    Client,
+    DiscardPolicy,
+    JetStreamContext,
+    KeyValue,
+    KeyValueConfig,
+    Msg,
+    NatsError,
+    NoServersError,
+    ObjectStoreConfig,
+    StorageType,
+    StreamConfig,
+)
+
+log = logging.getLogger(__name__)
+
+MACHINE_SECONDS = 5.0
+"""After which a machine that has not reported is gone. Its leases end with it."""
+LARGEST_REPORT = 64 << 10
+"""Bytes that a machine may report of itself."""
+_REQUEST_SECONDS = 5.0
+_CONNECT_SECONDS = 5
+_REFUSALS = 3
+"""How often in a row a key is refused before that is believed: a server that reads its keys anew just then refuses
+good ones too."""
+_ATTEMPTS = 5
+"""To make the first connection, each after a longer pause: a server that lets in one machine after the other reads its
+keys anew all the time, and closes connections that are just being made."""
+_RETRY_SECONDS = 0.2
+_PROBE_SECONDS = 1.0
+_SILENT_SECONDS = 1.5
+"""After which a server that has not answered a ping is not waited for when a process ends."""
+_STREAM_DIFFERS = 10058
+"""What JetStream answers when a stream of this name has another configuration."""
+
+
+class FleetUnreachable(UpstreamUnavailable):
+    """The server of the fleet does not answer, or does not take the key."""
+
+
+class PlainText(InvalidArgument):
+    """The connection would be in the clear, and leave this machine."""
+
+
+class _KnownNoise(logging.Filter):
+    """Drops what asyncio says whenever the other side closes a connection that nats-py has made with TLS first."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "returning true from eof_received()" not in str(record.msg)
+
+
+_KNOWN_NOISE = _KnownNoise()
+
+
+def require_tls(url: str, credentials: Mapping[str, Any]) -> None:
+    """Raises PlainText unless every address is `tls://` with its own context, or is on loopback."""
+    for address in url.split(","):
+        parts = urlsplit(address if "://" in address else f"nats://{address}")
+        if parts.hostname in ("localhost", "127.0.0.1", "::1"):
+            continue
+        if parts.scheme not in ("tls", "wss") or not credentials.get("tls"):
+            raise PlainText(f"{parts.hostname} is not this machine: use tls://{parts.netloc}.")
+
+
+@dataclass(slots=True)
+class _Probe:
+    """The last ping of a connection."""
+
+    alone: anyio.Lock = field(default_factory=anyio.Lock)
+    at: float | None = None
+    answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FleetConnection:
+    """The client and its JetStream."""
+
+    client: Client
+    jetstream: JetStreamContext
+    when_reconnected: list[Callable[[], None]] = field(default_factory=list)
+    """Called after each interruption: what was observed before it may not be true any more."""
+    refused: anyio.Event = field(default_factory=anyio.Event)
+    """Set when the server has refused the key of a connection that was open: it was revoked."""
+    _probe: _Probe = field(default_factory=_Probe)
+
+    @contextlib.asynccontextmanager
+    async def answering(
+        self, callbacks: Mapping[str, Callable[[Msg], Awaitable[None]]], queue: str = ""
+    ) -> AsyncIterator[None]:
+        """Has what comes on these subjects answered until the end of the block; the server knows when it begins."""
+        subscriptions = [
+            await self.client.subscribe(subject, queue=queue, cb=answer) for subject, answer in callbacks.items()
+        ]
+        await self.flushed()
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                with contextlib.suppress(NatsError):  # it is interrupted or closed: nothing comes any more
+                    for subscription in subscriptions:
+                        await subscription.unsubscribe()
+
+    def without_requests(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """As `OpenRequests.paused`: around a change of the server's keys."""
+        return self.client.requests.paused()
+
+    async def flushed(self) -> None:
+        """Returns when the server has read everything that was sent before: subscriptions and messages alike."""
+        # Twice: nats-py writes the ping of a flush to the socket at once, and what was sent before it in the next turn
+        # of the loop. The first answer shows that all of it is written, the second that the server has read it.
+        await self.client.flush()
+        await self.client.flush()
+
+    async def answers(self) -> bool:
+        """Whether the server answers a ping. Callers within a second share one answer, and wait for one ping."""
+        async with self._probe.alone:
+            if self._probe.at is None or anyio.current_time() > self._probe.at + _PROBE_SECONDS:
+                try:
+                    self._probe.answered = self.client.is_connected
+                    if self._probe.answered:
+                        await self.client.flush(_SILENT_SECONDS)
+                except (NatsError, OSError):
+                    self._probe.answered = False
+                self._probe.at = anyio.current_time()
+            return self._probe.answered
+
+    async def until_silent(self) -> None:
+        """Returns when the server does not answer any more."""
+        while self.client.is_connected:
+            try:
+                await self.client.flush(_SILENT_SECONDS)
+            except (NatsError, OSError):
+                return
+            await anyio.sleep(_RETRY_SECONDS)
+
+    async def close(self) -> None:
+        """Ends the connection; what was published is delivered before, if the server answers."""
+        await self.client.drain()
+
+    async def abandon(self) -> None:
+        """Ends the connection at once, whatever state it is in."""
+        await self.client.close()
+
+
+async def connect(url: str, **credentials: Any) -> FleetConnection:
+    """Connects, and goes on trying after an interruption for as long as the process lives.
+
+    `credentials` are those of `nats.connect`. Raises FleetUnreachable if the first connection cannot be made, and
+    PlainText for an address in the clear beyond this machine.
+    """
+    require_tls(url, credentials)
+    logging.getLogger("asyncio").addFilter(_KNOWN_NOISE)  # once, however often it is added
+    when_reconnected: list[Callable[[], None]] = []
+    refused = anyio.Event()
+    refusals = 0
+
+    async def note_error(error: Exception) -> None:  # otherwise each failed attempt is logged with a traceback
+        nonlocal refusals
+        if "authorization violation" in str(error).lower():
+            refusals += 1
+            if refusals >= _REFUSALS:
+                refused.set()
+        log.debug("nats: %s", error)
+
+    async def note_interruption() -> None:
+        if not client.is_closed:
+            log.warning("the connection to the fleet is interrupted")
+
+    async def note_reconnection() -> None:
+        nonlocal refusals
+        refusals = 0
+        log.info("the connection to the fleet is back")
+        for call in when_reconnected:
+            call()
+
+    servers = url.split(",")
+    options: dict[str, Any] = {"reconnect_time_wait": _RETRY_SECONDS, "max_reconnect_attempts": 1, **credentials}
+    problem: Exception | None = None
+    for attempt in range(len(servers) * _ATTEMPTS):  # each takes another one of them
+        if attempt:
+            await anyio.sleep(_RETRY_SECONDS * 2 ** ((attempt - 1) // len(servers)))
+        client = Client()
+        try:
+            await client.connect(
+                servers,
+                error_cb=note_error,
+                disconnected_cb=note_interruption,
+                reconnected_cb=note_reconnection,
+                allow_reconnect=False,
+                connect_timeout=_CONNECT_SECONDS,
+                **options,
+            )
+        except (NatsError, OSError, TimeoutError) as failed:
+            problem = failed
+            if isinstance(failed, NoServersError) and attempt + 1 >= len(servers):
+                break  # none of them is there: each was tried more than once
+            continue
+        # Only now: with these, a first connection that can never be made would be tried for ever.
+        client.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
+        return FleetConnection(client, client.jetstream(timeout=_REQUEST_SECONDS), when_reconnected, refused)
+    if refused.is_set():
+        raise FleetUnreachable(
+            f"The fleet at {_without_user(url)} does not take this key: it was revoked, or never let in."
+        )
+    raise FleetUnreachable(f"The fleet at {_without_user(url)} cannot be reached: {problem or type(problem).__name__}.")
+
+
+def _without_user(url: str) -> str:
+    """The address without a password that may stand in it."""
+    return ",".join(re.sub(r"//[^/@]*@", "//", address) for address in url.split(","))
+
+
+async def follow_bucket(
+    connection: FleetConnection,
+    bucket: str,
+    take: Callable[[KeyValue.Entry], None],
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Calls `take` with every entry of a bucket, and with each change (deletions too), until it is cancelled. It has
+    started when all entries are known. After an interruption all are read again. An entry that `take` fails on is
+    logged and left out."""
+    reconnected, known = anyio.Event(), False
+
+    def note_reconnection() -> None:
+        # What follows a bucket at the server is gone with a server that was restarted.
+        nonlocal reconnected
+        reconnected.set()
+        reconnected = anyio.Event()
+
+    async def read(watcher: Any) -> None:
+        nonlocal known
+        async for entry in watcher:
+            if entry is not None:
+                try:
+                    take(entry)
+                except Exception:
+                    # It may be a machine's claim: what one of them says must not keep those of the others away.
+                    log.exception("entry %s of the bucket %s is not understood", entry.key, bucket)
+            elif not known:
+                known = True
+                task_status.started()
+
+    connection.when_reconnected.append(note_reconnection)
+    try:
+        while True:
+            interrupted = reconnected  # before the bucket is asked for: an interruption during that is not missed
+            try:
+                watcher: Any = await (await connection.jetstream.key_value(bucket)).watchall()
+            except (NatsError, OSError, TimeoutError) as problem:
+                log.warning("the bucket %s cannot be followed now: %s", bucket, problem)
+                await anyio.sleep(_RETRY_SECONDS)
+                continue
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(read, watcher)
+                    await interrupted.wait()
+                    tasks.cancel_scope.cancel()
+            finally:
+                with anyio.CancelScope(shield=True), contextlib.suppress(NatsError):
+                    await watcher.stop()  # otherwise it is subscribed again after each interruption
+    finally:
+        connection.when_reconnected.remove(note_reconnection)
+
+
+async def create_stores(connection: FleetConnection, replicas: int = 1) -> None:
+    """Makes every bucket and stream of the fleet that does not exist yet. The others stay as they are, but for the
+    length of the leases, which is that of this version."""
+    js = connection.jetstream
+    # A bucket as NATS makes it, but without roll-ups: with them, a header on any machine's report would remove those of
+    # all others. That excludes markers for what expired too: `machines.py` measures that itself.
+    leases = StreamConfig(
+        name=f"KV_{names.MACHINES}",
+        subjects=[f"$KV.{names.MACHINES}.>"],
+        max_msgs_per_subject=1,
+        max_age=MACHINE_SECONDS,
+        max_msg_size=LARGEST_REPORT,
+        discard=DiscardPolicy.NEW,
+        deny_delete=True,
+        allow_rollup_hdrs=False,
+        num_replicas=replicas,
+    )
+    try:
+        await js.add_stream(leases)
+    except BadRequestError as problem:
+        if problem.err_code != _STREAM_DIFFERS:
+            raise
+        # Made by another version, with leases of another length. A machine counts with the shorter of the two, or
+        # pauses earlier than it need: neither makes two writers.
+        await js.update_stream(leases)
+    for bucket in (names.SESSIONS, names.RECORDS, names.MEMBERS, names.PUSH, names.REMOVALS):
+        await js.create_key_value(KeyValueConfig(bucket=bucket, history=1, replicas=replicas))
+    await js.create_key_value(KeyValueConfig(bucket=names.KEYS, ttl=KEY_SECONDS, history=1, replicas=replicas))
+    await js.create_object_store(names.TREES, config=ObjectStoreConfig(replicas=replicas))
+    await js.add_stream(
+        StreamConfig(
+            name=names.TRANSCRIPTS, subjects=["fleet.transcript.>"], storage=StorageType.FILE, num_replicas=replicas
+        )
+    )

@@ -1,0 +1,131 @@
+"""What `doctor` checks on a machine of a fleet: its connection, its clock, versions, and the disks that the fleet uses.
+
+On a machine that belongs to none nothing is loaded and nothing is said.
+"""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ... import __version__
+from ...core.config import Settings
+from ...core.errors import ClaudeCodeError
+from ...core.model.text import size_of, visible
+
+if TYPE_CHECKING:
+    from .connection import FleetConnection
+    from .machines import Machine
+
+_LARGEST_DIFFERENCE = 5.0
+"""Seconds between two clocks: budgets of a day and the times in lists are those of each machine."""
+_NEEDED_DISK = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """What was found out at the fleet."""
+
+    clock_ahead: float
+    """Seconds by which this machine's clock is ahead of that of the gateway, at least; negative if it is behind."""
+    gateway_version: str
+    machines: "tuple[Machine, ...] | None"
+    """Those that are there; None where this machine's key may not see them."""
+    gone: tuple[str, ...] = ()
+
+
+Check = tuple[str, bool, str, str]
+"""Subject, verdict, what was seen, and advice."""
+
+
+def check_fleet(settings: Settings) -> Iterator[Check]:
+    """The checks, if this machine belongs to a fleet. Blocks, for some seconds where the fleet does not answer."""
+    home = settings.state_dir / "fleet"
+    is_host = (home / "server" / "server.json").exists()
+    if (settings.fleet_nats is None) != (settings.fleet_creds is None):
+        yield "fleet", False, "CLAUDE_CODE_MCP_NATS and CLAUDE_CODE_MCP_NATS_CREDS belong together", "set both, or none"
+        return
+    if settings.fleet_nats is None and not is_host and not (home / "machine.json").exists():
+        return
+    try:
+        state = asyncio.run(_asked(settings, home, is_host))
+    except ImportError:
+        yield "fleet", False, "its parts are not installed", "pip install 'claude-code-mcp[fleet]'"
+        return
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        # A file of it that is damaged or readable by others, or an answer of another version: a finding, and no crash.
+        problem = f"what is stored of it below {home}, or what it answers, cannot be used: {error}"
+        yield "fleet", False, visible(problem), "correct that, or join the fleet anew"
+    except ClaudeCodeError as error:
+        fix = "`claude-code-mcp fleet up` must run" if is_host else "check the network, and `fleet up` on its host"
+        yield "fleet", False, error.message, fix
+    else:
+        yield from judged(state)
+    yield from _check_disks([settings.fleet_directory, *([home / "server" / "nats"] if is_host else [])])
+
+
+def judged(state: FleetState) -> Iterator[Check]:
+    """The findings on what was found out. Pure."""
+    there = "" if state.machines is None else f"; {len(state.machines)} machines are there"
+    gone = f", {len(state.gone)} are gone: {visible(', '.join(state.gone))}" if state.gone else ""
+    yield "fleet", True, f"it answers{there}{gone}", ""
+    ahead = state.clock_ahead
+    shown = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} that of the gateway"
+    close = abs(ahead) <= _LARGEST_DIFFERENCE
+    yield "fleet's clock", close, "as that of the gateway" if close else shown, "have both follow a time server"
+    versions = {"the gateway": state.gateway_version}
+    versions |= {machine.name: machine.version for machine in state.machines or ()}
+    others = [f"{name} has {version}" for name, version in versions.items() if version != __version__]
+    detail = visible(", ".join(others)) if others else f"{__version__} everywhere that was seen"
+    yield "fleet's versions", not others, detail, "a machine of another version gets no sessions: update it"
+    for machine in state.machines or ():
+        if not machine.cli_version:
+            name = visible(machine.name)
+            yield "fleet", False, f"{name} has no Claude Code", "install it there: pip install 'claude-code-mcp[cli]'"
+
+
+async def _asked(settings: Settings, home: Path, is_host: bool) -> FleetState:
+    from .host import connect_to_host, machine_file  # noqa: PLC0415 - of the extra
+    from .tickets import OPERATOR, MachineKey, connect_credentials, connect_machine  # noqa: PLC0415
+
+    sees_all = is_host
+    if settings.fleet_nats is not None and settings.fleet_creds is not None:
+        connection, user_id = await connect_credentials(settings.fleet_nats, settings.fleet_creds)
+        sees_all = False  # what these credentials may see is not known
+    elif is_host:
+        connection, user_id = await connect_to_host(home), OPERATOR
+    else:
+        key = await asyncio.to_thread(MachineKey.load, machine_file(home))
+        assert key is not None
+        connection, user_id = await connect_machine(key), key.machine_id
+    try:
+        return await _state_of(connection, user_id, sees_all)
+    finally:
+        await connection.abandon()
+
+
+async def _state_of(connection: "FleetConnection", user_id: str, sees_all: bool) -> FleetState:
+    from .machines import Membership  # noqa: PLC0415
+    from .ownership import KeptOwnership  # noqa: PLC0415
+
+    before = time.time()
+    answer = await KeptOwnership(connection, user_id).ask("clock")
+    after, theirs = time.time(), float(answer["time"])
+    # Of the time that the answer took it is not known which part was before: the difference is at least this.
+    ahead = before - theirs if before > theirs else min(0.0, after - theirs)
+    if not sees_all:
+        return FleetState(ahead, str(answer["version"]), None)
+    async with Membership(connection).followed() as membership:
+        gone = tuple(member.name for member in membership.gone())
+        return FleetState(ahead, str(answer["version"]), tuple(membership.machines()), gone)
+
+
+def _check_disks(directories: list[Path]) -> Iterator[Check]:
+    """The room for working trees that come here, and on the host for everything that the fleet stores."""
+    for directory in directories:
+        there = next(each for each in (directory, *directory.parents) if each.exists())
+        free = shutil.disk_usage(there).free
+        yield "fleet's disk", free > _NEEDED_DISK, f"{size_of(free)} free for {directory}", "free at least 1 GB"

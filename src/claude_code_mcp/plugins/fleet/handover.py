@@ -1,0 +1,412 @@
+"""Sessions that change their machine: one gives a session away on purpose, or is gone; another takes it.
+
+A session is given when its turn has ended, its process is gone, and the fleet's stores have all of it: conversation,
+record and tree. Only then is the holding released, so that a machine that fails half way still has the session, and one
+that dies has left everything that the next one needs. A message that comes meanwhile waits, and is then refused by
+whoever checks the holding before a turn, with the machine that has the session.
+
+It is taken in an order that can be interrupted anywhere and be done again: the stores are closed to earlier holders,
+the conversation is written to this machine's disk, then keys and spending, and last the record, from which on the
+session exists here. Nothing is run: the next message resumes the session, as after a restart of its server.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy, SessionNotFound
+from ...core.git import Git
+from ...core.model.events import AuditEvent, AuditKind, Event, TurnEnded, TurnStarted
+from ...core.model.options import Caller
+from ...core.model.outcome import Outcome, OutcomeCode
+from ...core.private_files import private_directory
+from ...core.service import Service
+from ...core.sessions.dependencies import Stores, is_subagent, local_files
+from ...core.state.database import Database
+from ...core.state.session_marks import Mark
+from ...core.state.session_records import SessionRecord
+from ...core.transcripts.transcript_lines import open_regular
+from ...core.transcripts.transcripts import SessionFiles, read_lines
+from .hooks import NO_HOOKS, Hooks, set_up
+from .records import GivenNames, RecordStore, SessionDocument, UnansweredQuestion, put_beside
+from .session_copy import FleetReplica
+from .transcripts import FleetUnavailable, SessionHolding, TranscriptStore
+from .trees import TreeRef, TreeRefused, TreeStore
+
+log = logging.getLogger(__name__)
+
+_MOST_NAMED = 5
+_LONGEST_COPY = 120.0
+_MOST_TRIES, _LET_GO_PAUSE = 200, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A session that is this machine's now."""
+
+    record: SessionRecord
+    turn_lost: bool
+    """Whether a turn was running on the machine before, which ended with it (`machine_lost`)."""
+    without_tree: str | None = None
+    """Why its working tree did not come along: it goes on in an empty directory."""
+    tree_behind: bool = False
+    """Whether its last turn has ended and its files were not saved since: the tree is that of before."""
+    setup_failed: str = ""
+    """Why the set-up command of its repository was not run, or did not succeed."""
+    superseded: str | None = None
+    """Where an older transcript of this machine was put that has entries which the fleet does not know."""
+
+
+CheckRecord = Callable[[SessionRecord, SessionRecord | None], None]
+"""Refuses a record that another machine has written; it is also shown what this machine has of the session."""
+
+
+class Adoption:
+    """Takes sessions over for one machine."""
+
+    def __init__(self, transcripts: TranscriptStore, records: RecordStore, database: Database) -> None:
+        self._transcripts = transcripts
+        self._records = records
+        self._database = database
+
+    async def adopt(
+        self, session_id: str, holding: SessionHolding, stores: Stores, cwd: str, check: CheckRecord
+    ) -> Adopted:
+        """Makes a session that this machine holds one that its server can resume in the directory `cwd`.
+
+        `stores` are those of the session's owner on this machine. Raises SessionNotFound if the fleet has no record of
+        it, as `RecordStore.whole_record` if its secrets cannot be had, PermissionDenied if `check` does not believe the
+        record, LostSession if another machine has a later epoch, FleetUnavailable if NATS does not answer; each of them
+        before anything is written here.
+        """
+        known = await asyncio.to_thread(stores.recorder.records.read, session_id)
+        check(await self._records.whole_record(await self._records.read(session_id)), known)
+        # Both stores first: from here on nothing of an earlier holder can come in behind what is read.
+        await self._transcripts.fence(session_id, holding)
+        document = await self._records.take_over(session_id, holding)
+        files = await self._transcripts.load_all(session_id)
+        if "" not in files and document.record.model_turns:
+            raise SessionNotFound(f"The conversation of session {session_id} is not in the fleet.")
+        record = await self._records.whole_record(document)
+        # Again: until the stores were closed to earlier holders, one of them could write another.
+        check(record, known)
+        adopted = await asyncio.to_thread(self._write, document, record, stores, cwd, files)
+        await self._records.put(adopted.record, holding)
+        return adopted
+
+    def _write(
+        self,
+        document: SessionDocument,
+        record: SessionRecord,
+        stores: Stores,
+        cwd: str,
+        files: Mapping[str, list[dict[str, Any]]],
+    ) -> Adopted:
+        records, projects = stores.recorder.records, stores.transcripts.projects
+        superseded = self._keep_unknown(record.session_id, stores, files)
+        # Only names that the CLI gives to its files: what another machine stored is a claim too.
+        safe = {path: entries for path, entries in files.items() if not path or is_subagent(path)}
+        if safe:
+            files_here = SessionFiles(records.config_dir, projects)
+            files_here.put(record.session_id, cwd, safe)
+            _put_names(record.session_id, document.names, stores, files_here)
+        put_beside(self._database, document)
+        here = records.read(record.session_id)
+        lost = record.running_since is not None
+        changes: dict[str, Any] = {
+            # Later than whatever either machine has written: an older record never replaces a newer one.
+            "revision": max(record.revision, here.revision if here is not None else 0) + 1,
+            "cwd": os.path.realpath(cwd),
+            # Whatever the other machine has written: what has come here does not stay on its machine.
+            "options": record.options.model_copy(update={"worktree": False, "stay_on_machine": False}),
+            "running_since": None,
+        }
+        if lost:
+            changes |= {"outcome": _lost_turn(record, document.questions), "result_cut": False, "used_at": time.time()}
+        record = record.model_copy(update=changes)
+        records.write(record)
+        without_tree = (document.tree_flaw or "It was never saved.") if document.tree is None else None
+        # A turn that was lost is told as that, and with it what it has done.
+        behind = document.tree is not None and document.tree_behind and not lost
+        return Adopted(record, lost, without_tree, behind, superseded=superseded)
+
+    def _keep_unknown(self, session_id: str, stores: Stores, files: Mapping[str, list[dict[str, Any]]]) -> str | None:
+        """An older transcript of this machine may have lines of a turn that was cut off by the fence: they are put
+        aside, never lost and never mixed in."""
+        path = stores.transcripts.path_of(session_id)
+        if path is None:
+            return None
+        known = {entry.get("uuid") for entry in files.get("", ())}
+        if all(line.get("uuid") in known for line in read_lines(path) if line.get("uuid")):
+            return None
+        place = private_directory(Path(self._database.directory) / "fleet" / "superseded")
+        target = place / f"{session_id}-{time.time_ns()}.jsonl"
+        # A copy: the two directories may lie on different disks.
+        with open_regular(str(path)) as old, open(target, "xb", opener=partial(os.open, mode=0o600)) as kept:
+            shutil.copyfileobj(old, kept)
+        log.warning("an older transcript of session %s was put into %s", session_id, target)
+        return str(target)
+
+
+def _put_names(session_id: str, called: GivenNames | None, stores: Stores, files: SessionFiles) -> None:
+    """Gives a session that has come here the names that it had. Titles and tags stand in its conversation too, if that
+    had left its machine. Blocks."""
+    entry = stores.catalogue.find(session_id)
+    if called is None or entry is None:
+        return
+    if called.title and called.title != entry.title:
+        files.set_title(session_id, called.title)
+    if called.tag and called.tag != entry.tag:
+        files.set_tag(session_id, called.tag)
+    for mark, on in ((Mark.PINNED, called.pinned), (Mark.ARCHIVED, called.archived)):
+        stores.catalogue.marks.set(session_id, mark, on)
+
+
+def _lost_turn(record: SessionRecord, questions: tuple[UnansweredQuestion, ...]) -> Outcome:
+    began = datetime.fromtimestamp(record.running_since or 0, UTC).isoformat(timespec="seconds")
+    detail = (
+        f"The turn that began at {began} was lost with the machine that ran it. What it had done by then may be done; "
+        "the session goes on from the last entry that had left that machine."
+    )
+    if questions:
+        named = "; ".join(question.title for question in questions[:_MOST_NAMED])
+        detail += f" {len(questions)} open question(s) ended without an answer: {named}."
+    return Outcome(OutcomeCode.MACHINE_LOST, detail=detail)
+
+
+# -- giving and taking ------------------------------------------------------------------------------------------------
+
+
+class SessionHoldings(Protocol):
+    """Who holds which session, as `leases.Holdings` has it."""
+
+    async def claim(self, session_id: str, principal: str, *, taking: bool = False) -> SessionHolding: ...
+
+    async def arrived(self, holding: Any) -> object: ...
+
+    async def release(self, holding: Any) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """A session that this machine has given away."""
+
+    session_id: str
+    principal: str
+    tree: TreeRef | None
+
+
+class SessionMover:
+    """Gives and takes sessions for one machine."""
+
+    def __init__(
+        self,
+        service: Service,
+        replica: FleetReplica,
+        records: RecordStore,
+        trees: TreeStore,
+        adoption: Adoption,
+        holdings: SessionHoldings,
+        hooks: Hooks = NO_HOOKS,
+    ) -> None:
+        self._service = service
+        self._replica = replica
+        self._records = records
+        self._trees = trees
+        self._adoption = adoption
+        self._holdings = holdings
+        self._hooks = hooks
+        self._unsaved: dict[str, str] = {}
+        """Sessions whose turn has ended since their tree was saved, with their owners."""
+        self._saving: dict[str, asyncio.Task[None]] = {}
+        self.handed_over: set[str] = set()
+        """Sessions that were given away, until it is known that another machine has them: only then are they left out
+        of this machine's lists and costs."""
+
+    async def save_tree(self, session_id: str, cwd: str, caller: Caller) -> TreeRef:
+        """Stores the session's tree as it is now, and names it in the session's next document; raises as
+        `TreeStore.save`."""
+        before = self._records.trees.get(session_id)
+        git = Git(self._service.relocation.environment_of(caller).launcher.home, (cwd,))
+        previous = TreeRef.read(before) if before is not None else None
+        try:
+            ref = await self._trees.save(git, cwd, session_id, previous)
+        except TreeRefused as error:
+            self._records.tree_flaws[session_id] = error.message
+            self._records.trees_behind.discard(session_id)
+            raise
+        self._records.trees[session_id] = ref.model_dump()
+        self._records.tree_flaws.pop(session_id, None)
+        self._records.trees_behind.discard(session_id)
+        return ref
+
+    # -- after each turn ----------------------------------------------------------------------------------------------
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        """As an observer of the service: the tree is saved after each turn, before the next one begins."""
+        if isinstance(event, TurnStarted):
+            # From the beginning: whenever this machine dies from now on, the files may be ahead of the tree.
+            self._records.trees_behind.add(session_id)
+        if isinstance(event, TurnEnded) and self._replica.holding_of(session_id) is not None:
+            self._unsaved[session_id] = owner
+            if session_id not in self._saving:
+                self._saving[session_id] = self._service.start_task(self._save_trees(session_id))
+
+    def act(self, act: AuditEvent) -> None:
+        """As an observer of the service: a session that was cancelled leaves for good."""
+        if act.kind is AuditKind.CANCELLED and act.session_id is not None:
+            found = [each.cwd for each in self._service.sessions(principal=None) if each.id == act.session_id]
+            for cwd in found:
+                self._service.start_task(self._hooks.post_session(act.session_id, "cancelled", cwd))
+
+    async def saved(self, session_id: str) -> None:
+        """Waits until the tree is saved of every turn that has ended, or could not be."""
+        while (saving := self._saving.get(session_id)) is not None:
+            await asyncio.wait([saving])
+
+    async def _save_trees(self, session_id: str) -> None:
+        try:
+            # A turn that ends while a tree is being saved is followed by another save.
+            while (owner := self._unsaved.pop(session_id, None)) is not None:
+                await self._save_after_turn(session_id, Caller(owner))
+        finally:
+            self._saving.pop(session_id, None)
+
+    async def _save_after_turn(self, session_id: str, caller: Caller) -> None:
+        try:
+            session = self._service.session(session_id, principal=caller.principal)
+            # At rest: files that change while they are saved would be those of no moment.
+            async with session.at_rest():
+                await self.save_tree(session_id, session.cwd, caller)
+        except SessionBusy:
+            return  # the next turn has begun, and its end comes
+        except TreeRefused:
+            pass  # the document says why
+        except ClaudeCodeError as error:
+            log.warning("the tree of session %s was not saved: %s", session_id, error.message)
+            return
+        self._replica.document_changed(session_id)
+
+    # -- moving -------------------------------------------------------------------------------------------------------
+
+    async def give(
+        self, session_id: str, caller: Caller, *, interrupt: bool = False, without_tree: bool = False
+    ) -> HandedOver:
+        """Gives a session of this machine away: whoever claims it next has it.
+
+        Raises SessionBusy while a turn runs, unless it is to be interrupted; TreeRefused if its tree cannot be saved
+        exactly, unless it is to stay behind; LostSession if this machine does not hold it any more; InvalidArgument for
+        one that stays on its machine. Then it stays here.
+        """
+        session = await self._service.find(session_id, caller=caller)
+        if session.owner != caller.principal:
+            raise PermissionDenied("Only its owner can move a session.", session_id=session.id)
+        if session.options.stay_on_machine:
+            raise InvalidArgument(f"Session {session.id} was begun to stay on its machine.", session_id=session.id)
+        deps = self._service.relocation.environment_of(caller)
+        # One that was begun before this server was started, or in a terminal, is not held by it yet.
+        await self._replica.admit(session.id, session.owner)
+        holding = self._replica.holding_of(session.id)
+        if holding is None:
+            raise SessionBusy(f"Session {session.id} is not held by this machine.", session_id=session.id)
+        if interrupt:
+            await session.interrupt()
+        async with session.at_rest(without_process=True):
+            tree = None
+            try:
+                tree = await self.save_tree(session.id, session.cwd, caller)
+            except TreeRefused:
+                if not without_tree:
+                    raise
+            files = partial(local_files, deps.stores.transcripts, session.id, session.cwd)
+            self._replica.catch_up(session.id, files)
+            # After the tree, which the document names; and the last thing that is written: it has everything.
+            await deps.stores.recorder.save(session)
+            await self._copied(session.id)
+            # Within the rest: a message that waits begins its turn only when the holding is not ours any more.
+            await self._holdings.release(holding)
+        await self._let_go(session.id)
+        self._replica.forget(session.id)
+        self._records.trees.pop(session.id, None)
+        self._records.tree_flaws.pop(session.id, None)
+        self._records.trees_behind.discard(session.id)
+        self.handed_over.add(session.id)
+        # Beside the rest of the move: the session is elsewhere, whatever the hook does.
+        self._service.start_task(self._hooks.post_session(session.id, "moved", session.cwd))
+        return HandedOver(session.id, session.owner, tree)
+
+    async def _let_go(self, session_id: str) -> None:
+        """Forgets a session that was given away. Messages that waited for it are refused first, one after the other;
+        it is given away whatever they do."""
+        for _ in range(_MOST_TRIES):
+            try:
+                await self._service.relocation.let_go(session_id)
+                return
+            except SessionBusy:
+                await asyncio.sleep(_LET_GO_PAUSE)
+        log.warning("session %s was given away, and somebody still waits for it here", session_id)
+
+    async def _copied(self, session_id: str) -> None:
+        """Waits until the fleet has everything. Not for ever: a session whose messages wait for this stays here."""
+        try:
+            async with asyncio.timeout(_LONGEST_COPY):
+                await self._replica.complete(session_id)
+        except TimeoutError:
+            raise FleetUnavailable("The fleet's stores have not taken everything in time; it stays here.") from None
+        if self._replica.behind(session_id):
+            raise FleetUnavailable("The fleet's stores do not answer; it stays here.")
+
+    async def take(
+        self,
+        session_id: str,
+        principal: str,
+        directory: str,
+        *,
+        older_tree: bool = False,
+    ) -> Adopted:
+        """Takes a session that was given away, or whose machine is gone, into this machine; its tree into `directory`.
+
+        `older_tree` takes the last tree that was saved where the latest could not be. Raises what `claim`,
+        `TreeStore.restore` and `Adoption.adopt` raise; the session is then free for others, and what was restored of
+        the tree stays.
+        """
+        holding = await self._holdings.claim(session_id, principal, taking=True)
+        try:
+            document = await self._records.read(session_id)
+            if document.record.owner != principal:
+                raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+            deps = self._service.relocation.environment_of(Caller(principal))
+            cwd, setup_failed = directory, ""
+            if document.tree is not None and document.tree_flaw is not None and not older_tree:
+                raise TreeRefused(
+                    f"The tree of session {session_id} could not be saved after its last turn: {document.tree_flaw} "
+                    "The one that was saved before is older than the conversation; it must be asked for to be used."
+                )
+            if document.tree is not None:
+                ref = TreeRef.read(document.tree)
+                checkout = partial(self._hooks.checkout, session_id, ref)
+                cwd = await self._trees.restore(Git(deps.launcher.home, (directory,)), ref, directory, checkout)
+                setup_failed = await set_up(self._service, Caller(principal), os.path.realpath(directory))  # noqa: ASYNC240 - made by us
+                # The next save builds on it, and stores only what is new.
+                self._records.trees[session_id] = ref.model_dump()
+
+            def check(record: SessionRecord, known: SessionRecord | None) -> None:
+                own = None if known is None else known.options
+                self._service.check_record_of_machine(principal, directory, record.options, own)
+
+            adopted = await self._adoption.adopt(session_id, holding, deps.stores, cwd, check)
+            # Last: whatever this machine dies of before, nobody takes what is half there for the session.
+            await self._holdings.arrived(holding)
+            return replace(adopted, setup_failed=setup_failed)
+        except BaseException:
+            # Shielded: a session that nobody has and everybody is refused would be lost.
+            await asyncio.shield(self._holdings.release(holding))
+            raise

@@ -1,0 +1,159 @@
+"""Programs that run when a session comes to a machine or leaves it: the operator's hooks, and its repository's set-up.
+
+**Hooks** are programs in a directory of the machine's operator, with the names and variables that Anthropic's own
+runner has for them. They run as the user of the machine, in no sandbox, without our tokens and the model's credentials.
+
+- `checkout` makes the checkout that a session's saved tree is then put onto, instead of an empty repository: from a
+  mirror, or of a repository whose history is not stored. It gets `CLAUDE_RUNNER_SESSION_ID`, `CLAUDE_RUNNER_REPO_URL`
+  and `CLAUDE_RUNNER_REPO_REF` (a commit that the remote has; both are claims of the session's last machine), and fills
+  the empty directory `CLAUDE_RUNNER_CHECKOUT_PATH`. If it fails, the session is not taken.
+- `post-session` runs when a session has left, in its directory, with `CLAUDE_RUNNER_SESSION_ID`,
+  `CLAUDE_RUNNER_WORKSPACE_PATHS` and `CLAUDE_RUNNER_EXIT_REASON`: `moved`, `lost` (another machine has taken it),
+  `cancelled` or `shutdown`. What becomes of it changes nothing.
+
+**The set-up command** is the content of `.worktreesetup` in a repository: what must be done in a fresh checkout, such
+as installing what git ignores. A file of a project gets no power by itself: the command is run only if the operator's
+policy allows that very call of Bash to the session's owner, and where the session's own commands run, in its sandbox.
+"""
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from ...core import private_files
+from ...core.errors import ProcessFailed
+from ...core.git import Reply, run_in_home, run_program
+from ...core.model.options import Caller
+from ...core.processes.limits import ChildOptions
+from ...core.service import Service
+from .trees import TreeRef, TreeRefused
+
+log = logging.getLogger(__name__)
+
+SETUP_FILE: Final = ".worktreesetup"
+_LONGEST_COMMAND = 4 << 10
+_LONGEST_REASON = 500
+_CHECKOUT_SECONDS = 600.0
+_SETUP_SECONDS = 300.0
+_POST_SESSION_SECONDS = 60.0
+_WITHHELD = ("ANTHROPIC_", "CLAUDE_CODE_", "AWS_", "GOOGLE_", "AZURE_")
+
+
+class Hooks:
+    """The operator's hooks of one machine. Without a directory there are none, and nothing is run."""
+
+    def __init__(self, directory: Path | None, environment: Mapping[str, str]) -> None:
+        self._directory = directory
+        self._environment = {name: value for name, value in environment.items() if not name.startswith(_WITHHELD)}
+
+    async def checkout(self, session_id: str, ref: TreeRef, directory: str) -> bool:
+        """Has a checkout made in an empty directory; whether there is a hook for it. Raises TreeRefused if it fails:
+        what it has left in the directory stays there."""
+        program = await asyncio.to_thread(self._program, "checkout")
+        if program is None:
+            return False
+        variables = {
+            "CLAUDE_RUNNER_SESSION_ID": session_id,
+            "CLAUDE_RUNNER_REPO_URL": ref.remote_url,
+            "CLAUDE_RUNNER_REPO_REF": ref.base,
+            "CLAUDE_RUNNER_CHECKOUT_PATH": directory,
+        }
+        try:
+            reply = await self._run(program, variables, directory, _CHECKOUT_SECONDS)
+        except ProcessFailed as problem:
+            raise TreeRefused(f"The checkout hook of this machine failed: {problem.message}") from None
+        if reply.code:
+            raise TreeRefused(f"The checkout hook of this machine ended with code {reply.code}: {_last_words(reply)}")
+        return True
+
+    async def post_session(self, session_id: str, reason: str, workspace: str) -> None:
+        """Has the hook run for a session that has left this machine. It raises nothing: whatever the hook does, the
+        session is gone."""
+        try:
+            program = await asyncio.to_thread(self._program, "post-session")
+            if program is None:
+                return
+            variables = {
+                "CLAUDE_RUNNER_SESSION_ID": session_id,
+                "CLAUDE_RUNNER_WORKSPACE_PATHS": workspace,
+                "CLAUDE_RUNNER_EXIT_REASON": reason,
+            }
+            # Where nothing of the session is left, it still hears of the end.
+            directory = workspace if await asyncio.to_thread(os.path.isdir, workspace) else os.path.dirname(program)
+            reply = await self._run(program, variables, directory, _POST_SESSION_SECONDS)
+        except (ProcessFailed, TreeRefused) as problem:
+            log.warning("the post-session hook failed for session %s: %s", session_id, problem.message)
+            return
+        if reply.code:
+            text = _last_words(reply)
+            log.warning("the post-session hook ended with code %d for session %s: %s", reply.code, session_id, text)
+
+    async def _run(self, program: str, variables: Mapping[str, str], directory: str, seconds: float) -> Reply:
+        environment = {**self._environment, **variables}
+        return await run_program([program], directory, environment, b"", seconds, ChildOptions())
+
+    def _program(self, name: str) -> str | None:
+        """The program of a hook. Raises TreeRefused for one that others than its owner may change."""
+        if self._directory is None:
+            return None
+        path = os.path.join(os.path.realpath(self._directory), name)
+        try:
+            found = os.stat(path)
+            place = os.stat(os.path.dirname(path))
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            raise TreeRefused(f"The hook {path} cannot be looked at: {problem.strerror}.") from None
+        if not stat.S_ISREG(found.st_mode) or not os.access(path, os.X_OK):
+            raise TreeRefused(f"The hook {path} is no program that can be run.")
+        for each in (found, place):
+            if each.st_uid not in (0, os.geteuid()) or each.st_mode & 0o022:
+                raise TreeRefused(f"The hook {path} is not used: others than this machine's user can change it.")
+        return path
+
+
+NO_HOOKS: Final = Hooks(None, {})
+
+
+async def set_up(service: Service, caller: Caller, directory: str) -> str:
+    """Runs the set-up command of a tree that has just come to this machine; what went wrong, as a sentence, or nothing.
+
+    The session goes on in any case: whoever sends its next message is told.
+    """
+    command = await asyncio.to_thread(_command_in, directory)
+    if not command:
+        return ""
+    if len(command) > _LONGEST_COMMAND:
+        return f"The set-up command in {SETUP_FILE} was not run: it is too long."
+    answer = service.answer_by_rule(caller.principal, directory, "Bash", {"command": command})
+    if answer is None or not answer.allow:
+        return f"The set-up command in {SETUP_FILE} was not run: the policy of this machine has no rule that allows it."
+    home = service.relocation.environment_of(caller).launcher.home
+    environment = {name: value for name, value in home.environment.items() if not name.startswith(_WITHHELD)}
+    try:
+        reply = await run_in_home(
+            home, (directory,), ["/bin/sh", "-c", command], directory, environment, b"", _SETUP_SECONDS
+        )
+    except ProcessFailed as problem:
+        return f"The set-up command in {SETUP_FILE} failed: {problem.message}"
+    if reply.code:
+        return f"The set-up command in {SETUP_FILE} ended with code {reply.code}: {_last_words(reply)}"
+    return ""
+
+
+def _command_in(directory: str) -> str:
+    try:
+        # Nothing behind a link is read: the file is the session's.
+        with open(os.path.join(directory, SETUP_FILE), "rb", opener=private_files.open_at) as file:
+            return os.fsdecode(file.read(_LONGEST_COMMAND + 1)).strip()
+    except OSError:
+        return ""
+
+
+def _last_words(reply: Reply) -> str:
+    lines = [line for line in (*reply.output.splitlines(), *reply.errors.splitlines()) if line.strip()]
+    return " ".join(lines[-3:])[-_LONGEST_REASON:] or "it has printed nothing"

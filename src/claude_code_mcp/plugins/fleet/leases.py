@@ -1,0 +1,513 @@
+"""Who may write to a session: one lease for each machine, and for each session the machine that holds it.
+
+A machine renews its lease every 1.5 seconds; NATS removes it 5 seconds after the last renewal. A session may be taken
+from a machine only when that machine's lease is gone. The machine measures the lease itself, from the moment before it
+sent the last renewal that was acknowledged: by its clock the lease always ends before it ends at NATS. A lease that has
+lapsed stops everything at once (`Turns.pause`); when it is regained, each session is confirmed by compare-and-swap
+before it goes on (`Turns.resume`), or was taken by another machine meanwhile (`Turns.end`). The lease is renewed beside
+the confirmations: however long they take, it does not lapse because of them.
+"""
+
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import anyio
+
+from ...core.errors import ClaudeCodeError, SessionBusy, UpstreamUnavailable
+from . import names
+from .connection import MACHINE_SECONDS, FleetConnection
+from .nats_client import APIError, NatsError
+
+log = logging.getLogger(__name__)
+
+RENEWAL_SECONDS = 1.5
+PAUSE_SECONDS = 1.25
+"""How long before its end at NATS a lease counts as lapsed: the time to stop processes, and for clocks that differ."""
+_ATTEMPT_SECONDS = 2.0
+"""How long an acknowledgement is waited for. Nearly as long as the lease stands after the renewal before: with less, a
+server that is slow, and not away, would never be heard."""
+_RETRY_SECONDS = 0.2
+WRONG_SEQUENCE = (10071, 10164)
+"""What JetStream answers to a write that expects another revision."""
+_LAST_SEQUENCE = re.compile(r"wrong last sequence: (\d{1,20})")
+
+
+class HeldElsewhere(SessionBusy):
+    """Another machine holds the session; `data["machine"]` names it."""
+
+    def __init__(self, holding: "Holding") -> None:
+        super().__init__(
+            f"Session {holding.session_id} is held by machine {holding.machine}.",
+            machine=holding.machine,
+            epoch=holding.epoch,
+        )
+        self.holding = holding
+
+
+class StillArriving(SessionBusy):
+    """The session was given to this machine, which has not taken it yet: what is on its disk is not the session."""
+
+
+class LeaseLapsed(UpstreamUnavailable):
+    """This machine cannot reach the fleet, so that it may neither take a session nor write to one."""
+
+
+class MachineInUse(SessionBusy):
+    """Another process reports under this machine's id: its key was copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A session in the hands of a machine. The epoch grows with each change of hands, the revision with each write."""
+
+    session_id: str
+    machine: str
+    epoch: int
+    principal: str
+    revision: int
+    arriving: bool = False
+    """Whether the machine was given the session and has not finished taking it: until then it must not be used there,
+    and a gateway asks for the rest of it, whoever has begun it."""
+    stays: bool = False
+    """Whether the session is the machine's own: nobody else can take it, whether or not the machine is there."""
+    run: str = ""
+    """The process of the machine that has claimed it, and below the number of that claim in the process."""
+    number: int = 0
+
+
+def suspend_aware_clock() -> float:
+    """Seconds on a clock that nobody sets and that goes on while the machine is suspended.
+
+    `time.monotonic` stands still in a suspended Linux or macOS.
+    """
+    if hasattr(time, "CLOCK_BOOTTIME"):  # Linux
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_UPTIME_RAW"):  # macOS, where this clock goes on during sleep, unlike `time.monotonic`
+        return time.clock_gettime(time.CLOCK_MONOTONIC)
+    return time.monotonic()
+
+
+class FencingClock:
+    """How long a lease stands, by this machine's clock alone. Pure: no I/O, no event loop."""
+
+    def __init__(
+        self,
+        now: Callable[[], float] = suspend_aware_clock,
+        duration: float = MACHINE_SECONDS - PAUSE_SECONDS,
+    ) -> None:
+        self.now = now
+        self._duration = duration
+        self._end = float("-inf")
+
+    def renewed(self, sent: float) -> None:
+        """A renewal was acknowledged. `sent` is the time before it was sent: NATS cannot have stored it earlier."""
+        self._end = max(self._end, sent + self._duration)
+
+    def end(self) -> None:
+        """The lease is known to be over."""
+        self._end = float("-inf")
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease lapses; not positive once it has."""
+        return self._end - self.now()
+
+
+class MachineLease:
+    """This machine's entry in the bucket of machines, renewed for as long as `kept` runs.
+
+    The value is what the machine reports of itself, so that a report and a renewal are one message. `standing` is
+    answered from the clock, without an await: after a freeze the first question finds the lapse, whether or not the
+    event loop has run a timer meanwhile.
+    """
+
+    def __init__(
+        self,
+        connection: FleetConnection,
+        machine_id: str,
+        report: Callable[[], bytes],
+        clock: FencingClock | None = None,
+    ) -> None:
+        self.machine_id = names.token(machine_id)
+        self.lapsed: Callable[[], None] = lambda: None
+        """Called once at each lapse, in the call that finds it. It must not block."""
+        self.regained: Callable[[], Awaitable[None]] = _nothing
+        """Awaited after renewals, beside the next ones, never twice at once; again after a failure."""
+        self.lapses = 0
+        """How often the lease has lapsed. What was confirmed before the latest lapse no longer counts."""
+        self._connection = connection
+        self._report = report
+        self._clock = clock or FencingClock()
+        self._revision = 0
+        self._acknowledged = False
+        self._held = False
+        self._leaving = False
+        self._renew_now = anyio.Event()
+        self._renewed = anyio.Event()
+
+    @property
+    def standing(self) -> bool:
+        """Whether the lease stands now."""
+        if self._held and self._clock.remaining <= 0:
+            self._held = False
+            self.lapses += 1
+            if not self._leaving:
+                log.warning("the lease of machine %s has lapsed; its turns are paused", self.machine_id)
+            self.lapsed()
+        return self._held
+
+    def renew_now(self) -> None:
+        """Reports at once, without waiting for the next renewal."""
+        self._renew_now.set()
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Takes the lease, then renews it until the end of the block, and gives it up.
+
+        Raises LeaseLapsed if it cannot be taken, and MachineInUse, also later, if another process has this id.
+        """
+        in_use: list[MachineInUse] = []
+        await self._renew(adopt=True)
+        async with anyio.create_task_group() as tasks:
+
+            async def keep() -> None:
+                try:
+                    await self._keep()
+                except MachineInUse as problem:
+                    in_use.append(problem)
+                    tasks.cancel_scope.cancel()
+
+            tasks.start_soon(keep)
+            tasks.start_soon(self._settle)
+            tasks.start_soon(self._watch)
+            try:
+                yield
+            finally:
+                tasks.cancel_scope.cancel()
+                with anyio.CancelScope(shield=True), anyio.move_on_after(_ATTEMPT_SECONDS):
+                    await self._give_up()
+        if in_use:
+            raise in_use[0]  # itself, not the group of the tasks that ended with it
+
+    async def _keep(self) -> None:
+        while True:
+            with anyio.move_on_after(RENEWAL_SECONDS):
+                await self._renew_now.wait()
+            self._renew_now = anyio.Event()
+            lapsed_before = not self.standing
+            try:
+                await self._renew(adopt=not self._acknowledged)
+                # Not awaited here: the lease would lapse again while many sessions are confirmed, or one waits long.
+                self._renewed.set()
+            except LeaseLapsed as problem:
+                report = log.debug if lapsed_before else log.warning  # once for each interruption
+                report("%s", problem.message)
+                await anyio.sleep(_RETRY_SECONDS)
+                self._renew_now.set()
+
+    async def _settle(self) -> None:
+        """A lapse is over only when every session was confirmed; what fails is tried after the next renewal."""
+        while True:
+            await self._renewed.wait()
+            self._renewed = anyio.Event()  # before the call: a renewal during it may have ended another lapse
+            try:
+                await self.regained()
+            except (ClaudeCodeError, NatsError, OSError, TimeoutError) as problem:
+                log.debug("not every session was confirmed: %s", problem)
+                await anyio.sleep(_RETRY_SECONDS)
+                self.renew_now()
+
+    async def _watch(self) -> None:
+        """Looks when the lease would lapse. The timer of the event loop may be late after a suspension; every question
+        to `standing` looks too."""
+        while True:  # noqa: ASYNC110 - it is time that is waited for
+            await anyio.sleep(max(self._clock.remaining, _RETRY_SECONDS) if self.standing else RENEWAL_SECONDS)
+
+    async def _renew(self, *, adopt: bool) -> None:
+        """One renewal. `adopt` allows an entry that this process did not write or did not hear the end of.
+
+        Raises LeaseLapsed if NATS does not answer, MachineInUse if somebody else has written the entry.
+        """
+        sent = self._clock.now()  # before anything is sent: see FencingClock.renewed
+        try:
+            revision = await self._write(self._revision)
+        except APIError as problem:
+            found = _LAST_SEQUENCE.search(problem.description or "")
+            if problem.err_code not in WRONG_SEQUENCE or found is None:
+                raise LeaseLapsed(f"The lease could not be renewed: {problem.description}.") from None
+            last = int(found[1])
+            if last and not adopt:
+                # Our last write was acknowledged with its revision, so this one is not ours.
+                self._drop()
+                raise MachineInUse(f"Another process has written the entry of machine {self.machine_id}.") from None
+            if not last:
+                self._drop()  # it has expired at NATS, whatever our clock says: sessions may have been taken
+            self._revision = last
+            self._acknowledged = False
+            sent = self._clock.now()
+            revision = await self._write_again(last)
+        self._revision, self._acknowledged = revision, True
+        # The process may have been frozen in the await: a lapse must be found before the renewal hides it.
+        _ = self.standing
+        self._clock.renewed(sent)
+        self._held = self._clock.remaining > 0
+
+    async def _write_again(self, last: int) -> int:
+        try:
+            return await self._write(last)
+        except APIError as problem:
+            raise LeaseLapsed(f"The lease could not be renewed: {problem.description}.") from None
+
+    async def _write(self, last: int) -> int:
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(last)}
+        # Until the acknowledgement arrives it is not known whether it was stored.
+        self._acknowledged, acknowledged_before = False, self._acknowledged
+        try:
+            stored = await self._connection.jetstream.publish(
+                names.entry(names.MACHINES, self.machine_id), self._report(), timeout=_ATTEMPT_SECONDS, headers=headers
+            )
+        except APIError:
+            self._acknowledged = acknowledged_before  # it was refused, so the entry is as it was
+            raise
+        except (NatsError, OSError, TimeoutError) as problem:
+            raise LeaseLapsed(f"The fleet does not answer: {problem or type(problem).__name__}.") from None
+        return stored.seq
+
+    def _drop(self) -> None:
+        self._clock.end()
+        _ = self.standing  # counts the lapse and pauses, unless that was done before
+
+    async def _give_up(self) -> None:
+        """Removes the entry, so that others need not wait for its end. Nothing of this machine may run any more."""
+        stood = self.standing
+        self._leaving = True
+        self._drop()
+        if not stood:
+            return  # NATS has not answered for a while, and the entry expires
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(self._revision), "KV-Operation": "DEL"}
+        try:
+            await self._connection.jetstream.publish(
+                names.entry(names.MACHINES, self.machine_id), b"", timeout=_ATTEMPT_SECONDS, headers=headers
+            )
+        except (NatsError, OSError, TimeoutError) as problem:
+            log.debug("the lease was not given up, it ends by itself: %s", problem)
+
+
+async def _nothing() -> None:
+    return None
+
+
+class Turns(Protocol):
+    """What runs on this machine, as far as the lease is concerned."""
+
+    def pause(self) -> None:
+        """Stops (not kills) the processes of every session that is bound to the lease. Called before the lease ends,
+        without an await; it must not block."""
+
+    async def resume(self, holding: Holding) -> None:
+        """The session is still ours, with the same epoch: its processes go on."""
+
+    async def end(self, holding: Holding) -> None:
+        """Another machine has the session with a newer epoch: its processes are killed, and nothing more is written."""
+
+
+class Ownership(Protocol):
+    """The holders of all sessions, changed by compare-and-swap alone. `ownership.py` has the two ways to it."""
+
+    async def read(self, session_id: str) -> Holding | None:
+        """The holder; None if no machine has the session."""
+
+    async def claim(
+        self, session_id: str, principal: str, machine_id: str, *, taking: bool = False, stays: bool = False
+    ) -> Holding:
+        """Takes the session with the next epoch. Raises HeldElsewhere, or PermissionDenied for another principal, and
+        StillArriving for one that was given to the machine, unless it is `taking` it: then it stays arriving. One that
+        `stays` is the machine's own from then on."""
+
+    async def arrived(self, holding: Holding) -> Holding:
+        """The machine has all of the session. Raises HeldElsewhere if another machine, or nobody, has it now."""
+
+    async def confirm(self, holding: Holding) -> Holding:
+        """Writes the holding again with the same epoch, which defeats a take-over that has begun. Raises HeldElsewhere
+        if one is done."""
+
+    async def release(self, holding: Holding) -> None:
+        """Gives the session up; does nothing if it is held by another machine already."""
+
+
+class Holdings:
+    """The sessions that this machine holds."""
+
+    def __init__(self, lease: MachineLease, ownership: Ownership, turns: Turns) -> None:
+        self._lease = lease
+        self._ownership = ownership
+        self._turns = turns
+        self._held: dict[str, Holding] = {}
+        self._confirmed: dict[str, int] = {}
+        """Session → the number of lapses when it was last confirmed."""
+        self._staying: set[str] = set()
+        """Sessions of which the fleet knows that they stay here."""
+        self._locks: dict[str, anyio.Lock] = {}
+        lease.lapsed = turns.pause
+        lease.regained = self._confirm_all
+
+    @property
+    def lapses(self) -> int | None:
+        """How often this machine's lease has lapsed; None while it does not stand."""
+        return self._lease.lapses if self._lease.standing else None
+
+    def valid(self, holding: Holding) -> bool:
+        """Whether this machine may write to the session now. No await: ask it directly before the act."""
+        current = self._held.get(holding.session_id)
+        # `standing` first: it is what finds a lapse, and with it a newer number of lapses.
+        return (
+            self._lease.standing
+            and current is not None
+            and current.epoch == holding.epoch
+            and self._is_confirmed(holding.session_id)
+        )
+
+    def held(self, session_id: str) -> Holding | None:
+        """The holding by which this machine writes a session, whether or not it may just now; None without one."""
+        return self._held.get(session_id)
+
+    async def holder(self, session_id: str) -> Holding | None:
+        """The machine that has the session, as the fleet knows it."""
+        return await self._ownership.read(session_id)
+
+    async def claim(self, session_id: str, principal: str, *, taking: bool = False) -> Holding:
+        """Takes a session that no living machine holds; the holding that there is if it is ours already. With `taking`
+        it is one that was given to this machine, and stays arriving until `arrived`.
+
+        Raises HeldElsewhere, LeaseLapsed, PermissionDenied if the session is another principal's, and StillArriving.
+        """
+        # One at a time: a second claim would take the session from the first with a newer epoch.
+        async with self._alone(session_id):
+            return await self._claim(session_id, principal, taking)
+
+    async def note_staying(self, session_id: str, principal: str) -> None:
+        """Has the fleet know that a session stays on this machine, so that gateways find it there and nobody takes it.
+        It is not held by the lease, and is not paused with that.
+
+        Never raises: the session is on this machine, whatever the fleet says, and goes on here. What could not be noted
+        is tried again with the next call; gateways look for it on the disks of all machines until then.
+        """
+        async with self._alone(session_id):
+            if session_id in self._staying or not self._lease.standing:
+                return
+            try:
+                noted = await self._ownership.claim(session_id, principal, self._lease.machine_id, stays=True)
+            except ClaudeCodeError as problem:
+                log.info("the fleet does not know that session %s stays here: %s", session_id, problem.message)
+                return
+            if noted.stays:  # a keeper of an earlier version knows nothing of it
+                self._staying.add(session_id)
+
+    async def arrived(self, holding: Holding) -> Holding:
+        """Everything of a session that was taken is on this machine's disk: from now on it goes on here. Raises
+        HeldElsewhere and LeaseLapsed."""
+        async with self._alone(holding.session_id):
+            current = self._held.get(holding.session_id)
+            if current is None or current.epoch != holding.epoch:
+                raise HeldElsewhere(current or replace(holding, machine=""))
+            stored = await self._ownership.arrived(current)
+            arrived = replace(current, revision=stored.revision, arriving=False)
+            if self._held.get(holding.session_id) is current:  # not released meanwhile
+                self._held[holding.session_id] = arrived
+            return arrived
+
+    @asynccontextmanager
+    async def _alone(self, session_id: str) -> AsyncIterator[None]:
+        """Within the block nothing else claims or confirms the session here."""
+        lock = self._locks.setdefault(session_id, anyio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked():
+                self._locks.pop(session_id, None)
+
+    async def _claim(self, session_id: str, principal: str, taking: bool) -> Holding:
+        current = self._held.get(session_id)
+        if current is not None and current.principal == principal:
+            if current.arriving and not taking:
+                raise StillArriving(f"Session {session_id} is just being brought to this machine.")
+            if self.valid(current):
+                return current
+            # Its turn has come before that in `_confirm_all`. Confirmed and not claimed anew: what is paused goes on.
+            with suppress(HeldElsewhere):
+                confirmed = await self._confirm(current)
+                if self.valid(confirmed):
+                    await self._turns.resume(confirmed)
+                    return confirmed
+        self._check_standing()
+        lapses = self._lease.lapses
+        holding = await self._ownership.claim(session_id, principal, self._lease.machine_id, taking=taking)
+        self._held[session_id] = holding
+        # Counted from before the claim: a lapse in between makes it unconfirmed, and `_confirm_all` looks again.
+        self._confirmed[session_id] = lapses
+        return holding
+
+    def _check_standing(self) -> None:
+        if not self._lease.standing:
+            raise LeaseLapsed("This machine is cut off from the fleet: it takes no session until it is back.")
+
+    async def release(self, holding: Holding) -> None:
+        """Gives a session up. From the call on nothing may be written to it here, whether or not NATS answers."""
+        current = self._held.get(holding.session_id)
+        if current is None or current.epoch != holding.epoch:
+            return
+        del self._held[holding.session_id]
+        self._confirmed.pop(holding.session_id, None)
+        await self._ownership.release(current)
+
+    def _is_confirmed(self, session_id: str) -> bool:
+        return self._confirmed.get(session_id) == self._lease.lapses
+
+    async def _confirm_all(self) -> None:
+        """Confirms what was not confirmed since the latest lapse, one after the other. Renewals go on meanwhile: after
+        another lapse it begins anew, and while the lease does not stand it leaves the rest to the next renewal."""
+        while self._lease.standing:
+            unconfirmed = [each for each in self._held.values() if not self._is_confirmed(each.session_id)]
+            if not unconfirmed:
+                return
+            for holding in unconfirmed:
+                await self._confirm_or_end(holding)
+
+    async def _confirm_or_end(self, holding: Holding) -> None:
+        session_id, confirmed = holding.session_id, None
+        async with self._alone(session_id):
+            if self._held.get(session_id) is not holding:
+                return  # released, claimed or confirmed while this waited
+            try:
+                confirmed = await self._confirm(holding)
+            except HeldElsewhere as taken:
+                if self._held.get(session_id) is not holding:
+                    return  # it was this machine that gave it up
+                log.warning("%s It was taken over while this machine was cut off.", taken.message)
+                del self._held[session_id]
+                self._confirmed.pop(session_id, None)
+        # Not alone any more: the end of a session may wait for a message that waits for its claim.
+        if confirmed is None:
+            await self._turns.end(holding)
+        elif self.valid(confirmed):  # the lease may have lapsed again: then it stays paused
+            await self._turns.resume(confirmed)
+
+    async def _confirm(self, holding: Holding) -> Holding:
+        """Confirms a session that this machine holds; the caller is `_alone` with it. Raises HeldElsewhere, and
+        LeaseLapsed while the lease does not stand: what is stored then confirms nothing, for a machine that reads it
+        can take the session before the next renewal is stored."""
+        self._check_standing()
+        lapses = self._lease.lapses
+        stored = await self._ownership.confirm(holding)
+        confirmed = replace(holding, revision=stored.revision)
+        if self._held.get(holding.session_id) is holding:  # not released meanwhile
+            self._held[holding.session_id] = confirmed
+            # Counted from before it was sent: a lapse in between makes it unconfirmed.
+            self._confirmed[holding.session_id] = lapses
+        return confirmed

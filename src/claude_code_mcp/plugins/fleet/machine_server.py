@@ -1,0 +1,393 @@
+"""A machine's door for gateways: each connection over NATS is a client of the ordinary MCP server.
+
+A gateway asks for a connection at `names.opening`, and says whose it is: one for MCP, or one for a request at its
+console (`page_link.py`). The machine believes it: who may publish there
+is decided by NATS permissions. The caller has the directory and the environment of this machine's server, as callers
+over HTTP have. What the server sends bears the id of the request that it belongs to, so that the gateway can pass it
+on to whoever made that request.
+"""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import anyio
+import mcp_types as types
+from anyio.abc import TaskGroup, TaskStatus
+from mcp.server.auth.middleware.auth_context import auth_context_var
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
+
+from ...core import json_text
+from ...core.errors import ClaudeCodeError
+from ...core.model.options import LOCAL
+from ...server.sdk import NotificationLines, sound_line
+from ...server.transports.stdio import Inbox, LineConnection, Outbox, line_streams
+from . import names
+from .connection import FleetConnection
+from .nats_client import Msg, NatsError
+from .removals import NotedRemoval
+from .wire import Wire, WireBroken, open_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = logging.getLogger(__name__)
+
+PROTOCOL: Final = 1
+"""Of what travels between gateways and machines; both sides must have the same."""
+MOST_CONNECTIONS: Final = 1024
+_SHARES = 4
+"""The part of a machine's connections that one principal may have, unless it is the machine's own user."""
+_LONGEST_NAME = 1000
+_CONNECTION, _PAGE, _END_CALLER, _ASSIGN, _TAKE = "connection", "page", "end_caller", "assign", "take"
+
+
+def opening_request(connection_id: str, principal: str, groups: Collection[str] = ()) -> bytes:
+    """Asks a machine for a connection of a principal, who is in these groups at the gateway."""
+    return _opening(_CONNECTION, connection_id, principal, groups)
+
+
+def page_request(connection_id: str, principal: str, groups: Collection[str] = ()) -> bytes:
+    """Asks a machine for a connection for one request of a principal at a gateway's console."""
+    return _opening(_PAGE, connection_id, principal, groups)
+
+
+def _opening(ask: str, connection_id: str, principal: str, groups: Collection[str]) -> bytes:
+    asked = {"ask": ask, "protocol": PROTOCOL, "connection": connection_id, "principal": principal}
+    return json.dumps({**asked, "groups": [*groups]}).encode()
+
+
+def ending_request(principal: str, removal: NotedRemoval | None = None) -> bytes:
+    """Tells a machine that a principal is none any more: everything of theirs ends. `removal`: as it was noted for the
+    machines that are away."""
+    asked = {"ask": _END_CALLER, "protocol": PROTOCOL, "principal": principal}
+    return json.dumps({**asked, **({"removal": asdict(removal)} if removal is not None else {})}).encode()
+
+
+def assigning_request(principal: str, groups: Collection[str]) -> bytes:
+    """Tells a machine in which groups a principal is now."""
+    return json.dumps({"ask": _ASSIGN, "protocol": PROTOCOL, "principal": principal, "groups": [*groups]}).encode()
+
+
+def taking_request(session_id: str, principal: str) -> bytes:
+    """Asks a machine to take a session over whose machine is gone."""
+    return json.dumps({"ask": _TAKE, "protocol": PROTOCOL, "principal": principal, "session": session_id}).encode()
+
+
+def run_in(reply: bytes) -> str:
+    """Which process of a machine has opened a connection (`Machine.run`); empty if it does not say."""
+    run = json_text.decode(reply).get("run")
+    return run if isinstance(run, str) else ""
+
+
+def refusal_in(reply: bytes) -> str:
+    """Why a machine refuses what was asked; empty if it does not."""
+    try:
+        return str(json_text.decode(reply).get("refused") or "")
+    except (ValueError, AttributeError):
+        return "its answer cannot be read"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a session has lost with its last machine, for the caller whose message goes on with it."""
+
+    lost_turn: str = ""
+    """Of the turn that was running there; empty if none was."""
+    without_tree: str = ""
+    """Why its working tree did not come along; empty if it did."""
+    older_tree: str = ""
+    """In what the tree is older than the conversation; empty if it is not."""
+    setup_failed: str = ""
+    """Why the set-up command of the repository was not run, or did not succeed; empty otherwise."""
+
+    def notices(self) -> list[str]:
+        """Each of them as a sentence, that of the turn first."""
+        without = (
+            f"The session goes on in an empty directory; its files did not come along: {self.without_tree}"
+            if self.without_tree
+            else ""
+        )
+        return [each for each in (self.lost_turn, without, self.older_tree, self.setup_failed) if each]
+
+
+def taken_in(reply: bytes) -> Taken:
+    """What a machine says that has taken a session over."""
+    answer = json_text.decode(reply)
+    return Taken(**{name: str(answer.get(name) or "") for name in Taken.__slots__})
+
+
+TakeSession = Callable[[str, str], Awaitable[Taken]]
+"""Takes a session of a principal over; raises ClaudeCodeError if that cannot be."""
+CallerEnded = Callable[[str, NotedRemoval], Awaitable[None]]
+"""Notes that the removal of a principal was done here."""
+AnswerPage = Callable[[Wire, str], Awaitable[None]]
+"""Answers one request of a principal at the console of a gateway."""
+
+
+class MachineService(Protocol):
+    """What is asked about callers."""
+
+    async def admit(self, principal: str, groups: Collection[str], /) -> str | None: ...
+
+    def assign(self, principal: str, groups: Collection[str], /) -> None: ...
+
+    async def why_restart_for(self, principal: str, /) -> str | None: ...
+
+
+class MachineBackend(Protocol):
+    """What is served to gateways: an `McpServer`."""
+
+    @property
+    def service(self) -> MachineService: ...
+
+    async def serve(self, inbox: Inbox, outbox: Outbox, /) -> None: ...
+
+    async def end_caller(self, name: str, calls_over: Callable[[], Awaitable[None]]) -> None: ...
+
+
+class _Refused(Exception):
+    """What was asked is not done; the text says why."""
+
+
+async def serve_machine(
+    connection: FleetConnection,
+    machine_id: str,
+    server: MachineBackend,
+    *,
+    take: TakeSession | None = None,
+    ended: CallerEnded | None = None,
+    answer_page: AnswerPage | None = None,
+    run: str = "",
+    most: int = MOST_CONNECTIONS,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves gateways until it is cancelled. Then every connection ends; sessions go on. It has started when gateways
+    can reach it. `take` is called for a session whose machine is gone, when its next message is to be sent here. `run`
+    is that of the machine's reports."""
+    async with anyio.create_task_group() as tasks:
+        door = _Door(connection, machine_id, server, tasks, take, ended, answer_page, run, most)
+        subscription = await connection.client.subscribe(names.opening(machine_id), cb=door.asked)
+        try:
+            await connection.flushed()
+            task_status.started()
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True), suppress(NatsError):
+                await subscription.unsubscribe()
+
+
+class _Door:
+    """Answers what gateways ask of one machine."""
+
+    def __init__(
+        self,
+        connection: FleetConnection,
+        machine_id: str,
+        server: MachineBackend,
+        tasks: TaskGroup,
+        take: TakeSession | None,
+        ended: CallerEnded | None,
+        answer_page: AnswerPage | None,
+        run: str,
+        most: int,
+    ) -> None:
+        self._connection = connection
+        self._machine_id = machine_id
+        self._server = server
+        self._tasks = tasks
+        self._take = take
+        self._ended = ended
+        self._answer_page = answer_page
+        self._opened = json.dumps({"run": run}).encode()
+        self._most = most
+        self._open: dict[str, str] = {}
+        """By each open connection, whose it is."""
+
+    async def asked(self, message: Msg) -> None:
+        """In a task for each: who is admitted may be looked up on the disk, and others do not wait for that."""
+        self._tasks.start_soon(self._answer, message)
+
+    async def _answer(self, message: Msg) -> None:
+        asked: dict[str, Any] = {}
+        try:
+            asked = _read(message.data)
+            if asked["ask"] == _END_CALLER:
+                await self._server.end_caller(asked["principal"], _nothing)
+                if asked["removal"] is not None and self._ended is not None:
+                    await self._ended(asked["principal"], asked["removal"])
+                await message.respond(b"{}")
+            elif asked["ask"] == _TAKE:
+                taken = await self._take_over(asked["session"], asked["principal"])
+                await message.respond(json.dumps(asdict(taken)).encode())
+            elif asked["ask"] == _ASSIGN:
+                await self._admit(asked["principal"], asked["groups"])
+                await message.respond(b"{}")
+            else:
+                await self._serve(message, **asked)
+        except _Refused as reason:
+            with suppress(NatsError):
+                await message.respond(json.dumps({"refused": str(reason)}).encode())
+        except NatsError as error:
+            log.warning("a gateway was not answered (%s): %s", _described(asked), error)
+        except Exception:
+            log.exception("what a gateway asked for failed (%s)", _described(asked))  # the others go on
+
+    async def _serve(self, message: Msg, ask: str, connection: str, principal: str, groups: list[str]) -> None:
+        """One connection, from its opening to its end."""
+        if ask == _PAGE and self._answer_page is None:
+            raise _Refused("it has no console")
+        if connection in self._open:
+            raise _Refused("the connection is open already")
+        if len(self._open) >= self._most:
+            raise _Refused(f"it has {self._most} connections, which is the most")
+        # Each stream of a page has one at every machine: nobody may take those of all others.
+        most = self._most if principal == LOCAL else max(1, self._most // _SHARES)
+        if sum(each == principal for each in self._open.values()) >= most:
+            raise _Refused(f"{principal} has {most} connections to it, which is the most")
+        self._open[connection] = principal
+        try:
+            await self._admit(principal, groups)
+            sends = names.to_gateway(self._machine_id, connection)
+            receives = names.to_machine(self._machine_id, connection)
+            async with open_wire(self._connection.client, sends=sends, receives=receives) as wire:
+                # After the subscription, on the same connection: NATS has it before the gateway has this answer.
+                await message.respond(self._opened)
+                if ask == _PAGE and self._answer_page is not None:
+                    await self._answer_page(wire, principal)
+                    return
+                with _acting_as(principal):
+                    async with line_streams(_GatewayClient(wire, principal), direct=True) as (inbox, outbox):
+                        await self._server.serve(inbox, outbox)
+        finally:
+            self._open.pop(connection, None)
+
+    async def _take_over(self, session_id: str, principal: str) -> Taken:
+        if self._take is None:
+            raise _Refused("it takes no sessions over")
+        await self._admit(principal, [])
+        try:
+            return await self._take(session_id, principal)
+        except ClaudeCodeError as problem:
+            raise _Refused(problem.message) from None
+        except OSError as problem:  # a full disk, for one: who asks must not wait for an answer that does not come
+            log.warning("session %s could not be taken: %s", session_id, problem)
+            raise _Refused(f"its files cannot be written: {problem.strerror or type(problem).__name__}") from None
+
+    async def _admit(self, principal: str, groups: list[str]) -> None:
+        service = self._server.service
+        if groups:
+            reason = await service.admit(principal, groups)
+            if reason is not None:
+                raise _Refused(reason)
+            service.assign(principal, groups)
+        elif principal != LOCAL and (reason := await service.why_restart_for(principal)) is not None:
+            raise _Refused(reason)
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    """What a gateway asks for. Raises _Refused for what cannot be understood."""
+    try:
+        asked = json.loads(data)
+        if asked.get("protocol") != PROTOCOL:
+            raise _Refused(f"it speaks version {PROTOCOL} of the fleet's protocol; use the same version everywhere")
+        principal, groups = asked["principal"], asked.get("groups", [])
+        if not isinstance(principal, str) or not 0 < len(principal) <= _LONGEST_NAME:
+            raise _Refused("the principal has no name")
+        if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
+            raise _Refused("the groups cannot be read")
+        if asked["ask"] == _END_CALLER:
+            noted = asked.get("removal")  # a gateway of an earlier version notes none
+            removal = NotedRemoval(str(noted["bucket"]), int(noted["number"])) if noted is not None else None
+            return {"ask": _END_CALLER, "principal": principal, "removal": removal}
+        if asked["ask"] == _ASSIGN:
+            return {"ask": _ASSIGN, "principal": principal, "groups": groups}
+        if asked["ask"] == _TAKE:
+            return {"ask": _TAKE, "principal": principal, "session": names.token(asked["session"])}
+        ask = _PAGE if asked["ask"] == _PAGE else _CONNECTION
+        connection = names.token(asked["connection"])
+        return {"ask": ask, "connection": connection, "principal": principal, "groups": groups}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise _Refused("what was asked cannot be read") from None
+
+
+def _described(asked: Mapping[str, Any]) -> str:
+    """What was asked, for whom, and by which connection or of which session, for the log."""
+    fields = ("principal", "connection", "session")
+    return ", ".join([str(asked.get("ask")), *(f"{field} {asked[field]}" for field in fields if field in asked)])
+
+
+@contextmanager
+def _acting_as(principal: str) -> "Iterator[None]":
+    """Within the block, and in the tasks that are begun in it, requests are those of the principal."""
+    if principal == LOCAL:  # the user of the machine, who needs no token anywhere
+        yield
+        return
+    user = AuthenticatedUser(AccessToken(token="", client_id=principal, scopes=[]))
+    token = auth_context_var.set(user)
+    try:
+        yield
+    finally:
+        auth_context_var.reset(token)
+
+
+async def _nothing() -> None:
+    return None
+
+
+class _GatewayClient(LineConnection):
+    """The connection as the server's transport sees it: each line to the gateway begins with the id of the request that
+    it belongs to, if it belongs to one, and a tab."""
+
+    def __init__(self, wire: Wire, principal: str) -> None:
+        super().__init__()
+        self._wire = wire
+        self._principal = principal
+        self.output = _WireOutput(wire)
+
+    async def line(self) -> bytes:
+        try:
+            line = await self._wire.line()
+        except WireBroken as broken:
+            log.info("a connection of a gateway for %s ended: %s", self._principal, broken.message)
+            return b""
+        return b"" if line is None else line + b"\n"
+
+    async def send(self, item: SessionMessage) -> None:
+        metadata = item.metadata
+        related = metadata.related_request_id if isinstance(metadata, ServerMessageMetadata) else None
+        prefix = b"\t" if related is None else b"%b\t" % str(related).encode()
+        if isinstance(item, NotificationLines):
+            await self._write_out(b"".join([b"%b%b\n" % (prefix, line) for line in item.lines]))
+            return
+        try:
+            await self._write_out(prefix + sound_line(item.message))
+        except ValueError as error:
+            log.error("a message to a gateway for %s was left out: %s", self._principal, error)
+
+    async def write(self, message: types.JSONRPCMessage) -> None:
+        await self.send(SessionMessage(message))
+
+
+class _WireOutput:
+    """Where lines to the gateway go."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def write(self, data: bytes) -> None:
+        self._wire.write(data)
+
+    async def drain(self) -> None:
+        try:
+            await self._wire.drain()
+        except WireBroken as broken:
+            raise ConnectionError(broken.message) from None
+
+    async def close(self) -> None:
+        """Nothing is left to do: the connection is closed by whoever opened it."""

@@ -1,0 +1,631 @@
+"""The bucket of holders, and the keeper that changes it for machines.
+
+NATS grants subjects, and a machine's sessions are no fixed set of subjects: a key that may write the holder of one
+session may write that of all. So a machine's key may write none. It asks the keeper, which runs beside every gateway
+with a key of its own; who asks is told by the subject, which NATS lets only that machine use. A machine gets by itself
+what is new or its own; what another machine has or had, a gateway gives to it. The keeper answers only into the inbox
+of the machine that asked: the reply of a request names any subject, and NATS does not check it.
+"""
+
+import hashlib
+import hmac
+import itertools
+import json
+import logging
+import time
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any, Self
+
+import anyio
+from nacl.exceptions import CryptoError
+from nacl.public import PrivateKey, PublicKey, SealedBox
+
+from ... import __version__
+from ...core import json_text
+from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
+from . import names
+from .connection import FleetConnection, follow_bucket
+from .leases import HeldElsewhere, Holding, LeaseLapsed, StillArriving, suspend_aware_clock
+from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError, Msg, NatsError
+
+log = logging.getLogger(__name__)
+
+FIRST_CLAIM_SECONDS = 1.0
+"""How long a machine whose lease has ended can come back before its sessions may be taken."""
+RETURN_SECONDS = 2.0
+"""The same after NATS was away: then every lease has ended, and all machines come back at once."""
+MOST_ASKED = 500
+"""Sessions that a machine may ask about at once."""
+MAX_HELD = 3000
+"""Sessions in the answer to a machine that asks which it holds: one message, and most servers take 1 MiB."""
+_ATTEMPTS = 8
+_REQUEST_SECONDS = 5.0
+_CLAIM_SECONDS = RETURN_SECONDS + _REQUEST_SECONDS
+_QUEUE = "keepers"
+_UNSEAL = ".unseal"
+
+
+class OwnershipBucket:
+    """The holders themselves, for a key that may write all of them: that of a gateway or a keeper."""
+
+    def __init__(self, sessions: KeyValue, machines: KeyValue) -> None:
+        self._sessions = sessions
+        self._machines = machines
+        self._missing: dict[str, float] = {}
+        """Machine → since when it is known to have no lease."""
+        self._reconnected = -RETURN_SECONDS
+        self._seen: frozenset[str] = frozenset()
+        """The machines that were there when somebody last looked."""
+        self._followed: dict[str, dict[str, Holding]] = {}
+        """Principal → session → holder, as `follow` has last read it."""
+        self._all_known = anyio.Event()
+
+    @classmethod
+    async def opened(cls, connection: FleetConnection) -> Self:
+        """The bucket of a fleet."""
+        js = connection.jetstream
+        bucket = cls(await js.key_value(names.SESSIONS), await js.key_value(names.MACHINES))
+        connection.when_reconnected.append(bucket._after_interruption)
+        return bucket
+
+    def _after_interruption(self) -> None:
+        # While NATS was gone every lease has ended: who was alive gets its time to come back.
+        self._missing.clear()
+        self._reconnected = time.monotonic()
+
+    def note_present(self, alive: Collection[str], late: float = 0.0) -> None:
+        """These machines are there now. Who is not any more has its time to come back from the end of its lease on, and
+        not only from the first message to one of its sessions; `late`: so many seconds after that end it is noted."""
+        for machine_id in alive:
+            self._missing.pop(machine_id, None)
+        for machine_id in self._seen.difference(alive):
+            self._missing.setdefault(machine_id, time.monotonic() - late)
+        self._seen = frozenset(alive)
+
+    async def follow(self, connection: FleetConnection) -> None:
+        """Keeps all holders in memory until it is cancelled, for `not_held_by`. Who holds a session is decided from the
+        bucket itself, never from these."""
+
+        def take(entry: KeyValue.Entry) -> None:
+            found = None
+            if entry.operation is None:
+                try:
+                    found = _stored_holding(entry.key, entry)
+                except (ValueError, KeyError, TypeError) as problem:
+                    log.warning("who holds session %s cannot be read: %r", entry.key, problem)
+            if found is not None:
+                self._followed.setdefault(found.principal, {})[entry.key] = found  # the principal of a session stays
+                return
+            for holdings in self._followed.values():
+                holdings.pop(entry.key, None)
+
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(follow_bucket, connection, names.SESSIONS, take)
+            self._all_known.set()
+
+    async def not_held_by(self, alive: Collection[str], principal: str) -> list[Holding]:
+        """The sessions of a principal that none of these machines has, those first whose holder has changed last; needs
+        `follow`. Raises TimeoutError while they are not known yet."""
+        with anyio.fail_after(_REQUEST_SECONDS):
+            await self._all_known.wait()
+        holdings = self._followed.get(principal, {}).values()
+        # What stays on its machine has no copy that could be shown.
+        absent = [each for each in holdings if not each.stays and (each.arriving or each.machine not in alive)]
+        return sorted(absent, key=lambda holding: holding.revision, reverse=True)
+
+    async def held_by(self, machine_id: str) -> list[Holding]:
+        """The sessions that a machine holds and has all of, the newest first, MAX_HELD at most. Reads all holders."""
+        watcher: Any = await self._sessions.watchall(ignore_deletes=True)
+        held = []
+        try:
+            while (entry := await watcher.updates(timeout=_REQUEST_SECONDS)) is not None:
+                holding = _stored_holding(entry.key, entry)
+                if holding.machine == machine_id and not holding.arriving:
+                    held.append(holding)
+        finally:
+            with anyio.CancelScope(shield=True), suppress(NatsError):
+                await watcher.stop()
+        return sorted(held, key=lambda holding: holding.revision, reverse=True)[:MAX_HELD]
+
+    async def read(self, session_id: str) -> Holding | None:
+        """The holder; None if no machine has the session."""
+        found = await self.last(session_id)
+        return found if found is not None and found.machine else None
+
+    async def claim(
+        self,
+        session_id: str,
+        principal: str,
+        machine_id: str,
+        *,
+        only_given: bool = False,
+        taking: bool = False,
+        stays: bool = False,
+        run: str = "",
+        number: int = 0,
+    ) -> Holding:
+        """Takes a session for a machine, with the next epoch; `taking`: it has yet to be brought there; `stays`: it is
+        that machine's own, which nobody else can take.
+
+        A session whose machine has no lease can be taken when that machine has had `FIRST_CLAIM_SECONDS` to come back,
+        or `RETURN_SECONDS` after an interruption.
+        `only_given` refuses what another machine has or had: a gateway gives that away, by this call without it.
+        `run` and `number` identify the claim of a machine. A claim that comes late, after a later one of the same
+        process, changes nothing and returns the holding as it is; one of an earlier process raises LeaseLapsed.
+        Raises HeldElsewhere, PermissionDenied if the session is another principal's or was not given, and
+        StillArriving if the machine has it only in name: its disk has nothing of it, or something old.
+        """
+        for _ in range(_ATTEMPTS):
+            found = await self.last(session_id)
+            if found is not None:
+                if found.principal != principal:
+                    raise PermissionDenied(f"Session {session_id} belongs to another principal.")
+                if only_given and found.machine != machine_id:
+                    raise PermissionDenied(f"Session {session_id} was not given to machine {machine_id}.")
+                if found.stays and (taking or found.machine not in ("", machine_id)):
+                    raise HeldElsewhere(found)
+                if stays and not found.stays:
+                    # It has left its machine: if that is removed, others go on with it.
+                    raise PermissionDenied(f"Session {session_id} was not begun to stay on its machine.")
+                # After the session was read, and before it is written: a machine that regains its lease writes its
+                # sessions again, so either it finds our write there, or we fail to make it.
+                await self._check_gone(found, machine_id)
+                if run and found.machine == machine_id:
+                    if found.run == run and found.number >= number:
+                        return found
+                    await self._check_run(machine_id, run)
+                if found.arriving and not taking:
+                    raise StillArriving(f"Session {session_id} has yet to be brought to machine {machine_id}.")
+            epoch = (found.epoch if found else 0) + 1
+            holding = Holding(session_id, machine_id, epoch, principal, 0, taking, stays, run, number)
+            try:
+                return await self._write(holding, found)
+            except KeyWrongLastSequenceError:
+                continue  # somebody was faster: look who
+        raise LeaseLapsed(f"The holder of session {session_id} changes faster than it can be read.")
+
+    async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
+        """Gives a session to a machine, which has yet to take it; None if it is the machine's already, which then
+        keeps its epoch: whoever gives it twice takes it from nobody. Raises as `claim`."""
+        found = await self.last(session_id)
+        if found is not None and (found.machine, found.principal) == (machine_id, principal):
+            return None
+        return await self.claim(session_id, principal, machine_id, taking=True)
+
+    async def give_back(self, session_id: str, principal: str, machine_id: str) -> None:
+        """A session that nobody has is the machine's again which has just given it away, and has all of it."""
+        found = await self.last(session_id)
+        if found is None or found.machine or found.principal != principal:
+            raise HeldElsewhere(found or Holding(session_id, "", 0, principal, 0))
+        holding = Holding(session_id, machine_id, found.epoch + 1, principal, 0)
+        try:
+            await self._write(holding, found)
+        except KeyWrongLastSequenceError:
+            raise HeldElsewhere(found) from None
+
+    async def confirm(self, holding: Holding) -> Holding:
+        """Writes a holding again with its epoch. Raises HeldElsewhere if another machine, or nobody, has it now."""
+        return await self._write_again(holding)
+
+    async def arrived(self, holding: Holding) -> Holding:
+        """As `confirm`, and the session is no longer arriving."""
+        return await self._write_again(holding, arriving=False)
+
+    async def _write_again(self, holding: Holding, *, arriving: bool | None = None) -> Holding:
+        for _ in range(_ATTEMPTS):
+            found = await self.last(holding.session_id)
+            if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
+                raise HeldElsewhere(found or Holding(holding.session_id, "", holding.epoch, holding.principal, 0))
+            again = found if arriving is None else replace(found, arriving=arriving)
+            try:
+                return await self._write(again, found)
+            except KeyWrongLastSequenceError:
+                continue
+        raise LeaseLapsed(f"The holder of session {holding.session_id} changes faster than it can be read.")
+
+    async def release(self, holding: Holding) -> None:
+        """Gives a session up; its epoch stays, so that the next holder has a newer one."""
+        for _ in range(_ATTEMPTS):
+            found = await self.last(holding.session_id)
+            if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
+                return
+            try:
+                await self._write(replace(found, machine="", arriving=False, stays=False), found)
+            except KeyWrongLastSequenceError:
+                continue  # taken by another machine, or confirmed by its own at the same time: look which
+            return
+        raise LeaseLapsed(f"The holder of session {holding.session_id} changes faster than it can be read.")
+
+    async def _check_gone(self, found: Holding, machine_id: str) -> None:
+        """Returns if the holder's lease has been gone for long enough, or it is nobody or the machine itself."""
+        if found.machine in ("", machine_id):
+            return
+        if await self._alive(found.machine):
+            raise HeldElsewhere(found)
+        since = self._missing.setdefault(found.machine, time.monotonic())
+        remaining = max(since + FIRST_CLAIM_SECONDS, self._reconnected + RETURN_SECONDS) - time.monotonic()
+        if remaining > 0:
+            await anyio.sleep(remaining)
+            if await self._alive(found.machine):
+                raise HeldElsewhere(found)
+
+    async def _check_run(self, machine_id: str, run: str) -> None:
+        """Raises LeaseLapsed if another process has the machine's lease."""
+        try:
+            entry = await self._machines.get(machine_id)
+            leased = json.loads(entry.value or b"{}").get("run")
+        except (KeyNotFoundError, ValueError, AttributeError):
+            return
+        if leased and leased != run:
+            raise LeaseLapsed(f"Another process of machine {machine_id} has its lease.")
+
+    async def _alive(self, machine_id: str) -> bool:
+        # Read from the leader of the bucket, never from a copy that may be behind: the bucket has no direct reads.
+        try:
+            await self._machines.get(machine_id)
+        except KeyNotFoundError:
+            return False
+        self._missing.pop(machine_id, None)
+        return True
+
+    async def last(self, session_id: str) -> Holding | None:
+        """The holder; without a machine if the last one has given the session up, None if there never was one."""
+        try:
+            entry = await self._sessions.get(names.token(session_id))
+        except KeyNotFoundError:
+            return None
+        return _stored_holding(session_id, entry)
+
+    async def _write(self, holding: Holding, before: Holding | None) -> Holding:
+        """Stores a holding unless somebody has written since `before`."""
+        value: dict[str, Any] = {"machine": holding.machine, "epoch": holding.epoch, "principal": holding.principal}
+        value |= {mark: True for mark in ("arriving", "stays") if getattr(holding, mark)}
+        value |= {"run": holding.run, "number": holding.number} if holding.run else {}
+        # `update`, never `create`: that would take a marker of a deletion for permission to try again.
+        last = before.revision if before else 0
+        revision = await self._sessions.update(holding.session_id, json.dumps(value).encode(), last=last)
+        return replace(holding, revision=revision)
+
+
+def _stored_holding(session_id: str, entry: KeyValue.Entry) -> Holding:
+    value = json.loads(entry.value or b"{}")
+    return Holding(
+        session_id,
+        value["machine"],
+        value["epoch"],
+        value["principal"],
+        entry.revision or 0,
+        arriving=value.get("arriving") is True,
+        stays=value.get("stays") is True,
+        run=str(value.get("run", "")),
+        number=int(value.get("number", 0)),
+    )
+
+
+Verb = Callable[[str, dict[str, Any]], Awaitable[Any]]
+"""Takes the machine that asks, and its arguments; the result is sent as JSON."""
+
+
+class NotAddressed(Exception):
+    """What was asked is for another keeper, which answers it."""
+
+
+class Keeper:
+    """Does for machines what their keys do not let them do, after checking that it is theirs to do.
+
+    Any number of keepers may run; each request is answered by one of them.
+    """
+
+    def __init__(
+        self,
+        connection: FleetConnection,
+        bucket: OwnershipBucket,
+        seed: str,
+        verbs: Mapping[str, Verb] | None = None,
+        verbs_for_all: Mapping[str, Verb] | None = None,
+    ) -> None:
+        """`seed` is the secret of the operator's key; from it follows the key that secrets are sealed for. `verbs` are
+        answered beside its own; `verbs_for_all` every keeper hears, and one that raises NotAddressed is silent."""
+        self._connection = connection
+        self._bucket = bucket
+        self._secret = PrivateKey(hmac.digest(seed.encode(), b"claude-code-mcp: secrets of sessions", "sha256"))
+        self._verbs: dict[str, Verb] = {
+            "claim": self._claim,
+            "confirm": self._confirm,
+            "arrived": self._arrived,
+            "release": self._release,
+            "read": self._read,
+            "elsewhere": self._elsewhere,
+            "held": self._held,
+            "sealing_key": self._sealing_key,
+            "unseal": self._unseal,
+            "clock": self._clock,
+            **(verbs or {}),
+            **(verbs_for_all or {}),
+        }
+        self._broadcast = frozenset(verbs_for_all or ())
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Answers until the end of the block."""
+        async with anyio.create_task_group() as tasks:
+
+            async def take(message: Msg) -> None:
+                if not message.subject.endswith(_UNSEAL) and message.subject.split(".")[3] not in self._broadcast:
+                    # In a task of its own: a claim waits for seconds, and others must not wait behind it.
+                    tasks.start_soon(self._answer, message)
+
+            async def take_sealed(message: Msg) -> None:
+                # Every keeper hears of it, and the one answers whose key it was sealed for.
+                if f'"{key_id(self._secret.public_key)}.'.encode() in message.data:
+                    tasks.start_soon(self._answer, message)
+
+            async def take_each(message: Msg) -> None:
+                tasks.start_soon(self._answer, message)
+
+            answering = self._connection.answering
+            try:
+                async with (
+                    answering({"fleet.keeper.*.*": take}, _QUEUE),
+                    answering({f"fleet.keeper.*{_UNSEAL}": take_sealed}),
+                    answering({f"fleet.keeper.*.{verb}": take_each for verb in self._broadcast}),
+                ):
+                    yield
+            finally:
+                tasks.cancel_scope.cancel()
+
+    async def _answer(self, message: Msg) -> None:
+        _, _, machine_id, name = message.subject.split(".")
+        if not message.reply.startswith(f"{names.inbox(machine_id)}."):
+            log.warning("a request of machine %s wanted its answer elsewhere; it is not answered", machine_id)
+            return
+        try:
+            if _has_expired(message):
+                raise RequestExpired(f"The request {name!r} came too late; nothing was changed.")
+            if name not in self._verbs:
+                raise InvalidArgument(f"The keeper has no {name!r}.")
+            arguments = json_text.decode(message.data)
+            answer = {"result": await self._verbs[name](machine_id, arguments)}
+        except NotAddressed:
+            return
+        except ClaudeCodeError as problem:
+            answer = {"error": type(problem).__name__, "message": problem.message}
+            if isinstance(problem, HeldElsewhere):
+                answer["holding"] = _fields(problem.holding)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            answer = {"error": "InvalidArgument", "message": "The request makes no sense."}
+        except (NatsError, OSError, TimeoutError) as problem:
+            answer = {"error": "LeaseLapsed", "message": f"The fleet's stores do not answer: {problem}"}
+        except Exception:
+            # Raised from here it would end the keeper, and the gateway with it, for all machines.
+            log.exception("a request of machine %s failed", machine_id)
+            answer = {"error": "ClaudeCodeError", "message": "The keeper has failed; its log says how."}
+        answer["time"] = time.time()
+        try:
+            await message.respond(json.dumps(answer).encode())
+        except NatsError as problem:
+            log.debug("an answer to machine %s was not sent: %s", machine_id, problem)
+
+    async def _claim(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        session_id, principal = str(arguments["session_id"]), str(arguments["principal"])
+        marks = {mark: arguments.get(mark) is True for mark in ("taking", "stays")}
+        run, number = str(arguments.get("run", "")), int(arguments.get("number", 0))
+        claim = self._bucket.claim
+        return _fields(await claim(session_id, principal, machine_id, only_given=True, run=run, number=number, **marks))
+
+    async def _confirm(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        return _fields(await self._bucket.confirm(_own_holding(machine_id, arguments)))
+
+    async def _arrived(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        return _fields(await self._bucket.arrived(_own_holding(machine_id, arguments)))
+
+    async def _release(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        await self._bucket.release(_own_holding(machine_id, arguments))
+
+    async def _read(self, _: str, arguments: dict[str, Any]) -> Any:
+        # Who holds a session is no secret from a machine that knows the session's id.
+        found = await self._bucket.read(str(arguments["session_id"]))
+        return None if found is None else _fields(found)
+
+    async def _elsewhere(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        asked = [names.token(str(session_id)) for session_id in arguments["sessions"][:MOST_ASKED]]
+        found = [await self._bucket.read(session_id) for session_id in asked]
+        # One that has yet to arrive is not there either, whatever an older copy on the machine's disk says. One that
+        # stays is where its files are, also if that machine has another id by now.
+        elsewhere = [each for each in found if each and (each.machine != machine_id or each.arriving)]
+        return [each.session_id for each in elsewhere if not each.stays]
+
+    async def _held(self, machine_id: str, _: dict[str, Any]) -> Any:
+        return [_fields(each) for each in await self._bucket.held_by(machine_id)]
+
+    async def _sealing_key(self, _: str, __: dict[str, Any]) -> Any:
+        return b64encode(bytes(self._secret.public_key)).decode()
+
+    async def _clock(self, _: str, __: dict[str, Any]) -> Any:
+        """For `doctor`: what time it is here, and of which version this is."""
+        return {"time": time.time(), "version": __version__}
+
+    async def _unseal(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        session_id = str(arguments["session_id"])
+        key = PublicKey(b64decode(arguments["key"]))
+        secrets = open_sealed(self._secret, session_id, str(arguments["sealed"]))
+        # Last: whoever is told is the holder at this moment.
+        found = await self._bucket.read(session_id)
+        if found is None or found.machine != machine_id:
+            raise PermissionDenied(f"Machine {machine_id} does not hold session {session_id}.")
+        return seal_for(key, session_id, secrets)
+
+
+class RequestExpired(UpstreamUnavailable):
+    """The keeper found a request after its deadline. The machine no longer waits for the answer, and may have asked
+    again or given up: the request must not change anything."""
+
+
+_DEADLINE = "Fleet-Deadline"
+_CLOCK_TOLERANCE = 1.0
+
+
+def _has_expired(message: Msg) -> bool:
+    """Whether the deadline of a request has passed, by the keeper's clock; a request without a deadline has none."""
+    try:
+        return time.time() > float((message.headers or {})[_DEADLINE]) + _CLOCK_TOLERANCE
+    except (KeyError, ValueError):
+        return False
+
+
+class KeptOwnership:
+    """The holders as a machine reaches them: by asking the keeper.
+
+    Requests carry a deadline on the keeper's clock, which is known from its answers: a keeper that was frozen finds
+    them late. Keepers whose clocks differ cost one more request.
+    """
+
+    def __init__(self, connection: FleetConnection, machine_id: str, run: str = "") -> None:
+        """`run` is the process of the machine, as in its reports; without it claims have no number."""
+        self._connection = connection
+        self._machine_id = names.token(machine_id)
+        self._run = run
+        self._claims = itertools.count(1)
+        self._ahead: float | None = None
+        """Seconds by which the keeper's clock is ahead of `suspend_aware_clock`."""
+
+    async def read(self, session_id: str) -> Holding | None:
+        """The holder; None if no machine has the session."""
+        found = await self.ask("read", session_id=session_id)
+        return None if found is None else _holding(found)
+
+    async def claim(
+        self, session_id: str, principal: str, machine_id: str, *, taking: bool = False, stays: bool = False
+    ) -> Holding:
+        """As OwnershipBucket.claim; for this machine alone."""
+        if machine_id != self._machine_id:
+            raise ValueError("a machine claims for itself alone")
+        if self._ahead is None:
+            await self.ask("clock")  # a claim is never without a deadline
+        marks: dict[str, Any] = {"taking": taking, "stays": stays}
+        if self._run:
+            marks |= {"run": self._run, "number": next(self._claims)}
+        return _holding(await self.ask("claim", session_id=session_id, principal=principal, **marks))
+
+    async def held(self) -> list[Holding]:
+        """As OwnershipBucket.held_by; of this machine."""
+        return [_holding(each) for each in await self.ask("held")]
+
+    async def confirm(self, holding: Holding) -> Holding:
+        """As OwnershipBucket.confirm."""
+        return _holding(await self.ask("confirm", **_fields(holding)))
+
+    async def arrived(self, holding: Holding) -> Holding:
+        """As OwnershipBucket.arrived."""
+        return _holding(await self.ask("arrived", **_fields(holding)))
+
+    async def release(self, holding: Holding) -> None:
+        """As OwnershipBucket.release."""
+        await self.ask("release", **_fields(holding))
+
+    async def ask(self, verb: str, seconds: float = _CLAIM_SECONDS, /, **arguments: Any) -> Any:
+        """One request to the keeper. Raises what the keeper has refused it with, and LeaseLapsed if none answers in so
+        many seconds."""
+        answer = await self._ask_once(verb, seconds, arguments)
+        if answer.get("error") == RequestExpired.__name__:
+            answer = await self._ask_once(verb, seconds, arguments)  # its clock is known now
+        if "error" not in answer:
+            return answer["result"]
+        if answer["error"] == "HeldElsewhere":
+            raise HeldElsewhere(_holding(answer["holding"]))
+        raise _REFUSALS.get(answer["error"], ClaudeCodeError)(answer["message"])
+
+    async def _ask_once(self, verb: str, seconds: float, arguments: dict[str, Any]) -> dict[str, Any]:
+        headers = None
+        if self._ahead is not None:
+            headers = {_DEADLINE: str(suspend_aware_clock() + self._ahead + seconds)}
+        try:
+            request, subject = json.dumps(arguments).encode(), names.keeper(self._machine_id, verb)
+            message = await self._connection.client.request(subject, request, timeout=seconds, headers=headers)
+        except (NatsError, OSError, TimeoutError) as problem:
+            raise LeaseLapsed(f"No keeper of the fleet answers: {problem or type(problem).__name__}.") from None
+        answer: dict[str, Any] = json.loads(message.data)
+        if isinstance(keeper_time := answer.get("time"), int | float):  # a keeper of an earlier version sends none
+            self._ahead = keeper_time - suspend_aware_clock()
+        return answer
+
+
+class KeptSecrets:
+    """Secrets of sessions, sealed for the keeper, which opens them for the machine that holds the session.
+
+    Neither NATS nor another machine can read them. The keeper runs beside the gateway, which has seen them when the
+    session was begun. Of several keepers the one opens them whose key they were sealed for. Asking raises LeaseLapsed
+    if no keeper answers.
+    """
+
+    def __init__(self, connection: FleetConnection, machine_id: str) -> None:
+        self._keeper = KeptOwnership(connection, machine_id)
+        self._key: PublicKey | None = None
+
+    async def seal(self, session_id: str, secrets: Mapping[str, Any]) -> str:
+        """The secrets as they may stand in a store of the fleet."""
+        if self._key is None:
+            self._key = PublicKey(b64decode(await self._keeper.ask("sealing_key")))
+        return seal_for(self._key, session_id, secrets)
+
+    async def unseal(self, session_id: str, sealed: str) -> dict[str, Any]:
+        """The secrets of a session that this machine holds. Raises InvalidArgument for what was sealed for another
+        session or by another fleet, PermissionDenied if this machine does not hold it."""
+        own = PrivateKey.generate()  # for this answer alone: it passes through NATS as well
+        key = b64encode(bytes(own.public_key)).decode()
+        answer = await self._keeper.ask("unseal", session_id=session_id, sealed=sealed, key=key)
+        return open_sealed(own, session_id, answer)
+
+
+def seal_for(key: PublicKey, session_id: str, secrets: Mapping[str, Any]) -> str:
+    """Secrets of a session, or of whatever else has this name: the id of the key that they are for, and an X25519
+    sealed box (libsodium). That names its session, so that it cannot pass for the one of another session."""
+    content = json.dumps({"session": session_id, "secrets": secrets}).encode()
+    return f"{key_id(key)}.{b64encode(SealedBox(key).encrypt(content)).decode()}"
+
+
+def key_id(key: PublicKey) -> str:
+    """What the text of a sealed secret begins with, before a point."""
+    return hashlib.sha256(bytes(key)).hexdigest()[:16]
+
+
+def open_sealed(key: PrivateKey, session_id: str, sealed: str) -> dict[str, Any]:
+    """The secrets that were sealed for this key and name. Raises InvalidArgument."""
+    try:
+        content = json.loads(SealedBox(key).decrypt(b64decode(sealed.partition(".")[2], validate=True)))
+        if content["session"] != session_id:
+            raise ValueError
+        return dict(content["secrets"])
+    except (CryptoError, ValueError, KeyError, TypeError, RecursionError):
+        message = f"The secrets of session {session_id} were sealed for another session or key, or are damaged."
+        raise InvalidArgument(message) from None
+
+
+_REFUSALS: dict[str, type[ClaudeCodeError]] = {
+    problem.__name__: problem
+    for problem in (PermissionDenied, InvalidArgument, LeaseLapsed, StillArriving, UpstreamUnavailable, RequestExpired)
+}
+
+
+def _fields(holding: Holding) -> dict[str, Any]:
+    return {name: getattr(holding, name) for name in Holding.__slots__}
+
+
+def _holding(fields: Mapping[str, Any]) -> Holding:
+    """A holding as the keeper tells it; what a keeper of another version adds is left out."""
+    return Holding(**{name: value for name, value in fields.items() if name in Holding.__slots__})
+
+
+def _own_holding(machine_id: str, arguments: dict[str, Any]) -> Holding:
+    """The holding that a machine names. It is compared with the bucket afterwards; the machine is the asking one,
+    whatever the request says."""
+    return Holding(
+        names.token(str(arguments["session_id"])),
+        machine_id,
+        int(arguments["epoch"]),
+        str(arguments["principal"]),
+        int(arguments["revision"]),
+    )

@@ -1,0 +1,352 @@
+"""Where the people of a fleet want to be told that a session needs them, and how a machine tells them.
+
+Receivers are in a bucket that gateways read and no machine can: any gateway shows and changes them, and a machine that
+was away knows as much as the others. What makes a receiver usable (its address, keys and tokens) is sealed there for
+the gateway at which it was registered. That one sends, and nobody else has to know it: a machine asks the keeper
+whether somebody wants to be told of a session that it holds, keeps each notice on its own disk until it has arrived
+(`plugins/push/delivery.py`), and has the keeper make each try. Which receivers there are is looked up at every try: one
+that was removed gets nothing any more. A notice has one id, whichever try it is, and a gateway sends it once.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
+
+from nacl.public import PrivateKey
+from pydantic import ValidationError
+
+from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, RateLimited, UpstreamUnavailable
+from ...core.model.options import LOCAL, LOCAL_CALLER
+from ...core.model.question import Question
+from ...core.model.text import clip_line
+from ...core.service import Service
+from ...core.sessions.policy_enforcer import MinuteLimit
+from ..push.delivery import Push, Status, has_ended
+from ..push.preferences import (
+    ALL_NEWS,
+    Notice,
+    Preferences,
+    Receiver,
+    new_id,
+    preferences_in,
+    trial_notice,
+    without_receiver,
+)
+from ..push.receivers import DerivedKey, PushReply, SendFailed, post, request_for
+from . import names
+from .connection import FleetConnection
+from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError
+from .ownership import KeptOwnership, NotAddressed, OwnershipBucket, Verb, key_id, open_sealed, seal_for
+
+log = logging.getLogger(__name__)
+
+_CLEAR = ("id", "kind", "device", "created_at")
+"""The fields of a receiver that are in the clear. All others are sealed: also those that a kind brings with it."""
+_ATTEMPTS = 8
+_AT_ONCE = 4
+"""Requests to one receiver at the same time. Of each by itself: one that hangs keeps nobody else's news waiting."""
+_MOST_A_MINUTE = 60
+"""Notices to one receiver: a machine whose key was stolen can make up any number."""
+_MOST_SENT = 10_000
+"""Deliveries that are remembered, so that one whose answer was lost is not sent again."""
+_PUSH_SECONDS = 30.0
+"""In which the keeper answers a try: longer than one takes."""
+_LONGEST_TITLE = 80
+_LONGEST_BODY = 300
+_LONGEST_AHEAD = 7 * 86_400.0
+_KINDS = frozenset({"question", "ended", "stalled"})
+_OF_NO_SESSION = frozenset({"budget"})
+
+
+class FleetReceivers:
+    """The receivers of a fleet's people, as one gateway and its keeper use them: `ReceiverBook` of
+    `plugins/push/push_routes.py`. Methods raise UpstreamUnavailable for what is damaged, and what NATS raises."""
+
+    def __init__(self, connection: FleetConnection, ownership: OwnershipBucket, seed: str) -> None:
+        """`seed` is the secret of the operator's key; from it follow the key that receivers are sealed for, and the one
+        by which push services know this gateway."""
+        self._connection = connection
+        self._ownership = ownership
+        self._secret = PrivateKey(hmac.digest(seed.encode(), b"claude-code-mcp: push receivers", "sha256"))
+        self._vapid = DerivedKey(seed.encode())
+        self.base = ""
+        """The address of the page, to which notices lead."""
+        self.knows: Callable[[str], bool] | None = None
+        """Whether a principal may still sign in: one who was removed is told nothing. None before there is a console,
+        which knows it; until then nobody is told anything, and machines try again."""
+        self.private: Collection[str] = ()
+        """Principals whose receivers may be in the networks of this machine."""
+        self._status: dict[str, Status] = {}
+        self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """By receiver, while something is sent to it."""
+        self._notices = MinuteLimit(lambda _: _MOST_A_MINUTE, sentence="One receiver is sent {most} notices a minute")
+        self._sending: OrderedDict[tuple[str, str], asyncio.Task[PushReply]] = OrderedDict()
+        """By receiver and delivery: under way, or done. A try that failed is taken out again."""
+
+    # -- for people -----------------------------------------------------------------------------------------------
+
+    async def read(self, principal: str) -> Preferences:
+        """What a principal has chosen. A receiver of another gateway has no more of its address than where it is."""
+        return self._preferences(principal, (await self._document(principal))[0])
+
+    async def update(self, principal: str, change: Callable[[Preferences], Preferences]) -> Preferences:
+        """Changes it, by compare-and-swap: two gateways lose nothing of each other's. Raises what `change` raises."""
+        bucket = await self._bucket()
+        for _ in range(_ATTEMPTS):
+            document, revision = await self._document(principal)
+            changed = change(self._preferences(principal, document))
+            rows = {row["id"]: row for row in (document or {}).get("receivers", ())}
+            kept = changed.model_dump(mode="json", by_alias=True, exclude={"receivers"})
+            # Those of other gateways stay as they are: only their own gateway can seal them.
+            kept["receivers"] = [rows.get(each.id) or self._sealed_row(principal, each) for each in changed.receivers]
+            try:
+                await bucket.update(_key(principal), json.dumps(kept).encode(), last=revision)
+            except KeyWrongLastSequenceError:
+                continue  # another gateway was faster: its change is looked at first
+            return changed
+        raise UpstreamUnavailable("Your receivers change faster than they can be written.")
+
+    def forget(self, _principal: str, receiver_id: str) -> None:
+        """A receiver is removed. What waits for it at a machine ends with its next try."""
+        self._status.pop(receiver_id, None)
+
+    def may_reach_private(self, principal: str) -> bool:
+        return principal == LOCAL or principal in self.private
+
+    def status(self, receiver_id: str) -> Status:
+        return self._status.get(receiver_id, Status())
+
+    async def vapid_key(self) -> str | None:
+        return self._vapid.public
+
+    async def try_out(self, principal: str, receiver: Receiver) -> str | None:
+        """Sends a notice now; returns what went wrong, None if nothing did."""
+        document, _ = await self._document(principal)
+        row = next((row for row in (document or {}).get("receivers", ()) if row["id"] == receiver.id), None)
+        if row is None or not self._is_ours(row):
+            return "it was registered at another gateway, which sends to it"
+        try:
+            reply = await self._send(principal, receiver, self.base, trial_notice(time.time()), new_id())
+        except SendFailed as error:
+            return str(error)
+        return None if reply.ok else f"it answered {reply.status}"
+
+    # -- for machines ---------------------------------------------------------------------------------------------
+
+    @property
+    def verbs(self) -> Mapping[str, Verb]:
+        """What any keeper answers."""
+        return {"receivers": self._chosen}
+
+    @property
+    def verbs_for_all(self) -> Mapping[str, Verb]:
+        """What every keeper hears, and the one answers whose it is."""
+        return {"push": self._push}
+
+    async def _principal(self, machine_id: str, arguments: Mapping[str, Any]) -> str:
+        """Whose session this is: of a session that is looked up, and PermissionDenied unless the machine holds it. Of a
+        budget, which is no session's, the machine says whose it is."""
+        session_id = str(arguments["session_id"])
+        if not session_id:
+            return str(arguments["principal"])
+        found = await self._ownership.read(names.token(session_id))
+        if found is None or found.machine != machine_id:
+            raise PermissionDenied(f"Machine {machine_id} does not hold session {session_id}.")
+        return found.principal
+
+    async def _chosen(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        principal = await self._principal(machine_id, arguments)
+        chosen = await self.read(principal)
+        fields = chosen.model_dump(mode="json", by_alias=True, include={"events", "chosen_from", "quiet_hours"})
+        return {**fields, "receivers": [{"id": each.id, "kind": each.kind} for each in chosen.receivers]}
+
+    async def _push(self, machine_id: str, arguments: dict[str, Any]) -> Any:
+        session_id = str(arguments["session_id"])
+        principal = await self._principal(machine_id, arguments)
+        notice, delivery_id = _notice_in(arguments["notice"], session_id), names.token(str(arguments["delivery"]))
+        document, _ = await self._document(principal)
+        row = next((row for row in (document or {}).get("receivers", ()) if row["id"] == arguments["receiver"]), None)
+        if row is None:
+            return {"status": 410}
+        if not self._is_ours(row):
+            raise NotAddressed
+        if self.knows is None:
+            raise UpstreamUnavailable("The gateway of this receiver has no console yet.")
+        if not self.knows(principal):
+            return {"status": 403}
+        receiver = Receiver.model_validate(self._opened_row(principal, row))
+        key = (receiver.id, delivery_id)
+        if key not in self._sending:
+            try:
+                self._notices.take(receiver.id)
+            except RateLimited as limited:
+                return {"status": 429, "retry_after": limited.retry_after}
+            work = self._send(principal, receiver, str(row.get("base") or self.base), notice, delivery_id)
+            trying = self._sending[key] = asyncio.ensure_future(work)
+            trying.add_done_callback(partial(self._tried, key))
+            while len(self._sending) > _MOST_SENT:
+                self._sending.popitem(last=False)
+        try:
+            # Shielded: a machine that asks again finds the same try under way, and makes no second one.
+            reply = await asyncio.shield(self._sending[key])
+        except SendFailed as error:
+            log.info("a %s receiver of %s was not reached: %s", receiver.kind, principal, error)
+            return {"failed": "it was not reached"}  # why names its address, which no machine has to know
+        if has_ended(receiver, reply):
+            with suppress(InvalidArgument):  # somebody has removed it at the same time
+                await self.update(principal, partial(without_receiver, receiver_id=receiver.id))
+        return {"status": reply.status, "retry_after": reply.retry_after}
+
+    def _tried(self, key: tuple[str, str], trying: "asyncio.Task[PushReply]") -> None:
+        """A try that has failed, however, is forgotten: the next one is another. Runs before its result is seen."""
+        failed = trying.cancelled() or trying.exception() is not None or not trying.result().ok
+        if failed and self._sending.get(key) is trying:
+            del self._sending[key]
+
+    async def _send(self, principal: str, receiver: Receiver, base: str, notice: Notice, delivery_id: str) -> PushReply:
+        """One try. SendFailed if there is no answer."""
+        try:
+            request = request_for(receiver, notice, base, self._vapid, delivery_id)
+            async with self._rooms.setdefault(receiver.id, asyncio.Semaphore(_AT_ONCE)):
+                private = self.may_reach_private(principal)
+                reply = await post(request.url, request.headers, request.body, private=private)
+        except (SendFailed, ClaudeCodeError, OSError, ValueError) as error:
+            self._status[receiver.id] = Status(self.status(receiver.id).sent_at, str(error))
+            raise SendFailed(str(error)) from None
+        failed = None if reply.ok else f"it answered {reply.status}"
+        self._status[receiver.id] = Status(time.time() if reply.ok else self.status(receiver.id).sent_at, failed)
+        return reply
+
+    # -- what is kept ---------------------------------------------------------------------------------------------
+
+    async def _bucket(self) -> KeyValue:
+        return await self._connection.jetstream.key_value(names.PUSH)
+
+    async def _document(self, principal: str) -> tuple[dict[str, Any] | None, int]:
+        """What is kept for a principal, None for nothing, and its revision."""
+        try:
+            entry = await (await self._bucket()).get(_key(principal))
+        except KeyNotFoundError as error:
+            deleted = getattr(error, "entry", None)
+            return None, int(getattr(deleted, "revision", None) or 0)
+        try:
+            document = json.loads(entry.value or b"")
+            if document["principal"] != principal:
+                raise ValueError("of another principal")
+            return document, int(entry.revision or 0)
+        except (ValueError, KeyError, TypeError):
+            raise _damaged() from None
+
+    def _preferences(self, principal: str, document: Mapping[str, Any] | None) -> Preferences:
+        if document is None:
+            return preferences_in(principal, None)
+        try:
+            rows = [self._opened_row(principal, row) for row in document["receivers"]]
+            return preferences_in(principal, {**document, "receivers": rows})
+        except (ValidationError, KeyError, TypeError, AttributeError):
+            raise _damaged() from None  # not the defaults: the next change would replace all that is there
+
+    def _is_ours(self, row: Mapping[str, Any]) -> bool:
+        return str(row["sealed"]).startswith(f"{key_id(self._secret.public_key)}.")
+
+    def _opened_row(self, principal: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a receiver: all of them if it is ours."""
+        shown = {name: value for name, value in row.items() if name not in ("sealed", "base")}
+        if not self._is_ours(row):
+            return shown
+        return {**shown, **open_sealed(self._secret, _subject(principal, row["id"]), str(row["sealed"]))}
+
+    def _sealed_row(self, principal: str, receiver: Receiver) -> dict[str, Any]:
+        fields = receiver.model_dump(mode="json")
+        address = urlsplit(receiver.url)
+        shown = {name: fields.pop(name) for name in _CLEAR}
+        sealed = seal_for(self._secret.public_key, _subject(principal, receiver.id), fields)
+        return {**shown, "url": f"{address.scheme}://{address.netloc}", "base": self.base, "sealed": sealed}
+
+
+def _key(principal: str) -> str:
+    return hashlib.sha256(principal.encode()).hexdigest()
+
+
+def _subject(principal: str, receiver_id: str) -> str:
+    """What a sealed receiver says that it is of: it cannot pass for another person's."""
+    return f"push {receiver_id} {principal}"
+
+
+def _damaged() -> UpstreamUnavailable:
+    return UpstreamUnavailable("What was kept of your push receivers is damaged.")
+
+
+def _notice_in(value: Mapping[str, Any], session_id: str) -> Notice:
+    """A notice as a machine claims it, within bounds: of its session or of none, and of no other kind than machines
+    have. Raises ValueError or TypeError."""
+    kind, question = value["kind"], value.get("question_id")
+    at, expires_at = float(value["at"]), float(value["expires_at"])
+    if kind not in (_KINDS if session_id else _OF_NO_SESSION) or not abs(expires_at - time.time()) < _LONGEST_AHEAD:
+        raise ValueError("no notice")
+    title, body = clip_line(str(value["title"]), _LONGEST_TITLE), clip_line(str(value["body"]), _LONGEST_BODY)
+    return Notice(kind, session_id, title, body, at, expires_at, None if question is None else names.token(question))
+
+
+class MachinePush(Push):
+    """`Push` of a machine: what people have chosen is asked of the keeper, which also makes each try. Budgets are each
+    machine's own: their warnings name it."""
+
+    def __init__(self, service: Service, keeper: KeptOwnership, directory: Path, machine: str) -> None:
+        """`machine` is how people call this machine."""
+        super().__init__(service, directory)
+        self._keeper = keeper
+        self.budget_title = f"Budget on {machine}"
+        service.broker.add_audience(self._expects)
+
+    async def principals(self) -> Collection[str]:
+        """Everybody who has a session on this machine: who has receivers is not told to machines."""
+        return await self._service.relocation.environment_of(LOCAL_CALLER).stores.library.owners()
+
+    async def chosen_for(self, principal: str, session_id: str) -> Preferences:
+        """Nothing for a session that this machine does not hold any more; of none, what the principal has chosen.
+        UpstreamUnavailable if no keeper answers so that it is understood."""
+        try:
+            chosen = await self._keeper.ask("receivers", session_id=session_id, principal=principal)
+        except PermissionDenied:
+            return Preferences(principal=principal)
+        try:
+            # A keeper of a later version may know more kinds of receivers, which its gateway sends to, and of news,
+            # which this machine has not.
+            rows = [{"id": row["id"], "kind": row["kind"], "url": "", "created_at": 0.0} for row in chosen["receivers"]]
+            known = {name: chosen[name] for name in ("chosen_from", "quiet_hours")}
+            known["events"] = [news for news in chosen["events"] if news in ALL_NEWS]
+            return preferences_in(principal, {**known, "principal": principal, "receivers": rows})
+        except (ValidationError, KeyError, TypeError) as problem:
+            raise UpstreamUnavailable(f"What the keeper says of receivers is not understood: {problem}") from None
+
+    async def post_notice(self, principal: str, receiver: Receiver, notice: Notice, delivery_id: str) -> PushReply:
+        delivery = {"session_id": notice.session_id, "receiver": receiver.id, "delivery": delivery_id}
+        delivery["principal"] = principal  # which counts where the notice is of no session
+        answer = await self._keeper.ask("push", _PUSH_SECONDS, **delivery, notice=asdict(notice))
+        if "failed" in answer:
+            raise SendFailed(str(answer["failed"]))
+        wait = answer.get("retry_after")
+        return PushReply(int(answer["status"]), None if wait is None else float(wait))
+
+    async def remove_ended(self, principal: str, receiver_id: str) -> None:
+        """The keeper has done it."""
+
+    async def _expects(self, question: Question) -> bool:
+        """Whether somebody with a receiver may still come to see a question. While that cannot be known, they may."""
+        try:
+            return (await self.chosen_for("", question.session_id)).pushes_questions
+        except UpstreamUnavailable:
+            return True

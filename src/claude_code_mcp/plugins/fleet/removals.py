@@ -1,0 +1,139 @@
+"""People who were removed at a gateway, for machines that were away then.
+
+A gateway notes each removal in a bucket before it tells the machines that are there. A machine that comes back, and now
+and then one that was there, in case it was not told, asks the keeper whether there are removals that it has not looked
+at, and which of the people with sessions on its disk they are of. It ends what it has of theirs, as it would have done
+at once. How far it has looked it remembers on its own disk, by the number of the removal: whoever was removed, and
+invited again under the same name, keeps what they have begun since.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.model.options import LOCAL
+from ...core.state.database import Database
+from ...core.state.documents import Documents, JsonObject
+from . import names
+from .connection import FleetConnection
+from .nats_client import KeyNotFoundError, StreamInfo
+from .ownership import MOST_ASKED, KeptOwnership, Verb
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NotedRemoval:
+    """One removal of a person."""
+
+    bucket: str
+    """In which it is noted: numbers of another fleet mean nothing."""
+    number: int
+
+
+class Removals:
+    """The bucket, for gateways and keepers. Methods raise what NATS raises."""
+
+    def __init__(self, connection: FleetConnection) -> None:
+        self._connection = connection
+
+    async def note(self, principal: str) -> NotedRemoval:
+        """A person was removed. It is stored when this returns."""
+        bucket = await self._connection.jetstream.key_value(names.REMOVALS)
+        number = await bucket.put(_key(principal), json.dumps({"principal": principal}).encode())
+        return NotedRemoval(str((await self._stream()).created), number)
+
+    async def _stream(self) -> StreamInfo:
+        return await self._connection.jetstream.stream_info(f"KV_{names.REMOVALS}")
+
+    @property
+    def verbs(self) -> Mapping[str, Verb]:
+        """What any keeper answers."""
+        return {"removals": self._removed}
+
+    async def _removed(self, _: str, arguments: dict[str, Any]) -> Any:
+        """Of these principals, the number of the last removal of each that was removed. A machine learns nothing of
+        people whom it does not name."""
+        asked = [str(principal) for principal in arguments["principals"][:MOST_ASKED]]
+        # Before the entries: a removal that comes in between has a larger number, and is found the next time.
+        stream = await self._stream()
+        bucket = await self._connection.jetstream.key_value(names.REMOVALS)
+        found: dict[str, int] = {}
+        for principal in asked:
+            try:
+                found[principal] = int((await bucket.get(_key(principal))).revision or 0)
+            except KeyNotFoundError:
+                continue
+        return {"bucket": str(stream.created), "last": stream.state.last_seq, "removed": found}
+
+
+def _key(principal: str) -> str:
+    return hashlib.sha256(principal.encode()).hexdigest()
+
+
+EndCaller = Callable[[str], Awaitable[None]]
+"""Ends what a principal has on this machine, as their removal does."""
+
+
+class MachineRemovals:
+    """What a machine has made of removals."""
+
+    def __init__(
+        self,
+        keeper: KeptOwnership,
+        database: Database,
+        owners: Callable[[], Awaitable[Collection[str]]],
+        end: EndCaller,
+    ) -> None:
+        """`owners` says who has sessions on this machine's disk."""
+        self._keeper = keeper
+        self._done = Documents(database, "fleet_removals")
+        self._looked = Documents(database, "fleet_first_removals")
+        """By bucket, the last removal that was looked at; at first the last of before this machine was there."""
+        self._owners = owners
+        self._end = end
+
+    async def ended(self, principal: str, removal: NotedRemoval) -> None:
+        """A removal was done here. OSError if that cannot be written."""
+
+        def note(known: JsonObject | None) -> JsonObject:
+            done = known or {}
+            return {**done, removal.bucket: max(removal.number, done.get(removal.bucket, 0))}
+
+        await asyncio.to_thread(self._done.update, principal, note, durable=True)
+
+    async def catch_up(self) -> None:
+        """Ends what people have here who were removed without this machine being told. Raises ClaudeCodeError if no
+        keeper answers, and OSError: what is not done yet is done by the next call. One small request if there is
+        nothing to do."""
+        answer = await self._keeper.ask("removals", principals=[])
+        bucket, last = str(answer["bucket"]), int(answer["last"])
+        looked = await asyncio.to_thread(self._looked.read, bucket)
+        # The first time, this machine has nothing of whoever was removed by then.
+        before = last if looked is None else int(looked["number"])
+        if looked is not None and before >= last:
+            return
+        # After the last number was asked for: whoever is removed from here on has a larger one, and what a person has
+        # begun before they were removed is on the disk.
+        owners = sorted(name for name in await self._owners() if name != LOCAL)
+        for at in range(0, len(owners), MOST_ASKED):
+            answer = await self._keeper.ask("removals", principals=owners[at : at + MOST_ASKED])
+            if str(answer["bucket"]) != bucket:
+                return  # of another fleet by now: the next call begins anew
+            for principal, number in answer["removed"].items():
+                await self._catch_up_with(principal, NotedRemoval(bucket, int(number)), before)
+        # Last: a machine that dies before this looks at all of them again.
+        await asyncio.to_thread(self._looked.update, bucket, lambda _: {"number": last}, durable=True)
+
+    async def _catch_up_with(self, principal: str, removal: NotedRemoval, looked: int) -> None:
+        known = await asyncio.to_thread(self._done.read, principal) or {}
+        if removal.number <= max(looked, known.get(removal.bucket, 0)):
+            return
+        log.info("%s was removed, and this machine was not told", principal)
+        await self._end(principal)
+        # Last: a machine that dies before this does it again, which changes nothing.
+        await self.ended(principal, removal)

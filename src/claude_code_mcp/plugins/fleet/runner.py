@@ -1,0 +1,511 @@
+"""A machine of a fleet at work: the ordinary server, the copy of its sessions, its lease, and its door for gateways.
+
+The order in which it is built up is that in which it can be taken down: the lease outlives the sessions, whose copy is
+completed before it is given up, so that nobody takes a session that still runs here. Turns are paused before the lease
+ends, go on when it is regained, or end because the session is another machine's.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskStatus
+from starlette.types import ASGIApp
+
+from ...core.config import Settings
+from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy
+from ...core.model.options import LOCAL_CALLER, Caller
+from ...core.processes.limits import kill_trees, pause_trees, resume_trees
+from ...core.service import Service
+from ...core.state.session_marks import Marks
+from ...core.state.session_records import SessionRecord
+from ...core.state.state_directory import database_in
+from ...server.server import McpServer
+from .connection import FleetConnection
+from .handover import Adoption, SessionMover
+from .hooks import NO_HOOKS, Hooks
+from .leases import RENEWAL_SECONDS, Holding, Holdings, MachineLease, Ownership, Turns
+from .machine_server import Taken, serve_machine
+from .machines import Machine, MachineReport
+from .ownership import MOST_ASKED, KeptOwnership, KeptSecrets
+from .page_link import answer_page
+from .push_receivers import MachinePush
+from .records import GivenNames, RecordStore
+from .removals import MachineRemovals
+from .session_copy import FleetReplica, LeftCopies
+from .transcripts import TranscriptStore
+from .trees import TreeStore
+
+log = logging.getLogger(__name__)
+
+_REMOVALS_SECONDS = 60.0
+"""After which a machine asks whether somebody was removed: gateways tell it at once, unless that was lost."""
+
+
+class MachineRemoved(PermissionDenied):
+    """The fleet no longer takes this machine's key."""
+
+
+@asynccontextmanager
+async def joined(
+    connection: FleetConnection,
+    machine: Machine,
+    ownership: Ownership,
+    turns: Turns,
+    count_sessions: Callable[[], int] = lambda: 0,
+) -> AsyncIterator[Holdings]:
+    """Is a member of the fleet until the end of the block; when it begins, the others can see this machine.
+
+    Raises MachineRemoved, also later, when the machine's key is revoked: what it holds is lost with its lease, so
+    everything within the block is cancelled.
+    """
+    lease = MachineLease(connection, machine.id, MachineReport(machine, count_sessions))
+    holdings = Holdings(lease, ownership, turns)
+    removed = False
+    async with lease.kept(), anyio.create_task_group() as tasks:
+
+        async def end_when_refused() -> None:
+            nonlocal removed
+            await connection.refused.wait()
+            removed = True
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(end_when_refused)
+        yield holdings
+        tasks.cancel_scope.cancel()
+    if removed:
+        raise MachineRemoved("The fleet no longer takes this machine's key: it was removed.")
+
+
+# -- turns ------------------------------------------------------------------------------------------------------------
+
+
+_LOST = (
+    "This machine was cut off from the fleet, and another one has taken the session. What the turn had done by then "
+    "may be done; the session goes on there."
+)
+
+
+class MachineTurns:
+    """The `Turns` of a machine that runs sessions. Until it is given a service nothing runs."""
+
+    def __init__(self) -> None:
+        self._service: Service | None = None
+        self._holdings: Holdings | None = None
+        self._replica: FleetReplica | None = None
+        self._hooks = NO_HOOKS
+
+    def bind(self, service: Service, holdings: Holdings, replica: FleetReplica, hooks: Hooks) -> None:
+        """From now on these sessions are paused and ended."""
+        self._service, self._holdings, self._replica, self._hooks = service, holdings, replica, hooks
+
+    def at_work(self) -> list[tuple[str, str]]:
+        """The sessions that are this machine's and that it has worked on since it was started, with their
+        directories."""
+        if self._service is None or self._holdings is None:
+            return []
+        holdings = self._holdings
+        sessions = self._service.sessions(principal=None)
+        own = [each for each in sessions if holdings.held(each.id) is not None or each.options.stay_on_machine]
+        return [(each.id, each.cwd) for each in own]
+
+    @property
+    def busy(self) -> int:
+        """How many sessions are at work."""
+        if self._service is None:
+            return 0
+        return sum(session.busy for session in self._service.sessions(principal=None))
+
+    def pause(self) -> None:
+        """Stops the processes of all sessions that this machine holds."""
+        pause_trees(self._held_processes())
+
+    def kill_paused(self) -> None:
+        """Kills the processes of all sessions that this machine holds: a stopped process does not end on request."""
+        kill_trees(self._held_processes())
+
+    def _held_processes(self) -> list[int]:
+        if self._service is None or self._holdings is None:
+            return []
+        holdings = self._holdings
+        sessions = [each for each in self._service.sessions(principal=None) if holdings.held(each.id) is not None]
+        return [pid for session in sessions if (pid := session.pid) is not None]
+
+    async def resume(self, holding: Holding) -> None:
+        """The processes of the session go on."""
+        pid = self._pid(holding.session_id)
+        if pid is not None:
+            resume_trees([pid])
+
+    async def end(self, holding: Holding) -> None:
+        """The session's processes are killed, its turn ends with `machine_lost`, and nothing of it is kept here."""
+        await self._end(holding.session_id)
+
+    def lost(self, session_id: str) -> None:
+        """A write has shown that another machine has the session."""
+        if self._service is not None:
+            self._service.start_task(self._end(session_id))
+
+    async def _end(self, session_id: str) -> None:
+        service, replica = self._service, self._replica
+        if service is None or replica is None:
+            return
+        pid = self._pid(session_id)
+        directories = [each.cwd for each in service.sessions(principal=None) if each.id == session_id]
+        if pid is not None:
+            # First: not one command more. The end of the process is reported only after the turn has ended.
+            kill_trees([pid])
+        try:
+            await service.relocation.lose(session_id, _LOST)
+        except SessionBusy as error:
+            log.warning("%s", error.message)  # somebody waits to send it a message, and will be refused
+        replica.forget(session_id)
+        replica.note_elsewhere([session_id])
+        for directory in directories:
+            service.start_task(self._hooks.post_session(session_id, "lost", directory))
+
+    def _pid(self, session_id: str) -> int | None:
+        if self._service is None:
+            return None
+        found = [each.pid for each in self._service.sessions(principal=None) if each.id == session_id]
+        return found[0] if found else None
+
+
+# -- a machine at work ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MachineParts:
+    """What a machine serves to gateways: its MCP server, and the routes of the page for their consoles."""
+
+    server: McpServer
+    pages: ASGIApp | None = None
+
+
+ServerWith = Callable[[FleetReplica], AbstractAsyncContextManager[MachineParts]]
+"""Makes the ordinary server of this machine, which tells the replica of its sessions."""
+
+_WHOLE_HISTORY = 64 << 20
+"""Bytes up to which the history of a repository is stored with a session's tree. Of a larger one that has a remote only
+what the remote has not: such a tree can be restored only where somebody has fetched the rest."""
+_SHOWN_LOST = 20
+_LAST_COPIES = 10.0
+"""Seconds in which the output of the last turns leaves the machine when it ends, while the fleet answers."""
+
+
+@asynccontextmanager
+async def running_machine(
+    connection: FleetConnection, machine: Machine, ownership: Ownership, settings: Settings, server_with: ServerWith
+) -> AsyncIterator[Service]:
+    """Is a machine of the fleet until the end of the block; when it begins, gateways can reach it. Yields its service.
+    Raises as `joined`, also later."""
+    turns = MachineTurns()
+    async with (
+        joined(connection, machine, ownership, turns, lambda: turns.busy) as holdings,
+        _serving(connection, machine, settings, server_with, turns, holdings) as service,
+    ):
+        yield service
+
+
+@asynccontextmanager
+async def _serving(
+    connection: FleetConnection,
+    machine: Machine,
+    settings: Settings,
+    server_with: ServerWith,
+    turns: MachineTurns,
+    holdings: Holdings,
+) -> AsyncIterator[Service]:
+    machine_id = machine.id
+    database = database_in(settings.state_dir)
+    transcripts = TranscriptStore(connection)
+    records = RecordStore(connection, database, KeptSecrets(connection, machine_id))
+    replica = FleetReplica(transcripts, records, holdings.held, turns.lost, holdings.claim, holdings.note_staying)
+    hooks = Hooks(settings.fleet_hooks, os.environ)
+    left: list[tuple[str, str]] = []
+    try:
+        async with server_with(replica) as parts:
+            server, service = parts.server, parts.server.service
+            pages = partial(answer_page, pages=parts.pages) if parts.pages is not None else None
+            turns.bind(service, holdings, replica, hooks)
+            adoption = Adoption(transcripts, records, database)
+            trees = TreeStore(connection, complete_below=_WHOLE_HISTORY)
+            mover = SessionMover(service, replica, records, trees, adoption, holdings, hooks)
+            records.names_of = partial(_names_of, service)
+            service.observe(replica)
+            service.observe(mover)
+            service.relocation.give_away = mover.give
+            keeper = KeptOwnership(connection, machine_id)
+            push = _notifying(service, keeper, machine.name) if pages is not None else None
+            taking = SessionTaker(mover, holdings, settings.fleet_directory)
+            library = service.relocation.environment_of(LOCAL_CALLER).stores.library
+            copies = LeftCopies(Marks(database), records, transcripts, keeper, machine_id, library.record_of)
+            removals = MachineRemovals(
+                keeper, database, library.owners, lambda principal: server.end_caller(principal, _nothing)
+            )
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_find_elsewhere, keeper, holdings, mover, replica, service)
+                tasks.start_soon(_note_staying, holdings, service)
+                tasks.start_soon(_give_up_lost, keeper, copies, holdings, service)
+                # Before gateways reach this machine: who was removed, and is there again, has begun nothing here yet.
+                await tasks.start(_follow_removals, removals, holdings)
+                tasks.start_soon(_update_copies, copies, holdings, replica, service)
+                await tasks.start(
+                    lambda task_status: serve_machine(
+                        connection,
+                        machine_id,
+                        server,
+                        take=taking.take,
+                        ended=removals.ended,
+                        answer_page=pages,
+                        run=machine.run,
+                        task_status=task_status,
+                    )
+                )
+                try:
+                    yield service
+                finally:
+                    left = turns.at_work()
+                    if holdings.lapses is None:
+                        turns.kill_paused()
+                    if push is not None:
+                        push.close()
+                    tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            # Their processes have ended by now; the lease still stands, so nobody else has them yet.
+            await asyncio.gather(*(hooks.post_session(session_id, "shutdown", cwd) for session_id, cwd in left))
+            silent = asyncio.ensure_future(connection.until_silent())
+            await replica.close(_LAST_COPIES if holdings.lapses is not None else 0, unless=silent)
+            silent.cancel()
+
+
+def _notifying(service: Service, keeper: KeptOwnership, machine: str) -> MachinePush:
+    """Has people told of what happens here, at the receivers that they have registered at a gateway."""
+    push = MachinePush(service, keeper, service.settings.state_dir / "web", machine)
+    service.observe(push)
+    push.serve_at("fleet")  # where their pages are, the keeper knows
+    return push
+
+
+async def _find_elsewhere(
+    keeper: KeptOwnership, holdings: Holdings, mover: SessionMover, replica: FleetReplica, service: Service
+) -> None:
+    """Has the replica know which sessions on this machine's disk other machines have: looked up at the start, after
+    each lapse of the lease, for it is only then that they can be taken, and after they were given away. Those that were
+    at work here are found by their holdings too, and at once."""
+    records, looked = service.relocation.environment_of(LOCAL_CALLER).stores.recorder.records, -1
+    while True:
+        lapses = holdings.lapses
+        mover.handed_over -= {session_id for session_id in mover.handed_over if holdings.held(session_id) is not None}
+        if lapses is not None and (lapses != looked or mover.handed_over):
+            try:
+                known = sorted(mover.handed_over if lapses == looked else await asyncio.to_thread(records.summaries))
+                for at in range(0, len(known), MOST_ASKED):
+                    found = await keeper.ask("elsewhere", sessions=known[at : at + MOST_ASKED])
+                    # What was claimed here while the keeper was asked is ours.
+                    elsewhere = [each for each in found if holdings.held(each) is None]
+                    replica.note_elsewhere(elsewhere)
+                    mover.handed_over.difference_update(elsewhere)
+                looked = lapses
+            except (ClaudeCodeError, OSError) as problem:
+                log.debug("which sessions other machines have is not known yet: %s", problem)
+        await anyio.sleep(RENEWAL_SECONDS)
+
+
+async def _give_up_lost(keeper: KeptOwnership, copies: LeftCopies, holdings: Holdings, service: Service) -> None:
+    """Gives up the sessions of which this machine has lost both record and conversation since its last run, so that
+    they continue from the fleet's copy. Looks for them once, when the fleet answers."""
+
+    def is_lost(holding: Holding) -> bool:
+        stores = service.relocation.environment_of(Caller(holding.principal)).stores
+        return (
+            stores.recorder.records.read(holding.session_id) is None
+            and stores.catalogue.find(holding.session_id) is None
+        )
+
+    while True:
+        if holdings.lapses is not None:
+            try:
+                lost, deleted = [], set(await copies.left())
+                for holding in await keeper.held():
+                    if not await asyncio.to_thread(is_lost, holding):
+                        continue
+                    # Deleted here on purpose: `_update_copies` removes the copy. A session may be deleted just now.
+                    deleted.update(await copies.left())
+                    if holding.session_id in deleted:
+                        continue
+                    # Claimed by this process meanwhile it has another epoch, and is not released by this.
+                    if holdings.held(holding.session_id) is None:
+                        await keeper.release(holding)
+                        lost.append(holding.session_id)
+                if lost:
+                    shown = ", ".join(lost[:_SHOWN_LOST]) + (", …" if len(lost) > _SHOWN_LOST else "")
+                    log.warning(
+                        "this machine has lost %d session(s), which continue from the fleet's copy: %s",
+                        len(lost),
+                        shown,
+                    )
+                return
+            except InvalidArgument:  # of a keeper of an earlier version
+                return
+            except (ClaudeCodeError, OSError) as problem:
+                log.debug("which sessions this machine has lost is not known yet: %s", problem)
+        await anyio.sleep(RENEWAL_SECONDS)
+
+
+async def _note_staying(holdings: Holdings, service: Service) -> None:
+    """Has the fleet know which sessions stay here that it was not told of with their first message: those that have got
+    another id, and those that were begun while it did not answer."""
+    while True:
+        for session in service.sessions(principal=None):
+            if session.options.stay_on_machine:
+                await holdings.note_staying(session.id, session.owner)  # nothing, where that was done
+        await anyio.sleep(RENEWAL_SECONDS)
+
+
+async def _follow_removals(
+    removals: MachineRemovals, holdings: Holdings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Ends what people have here who were removed without this machine being told: looked up at the start, after each
+    lapse of the lease, and now and then. It has started when it was looked up once, or no keeper has answered."""
+    looked, look_at, has_started = -1, 0.0, False
+    while True:
+        lapses = holdings.lapses
+        if lapses is not None and (lapses != looked or anyio.current_time() >= look_at):
+            try:
+                await removals.catch_up()
+                looked, look_at = lapses, anyio.current_time() + _REMOVALS_SECONDS
+            except InvalidArgument as problem:  # of a keeper of an earlier version, which knows of none
+                log.warning("who was removed meanwhile is not known: %s", problem)
+                looked, look_at = lapses, math.inf
+            except (ClaudeCodeError, OSError) as problem:
+                log.debug("who was removed meanwhile is not known yet: %s", problem)
+        if not has_started:
+            has_started = True
+            task_status.started()
+        await anyio.sleep(RENEWAL_SECONDS)
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _names_of(service: Service, record: SessionRecord) -> GivenNames:
+    """How a person has called a session of this machine."""
+    stores = service.relocation.environment_of(Caller(record.owner)).stores
+    entry = await stores.threads.run(stores.catalogue.find, record.session_id)
+    if entry is None:
+        return GivenNames()
+    return GivenNames(title=entry.title or "", tag=entry.tag or "", pinned=entry.pinned, archived=entry.archived)
+
+
+async def _update_copies(copies: LeftCopies, holdings: Holdings, replica: FleetReplica, service: Service) -> None:
+    """Has the fleet forget what somebody else has deleted on this machine's disk, and know how sessions are called
+    there, soon after that or as soon as the fleet answers."""
+    while True:
+        if holdings.lapses is not None:
+            with suppress(OSError):  # it cannot be read just now: looked at again
+                for session_id in await copies.left():
+                    await _remove_left_copy(copies, holdings, replica, service, session_id)
+                for session_id in await copies.renamed():
+                    try:
+                        await copies.rename(session_id)
+                    except (ClaudeCodeError, OSError) as problem:
+                        log.debug("the copy of session %s has its old names still: %s", session_id, problem)
+        await anyio.sleep(RENEWAL_SECONDS)
+
+
+async def _remove_left_copy(
+    copies: LeftCopies, holdings: Holdings, replica: FleetReplica, service: Service, session_id: str
+) -> None:
+    try:
+        if await copies.was_deleted(session_id):
+            await service.relocation.let_go(session_id)
+            replica.forget(session_id)  # before the copy goes: what is still being written would bring it back
+        removed, held = await copies.remove(session_id), holdings.held(session_id)
+        if removed and held is not None:
+            await holdings.release(held)
+    except (ClaudeCodeError, OSError) as problem:
+        log.debug("the copy of session %s, which was deleted here, is not removed yet: %s", session_id, problem)
+
+
+class SessionTaker:
+    """Takes sessions over whose machine is gone."""
+
+    def __init__(self, mover: SessionMover, holdings: Holdings, directory: Path) -> None:
+        self._mover = mover
+        self._holdings = holdings
+        self._directory = directory
+        self._locks: dict[str, anyio.Lock] = {}
+        self._taken: dict[str, tuple[int, float, Taken]] = {}
+        """What was lost with those that came a moment ago, with epoch and time: an answer may be lost on its way, and
+        is asked for again."""
+
+    async def take(self, session_id: str, principal: str) -> Taken:
+        """As `TakeSession` of `machine_server.py`; of one that this machine has already, what it said then."""
+        lock = self._locks.setdefault(session_id, anyio.Lock())
+        try:
+            # One at a time: several messages may have found its machine gone.
+            async with lock:
+                held = self._holdings.held(session_id)
+                # With its epoch it is here already, and was perhaps not confirmed yet since this machine came back.
+                if held is not None:
+                    claimed = await self._holdings.claim(session_id, principal, taking=held.arriving)
+                    if claimed.epoch == held.epoch and not claimed.arriving:
+                        epoch, _, taken = self._recently_taken().get(session_id, (0, 0.0, Taken()))
+                        return taken if epoch == held.epoch else Taken()
+                taken = await self._take(session_id, principal)
+                if (held := self._holdings.held(session_id)) is not None:
+                    self._recently_taken()[session_id] = held.epoch, time.monotonic(), taken
+                return taken
+        finally:
+            if not lock.locked():
+                self._locks.pop(session_id, None)
+
+    def _recently_taken(self) -> dict[str, tuple[int, float, Taken]]:
+        oldest = time.monotonic() - _REMEMBERED_SECONDS
+        self._taken = {key: each for key, each in self._taken.items() if each[1] > oldest}
+        return self._taken
+
+    async def _take(self, session_id: str, principal: str) -> Taken:
+        directory = await asyncio.to_thread(_new_directory, self._directory, session_id)
+        try:
+            adopted = await self._mover.take(session_id, principal, str(directory))
+        except BaseException:
+            with suppress(OSError):  # something of the tree is there
+                directory.rmdir()
+            raise
+        log.info("session %s goes on here, in %s", session_id, adopted.record.cwd)
+        outcome = adopted.record.outcome
+        lost = outcome.detail if adopted.turn_lost and outcome is not None else ""
+        older = _OLDER_TREE if adopted.tree_behind else ""
+        return Taken(lost, adopted.without_tree or "", older, adopted.setup_failed)
+
+
+_REMEMBERED_SECONDS = 60.0
+"""As long as a gateway may ask for one answer."""
+_OLDER_TREE = (
+    "Its last machine was lost before it had saved the files of the last turn: they are as they were before it."
+)
+
+
+def _new_directory(parent: Path, session_id: str) -> Path:
+    """An empty directory for the tree of a session that comes here; never one that has been used. Blocks."""
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    number = 1
+    while True:
+        directory = parent / (session_id if number == 1 else f"{session_id}-{number}")
+        try:
+            os.mkdir(directory, 0o700)
+            return directory
+        except FileExistsError:
+            number += 1

@@ -1,0 +1,476 @@
+"""The copy of each session in the fleet's stores, kept up to date while its turns run.
+
+For each session one task at a time appends what its process reports (`TranscriptStore`) and writes its record
+(`RecordStore`), in the order in which they came. Nothing waits for it but the end of a turn, and that not for long.
+
+What is queued is bounded. The files on this machine's disk have everything that a process reports, if sometimes a
+moment later, so when the queue is full it is thrown away, and the files are compared with the store instead: what the
+store lacks is appended in their order. The same happens when a process has ended, which may not have reported its last
+lines. So while NATS is gone, nothing is kept but the files themselves, in their order; when it is back, what is missing
+goes after.
+
+A command of a session can write frames of its own. It may so put entries into the copy of its own session, at most
+`MOST_REPORTED` bytes for each process: from then on only the files are read.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from ...core.errors import ClaudeCodeError, SessionBusy
+from ...core.model.events import AuditEvent, Event, QuestionOpened, QuestionSettled
+from ...core.sessions.background import BackgroundTasks
+from ...core.sessions.dependencies import LocalFiles
+from ...core.state.session_marks import Mark, Marks
+from ...core.state.session_records import SessionRecord
+from .leases import HeldElsewhere, Ownership
+from .records import RecordStore, UnansweredQuestion
+from .transcripts import FleetUnavailable, LostSession, SessionHolding, TranscriptStore
+
+log = logging.getLogger(__name__)
+
+Raw = dict[str, Any]
+
+MOST_QUEUED: Final = 8 << 20
+"""Bytes of entries of one session that wait in memory."""
+MOST_REPORTED: Final = 64 << 20
+"""Bytes of entries of one process that are taken from its frames."""
+_BATCH_ENTRIES = 500
+_LATEST = 2000
+"""Entries at the end of a file among which those are looked for that wait in the queue."""
+_LONGEST_HOLD = 10.0
+"""Seconds for which the end of a turn waits for the copy."""
+_CANCEL_SECONDS = 1.0
+"""Seconds for which `close` waits for the copies that it has cancelled."""
+_MOST_READINGS, _UNTIL_WRITTEN = 10, 0.1
+"""How often the files are read for entries that were reported, and the seconds in between."""
+_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between attempts while NATS does not answer; the last one from then on."""
+
+
+@dataclass(slots=True, eq=False)
+class _Reported:
+    """Entries that wait to be appended."""
+
+    path: str
+    entries: list[Raw]
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class _Copy:
+    """What one session's copy still lacks."""
+
+    files: LocalFiles | None = None
+    live: bool = False
+    """Whether a process writes the session."""
+    queue: deque[_Reported] = field(default_factory=deque)
+    queued: int = 0
+    reported: int = 0
+    """Bytes that the current process has reported."""
+    compare: bool = False
+    """Whether the files must be compared with the store."""
+    awaited: dict[str, str] = field(default_factory=dict)
+    """Of entries that were thrown away the last uuid in each file: the files must have it when they are compared."""
+    record: SessionRecord | None = None
+    """The newest one."""
+    changed: bool = False
+    """Whether the document must be written: the record, or something beside it, has changed."""
+    worker: asyncio.Task[None] | None = None
+    waiting: bool = False
+    """Whether the last attempt failed, and the next one comes after a pause."""
+    looked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when nothing is lacking, or when NATS did not answer: then the files keep it."""
+    lost: bool = False
+
+    @property
+    def complete(self) -> bool:
+        return not (self.queue or self.compare or self.changed)
+
+
+class FleetReplica:
+    """The `SessionReplica` of a machine in a fleet."""
+
+    def __init__(
+        self,
+        transcripts: TranscriptStore,
+        records: RecordStore,
+        holding_of: Callable[[str], SessionHolding | None],
+        lost: Callable[[str], None],
+        claim: Callable[[str, str], Awaitable[object]] | None = None,
+        note_staying: Callable[[str, str], Awaitable[object]] | None = None,
+    ) -> None:
+        """`holding_of` says by which holding this machine writes a session; of one without a holding no copy is kept.
+        `lost` is called once when it turns out that another machine has taken a session. `claim` takes a session of an
+        owner for this machine before it gets a message, or raises; `note_staying` the same for one that stays here."""
+        self._transcripts = transcripts
+        self._records = records
+        self.holding_of = holding_of
+        """By which holding this machine writes a session; None for one that it does not hold."""
+        self._lost = lost
+        self._claim = claim
+        self._note_staying = note_staying
+        self._copies: dict[str, _Copy] = {}
+        self._elsewhere: set[str] = set()
+        self._questions: dict[str, dict[str, UnansweredQuestion]] = {}
+        records.questions = lambda session_id: list(self._questions.get(session_id, {}).values())
+        self._tasks = BackgroundTasks()
+
+    # -- what the sessions report -------------------------------------------------------------------------------------
+
+    async def admit(self, session_id: str, owner: str, *, stays: bool = False) -> None:
+        if stays:
+            # Without a holding: nothing of it is copied.
+            if self._note_staying is not None:
+                await self._note_staying(session_id, owner)
+            return
+        if self._claim is None:
+            return
+        before = self.holding_of(session_id)
+        await self._claim(session_id, owner)
+        self._elsewhere.discard(session_id)
+        if before is None:
+            # What was reported without a holding was not kept.
+            self.catch_up(session_id)
+
+    def check_held(self, session_id: str) -> None:
+        if self._claim is not None and self.holding_of(session_id) is None:
+            raise SessionBusy(
+                f"Session {session_id} was just given away by this machine. Send the message again.",
+                session_id=session_id,
+            )
+
+    def process_started(self, session_id: str, files: LocalFiles) -> None:
+        copy = self._copies.setdefault(session_id, _Copy())
+        copy.files, copy.reported, copy.live = files, 0, True
+        # Its files may have lines that no process has reported: of one before a restart, or of a person's terminal.
+        copy.compare = True
+        self._work(session_id, copy)
+
+    def entries_written(self, session_id: str, path: str, entries: list[Raw], size: int) -> None:
+        copy = self._copies.setdefault(session_id, _Copy())
+        if not entries or copy.lost:
+            return
+        copy.reported += size
+        if copy.reported > MOST_REPORTED or copy.queued + size > MOST_QUEUED:
+            self._compare_instead(copy, _Reported(path, entries, size))
+        else:
+            copy.queue.append(_Reported(path, entries, size))
+            copy.queued += size
+        self._work(session_id, copy)
+
+    def process_gone(self, session_id: str) -> None:
+        if (copy := self._copies.get(session_id)) is not None:
+            copy.live = False
+        self.catch_up(session_id)
+
+    def record_written(self, record: SessionRecord) -> None:
+        if record.options.stay_on_machine:
+            return
+        copy = self._copies.setdefault(record.session_id, _Copy())
+        # Only the newest counts: each has all of the session.
+        copy.record, copy.changed = record, True
+        self._work(record.session_id, copy)
+
+    def event(self, session_id: str, _owner: str, event: Event) -> None:
+        """As an observer of the service: open questions are a part of what is written."""
+        match event:
+            case QuestionOpened():
+                title = f"{event.question.kind.value.replace('_', ' ')} ({event.question.tool_name})"
+                opened = UnansweredQuestion(id=event.question.id, title=title)
+                self._questions.setdefault(session_id, {})[opened.id] = opened
+            case QuestionSettled():
+                self._questions.get(session_id, {}).pop(event.question.id, None)
+            case _:
+                return
+        self.document_changed(session_id)
+
+    def document_changed(self, session_id: str) -> None:
+        """Something beside the record has changed that its document has: open questions, or the saved tree."""
+        copy = self._copies.get(session_id)
+        if copy is not None and copy.record is not None:
+            copy.changed = True
+            self._work(session_id, copy)
+
+    def act(self, act: AuditEvent) -> None:
+        """As an observer of the service: nothing of an audit trail is copied here."""
+
+    def elsewhere(self) -> Collection[str]:
+        return self._elsewhere
+
+    def note_elsewhere(self, session_ids: Iterable[str]) -> None:
+        """Another machine holds these sessions, and this one has files of them."""
+        self._elsewhere.update(session_ids)
+
+    def behind(self, session_id: str) -> bool:
+        copy = self._copies.get(session_id)
+        return copy is not None and not copy.lost and not copy.complete
+
+    async def caught_up(self, session_id: str) -> None:
+        copy = self._copies.get(session_id)
+        if copy is None or copy.complete or copy.lost:
+            return
+        try:
+            async with asyncio.timeout(_LONGEST_HOLD):
+                await copy.looked.wait()
+        except TimeoutError:
+            log.warning("the copy of session %s is behind; its files keep what is missing", session_id)
+
+    async def remove(self, session_id: str, owner: str) -> None:
+        if self._claim is not None:
+            await self._claim(session_id, owner)  # its holder alone may, which this machine is only after a message
+        try:
+            async with asyncio.timeout(_LONGEST_HOLD):
+                await self.complete(session_id)  # what is still being written would bring it back
+        except TimeoutError:
+            raise FleetUnavailable("The fleet does not answer; nothing was deleted.") from None
+        # The record first: without it nobody can take the session over, whatever becomes of the rest.
+        await self._records.remove(session_id)
+        await self._transcripts.delete(session_id)
+        self.forget(session_id)
+
+    # -- for those who move sessions ----------------------------------------------------------------------------------
+
+    def catch_up(self, session_id: str, files: LocalFiles | None = None) -> None:
+        """Has the files of a session compared with the store soon, as after a start of this machine. `files` reads them
+        where no process of this server has written the session."""
+        copy = self._copies.setdefault(session_id, _Copy())
+        copy.files = files or copy.files
+        copy.compare = copy.files is not None
+        self._work(session_id, copy)
+
+    async def complete(self, session_id: str) -> None:
+        """Waits until the copy has everything, however long that takes. LostSession if the session was lost."""
+        while (copy := self._copies.get(session_id)) is not None and copy.worker is not None:
+            await asyncio.wait([copy.worker])
+        if copy is not None and copy.lost:
+            raise LostSession(f"Session {session_id} is held by another machine.", session_id=session_id)
+
+    def forget(self, session_id: str) -> None:
+        """The session is not this machine's any more: nothing of it is kept in memory."""
+        copy = self._copies.pop(session_id, None)
+        self._questions.pop(session_id, None)
+        if copy is not None and copy.worker is not None:
+            copy.worker.cancel()
+        self._transcripts.forget(session_id)
+
+    async def close(self, timeout: float, unless: "asyncio.Future[None] | None" = None) -> None:
+        """Waits up to `timeout` seconds for the copies under way, or until `unless` is done. The rest is found in the
+        files at the next start."""
+        workers = [copy.worker for copy in self._copies.values() if copy.worker is not None]
+        if workers:
+            copied = asyncio.ensure_future(asyncio.wait(workers))
+            ends: list[asyncio.Future[Any]] = [copied] if unless is None else [copied, unless]
+            await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            copied.cancel()
+        await self._tasks.close(_CANCEL_SECONDS)
+
+    # -- the work -----------------------------------------------------------------------------------------------------
+
+    def _compare_instead(self, copy: _Copy, newest: _Reported) -> None:
+        for reported in (*copy.queue, newest):
+            ids = [entry["uuid"] for entry in reported.entries if isinstance(entry.get("uuid"), str)]
+            if ids:
+                copy.awaited[reported.path] = ids[-1]
+        copy.queue.clear()
+        copy.queued = 0
+        copy.compare = copy.files is not None
+
+    def _work(self, session_id: str, copy: _Copy) -> None:
+        if copy.worker is None and not copy.lost and not copy.complete:
+            copy.looked.clear()
+            copy.worker = self._tasks.start(self._write(session_id, copy))
+
+    async def _write(self, session_id: str, copy: _Copy) -> None:
+        failures = 0
+        try:
+            while not copy.complete:
+                holding = self.holding_of(session_id)
+                if holding is None:
+                    copy.queue.clear()
+                    copy.queued, copy.compare, copy.changed = 0, False, False
+                    return
+                try:
+                    await self._step(session_id, copy, holding)
+                    failures = 0
+                except LostSession:
+                    copy.lost = True
+                    copy.queue.clear()
+                    copy.queued = 0
+                    self._lost(session_id)
+                    return
+                except FleetUnavailable as error:
+                    log.warning("session %s: %s", session_id, error.message)
+                    # From here on the end of a turn need not wait: the files have everything.
+                    copy.looked.set()
+                    await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
+                    failures += 1
+                except (ClaudeCodeError, OSError) as error:
+                    # Not to be mended by trying again: a record that is too large, a database that cannot be read. The
+                    # step has taken itself off the list, and the next change makes another attempt.
+                    log.error("the copy of session %s is not complete: %s", session_id, error)
+        finally:
+            copy.worker = None
+            copy.looked.set()
+            if copy.complete and not copy.live:
+                # The ids of all entries of a long conversation take megabytes; the next process reads them again.
+                self._transcripts.forget(session_id)
+
+    async def _step(self, session_id: str, copy: _Copy, holding: SessionHolding) -> None:
+        if copy.compare:
+            await self._append_missing(session_id, copy, holding)
+        elif copy.queue:
+            first, *more = copy.queue
+            batch = [first]
+            for reported in more:
+                if reported.path != first.path or sum(len(each.entries) for each in batch) >= _BATCH_ENTRIES:
+                    break
+                batch.append(reported)
+            entries = [entry for reported in batch for entry in reported.entries]
+            await self._transcripts.append(session_id, entries, holding=holding, path=first.path)
+            # Only now, so that a failure leaves them in their place; and only if they are still there: the queue may
+            # have been thrown away meanwhile.
+            for reported in batch:
+                if copy.queue and copy.queue[0] is reported:
+                    copy.queue.popleft()
+                    copy.queued -= reported.size
+        elif copy.changed and copy.record is not None:
+            # Before it is written: what changes meanwhile is written again.
+            copy.changed = False
+            try:
+                await self._records.put(copy.record, holding)
+            except FleetUnavailable:
+                copy.changed = True
+                raise
+
+    async def _append_missing(self, session_id: str, copy: _Copy, holding: SessionHolding) -> None:
+        """Appends what the files have and the store has not."""
+        files = copy.files
+        assert files is not None
+        # Before the files are read: what is reported from here on may not be in them yet when they are.
+        copy.compare = False
+        try:
+            found = await self._read_files(files, copy)
+            missing = await self._transcripts.missing(session_id, found, holding=holding)
+            for path, entries in missing.items():
+                for at in range(0, len(entries), _BATCH_ENTRIES):
+                    batch = entries[at : at + _BATCH_ENTRIES]
+                    await self._transcripts.append(session_id, batch, holding=holding, path=path)
+        except FleetUnavailable:
+            copy.compare = True
+            raise
+        except ClaudeCodeError as error:
+            if isinstance(error, LostSession):
+                raise
+            # A transcript that cannot be read now: what was reported goes on; the end of the next process looks again.
+            log.error("session %s: %s", session_id, error.message)
+            return
+        # What was in the files is in the store, also where it was reported only while they were read. To append it
+        # again would double entries without a uuid.
+        latest = {path: entries[-_LATEST:] for path, entries in found.items()}
+        while copy.queue and all(entry in latest.get(copy.queue[0].path, ()) for entry in copy.queue[0].entries):
+            copy.queued -= copy.queue.popleft().size
+
+    async def _read_files(self, files: LocalFiles, copy: _Copy) -> dict[str, list[Raw]]:
+        """The files with what they are known to get. Claude Code may report an entry a moment before it is on disk; one
+        that a command of the session has made up never comes."""
+        for attempt in range(_MOST_READINGS):
+            if attempt:
+                await asyncio.sleep(_UNTIL_WRITTEN)
+            awaited = dict(copy.awaited)
+            found = await asyncio.to_thread(lambda: {path: list(entries) for path, entries in files()})
+            # From the end: what was just reported is among the last.
+            if all(
+                any(entry.get("uuid") == entry_id for entry in reversed(found.get(path, ())))
+                for path, entry_id in awaited.items()
+            ):
+                break
+        for path, entry_id in awaited.items():
+            if copy.awaited.get(path) == entry_id:
+                del copy.awaited[path]
+        return found
+
+
+# -- what was deleted by somebody else ---------------------------------------------------------------------------------
+
+
+class LeftCopies:
+    """The fleet's copies of sessions that a command, or a server which does not belong to the fleet, has deleted on
+    this machine's disk. Each is marked there (`Mark.COPY_LEFT`) before its files go, and until its copy is gone. And
+    those of sessions that were given another title, tag or place in lists (`Mark.RENAMED`), by whomever."""
+
+    def __init__(
+        self,
+        marks: Marks,
+        records: RecordStore,
+        transcripts: TranscriptStore,
+        ownership: Ownership,
+        machine_id: str,
+        record_of: Callable[[str], SessionRecord | None],
+    ) -> None:
+        """`record_of`, which blocks, reads the record of a session on this disk; None if that has it no more."""
+        self._marks = marks
+        self._records = records
+        self._transcripts = transcripts
+        self._ownership = ownership
+        self._machine_id = machine_id
+        self._record_of = record_of
+
+    async def check_held_here(self, session_id: str) -> None:
+        """Raises HeldElsewhere if another machine goes on with the session, or it has yet to arrive here: what is on
+        this disk is an old copy. LeaseLapsed if the fleet does not answer."""
+        found = await self._ownership.read(session_id)
+        if found is not None and (found.machine != self._machine_id or found.arriving):
+            raise HeldElsewhere(found)
+
+    async def left(self) -> frozenset[str]:
+        """The sessions whose copies are yet to be removed. OSError."""
+        return (await asyncio.to_thread(self._marks.read)).copy_left
+
+    async def was_deleted(self, session_id: str) -> bool:
+        """Whether this disk has the session no more; a deletion may have been cut short after the mark."""
+        return await asyncio.to_thread(self._record_of, session_id) is None
+
+    async def remove(self, session_id: str) -> bool:
+        """Removes one copy, and then the mark; returns whether there was one to remove. What another machine holds
+        stays, and so does what this disk still has. LeaseLapsed or FleetUnavailable if the fleet does not answer,
+        OSError for the disk: the mark stays, and it may be called again."""
+        removed = False
+        try:
+            found = await self._ownership.read(session_id)
+            # Of one that nobody holds this machine has nothing to say: the last one has given it away.
+            if found is not None and await self.was_deleted(session_id):
+                # The record first: without it nobody can take the session over, whatever becomes of the rest.
+                await self._records.remove(session_id, partial(self.check_held_here, session_id))
+                await self._transcripts.delete(session_id)
+                # Last, for only its holder may do this: gateways have perhaps read the record, and look again for a
+                # session whose holder has changed.
+                await self._ownership.release(found)
+                removed = True
+                log.info("session %s was deleted on this machine's disk, and is no longer in the fleet", session_id)
+        except HeldElsewhere as taken:
+            log.info("an old copy of a session was deleted here. %s", taken.message)
+        await asyncio.to_thread(self._marks.set, session_id, Mark.COPY_LEFT, False)
+        return removed
+
+    async def renamed(self) -> frozenset[str]:
+        """The sessions whose copies have yet to be told how they are called. OSError."""
+        return (await asyncio.to_thread(self._marks.read)).renamed
+
+    async def rename(self, session_id: str) -> None:
+        """Has one copy say how its session is called, and then removes the mark. Does nothing for what another machine
+        holds, or no machine yet. Raises as `remove`."""
+        record = await asyncio.to_thread(self._record_of, session_id)
+        called = None
+        with suppress(HeldElsewhere):
+            if record is not None and await self._ownership.read(session_id) is not None:
+                called = await self._records.put_names(record, partial(self.check_held_here, session_id))
+        await asyncio.to_thread(self._marks.set, session_id, Mark.RENAMED, False)
+        # It may have got another one between the two: that mark was the one which is removed now.
+        if called is not None and record is not None and await self._records.names_of(record) != called:
+            await asyncio.to_thread(self._marks.set, session_id, Mark.RENAMED, True)

@@ -1,0 +1,385 @@
+"""The conversations of a fleet's sessions, in the stream `FLEET_TRANSCRIPTS`: one subject for each session.
+
+What is appended is a batch: entries of one file of the conversation, the main transcript (path "") or that of a
+subagent (`subagents/agent-…`). A batch that is larger than a message may be is split; the parts follow each other in
+the stream, and one whose writer died in between counts as not written. All files of a session share its subject, so
+that they share its order and its fence.
+
+**The fence.** Each message is published with the sequence that its writer expects to be the last of the subject, so
+that NATS refuses whoever has not seen the latest one. A writer begins with a message that has only its epoch: from then
+on every writer of an earlier epoch is refused, and when it looks why, it finds the newer epoch (`LostSession`).
+
+**Nothing twice.** An entry whose uuid the file has is left out, however long ago it was written: what the stream has is
+read when a writer begins, so NATS's window for duplicates does not matter. A batch of which it is not known whether it
+arrived (the acknowledgement was lost) is looked for by its own id before anything else is appended.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from ...core.errors import ClaudeCodeError, SessionBusy
+from . import names
+from .connection import FleetConnection
+from .nats_client import AckPolicy, APIError, ConsumerConfig, DeliverPolicy, NatsError, NotFoundError
+
+Entry = Mapping[str, Any]
+
+PART_BYTES: Final = 512 << 10
+"""The most of a batch in one message. NATS's own default is a limit of 1 MiB."""
+_FETCHED_AT_ONCE = 16
+_FETCH_SECONDS = 10.0
+_MOST_TRIES = 20
+_STALE = (10071, 10164)
+"""What JetStream answers when the expected sequence is not the last one."""
+_EPOCH, _BATCH, _PART, _EXPECTED = "Fleet-Epoch", "Fleet-Batch", "Fleet-Part", "Nats-Expected-Last-Subject-Sequence"
+
+
+class LostSession(SessionBusy):
+    """Another machine, or a later epoch, writes the session now: this writer must stop, and may never append again."""
+
+
+class FleetUnavailable(ClaudeCodeError):
+    """NATS did not answer. It is not known whether what was asked for was done; asking again is safe."""
+
+
+class SessionHolding(Protocol):
+    """Who holds a session, as `leases.Holding` has it."""
+
+    @property
+    def session_id(self) -> str: ...
+
+    @property
+    def epoch(self) -> int:
+        """Grows each time that another machine takes the session over."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """One message of a session's subject."""
+
+    sequence: int
+    epoch: int
+    batch: str
+    part: int
+    parts: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Entries of one file that were appended together. `deleted` says that all entries of the file before are gone."""
+
+    id: str
+    path: str
+    entries: list[dict[str, Any]]
+    deleted: bool = False
+
+
+class _Assembly:
+    """Puts batches together from the messages of a subject, in their order."""
+
+    def __init__(self) -> None:
+        self._parts: list[_Message] = []
+
+    def add(self, message: _Message) -> Batch | None:
+        """The batch that is complete with this message."""
+        expected = len(self._parts)
+        if message.part != expected or (expected and self._parts[0].batch != message.batch):
+            # The writer before died within a batch, or its fence came in between: it will be appended as a whole again.
+            self._parts = []
+        if message.part != len(self._parts) or not message.parts:
+            return None
+        self._parts.append(message)
+        if len(self._parts) < message.parts:
+            return None
+        body, self._parts = b"".join(part.data for part in self._parts), []
+        content = json.loads(body)
+        return Batch(message.batch, content["path"], content["entries"], bool(content.get("deleted")))
+
+
+@dataclass(slots=True)
+class _Writer:
+    """What this process knows of a subject that it appends to."""
+
+    epoch: int
+    sequence: int = 0
+    """Of the last message of the subject."""
+    seen: set[tuple[str, str]] = field(default_factory=set)
+    """Path and uuid of every entry."""
+    unsure: set[str] = field(default_factory=set)
+    """Batches of which it is not known whether they arrived. They may still be on their way."""
+    arrived: set[str] = field(default_factory=set)
+    """Those of them that were found, until they are asked for again."""
+    lost: bool = False
+
+    def note(self, batch: Batch) -> None:
+        if batch.deleted:
+            self.seen = {(path, entry) for path, entry in self.seen if path != batch.path}
+        self.seen.update((batch.path, each) for entry in batch.entries if (each := _uuid_of(entry)) is not None)
+
+    def fresh(self, path: str, entries: Sequence[Entry]) -> list[Entry]:
+        """The entries without those that the file has, or that come twice among these."""
+        seen: set[str] = set()
+        fresh: list[Entry] = []
+        for entry in entries:
+            entry_id = _uuid_of(entry)
+            if entry_id is None or ((path, entry_id) not in self.seen and entry_id not in seen):
+                fresh.append(entry)
+            if entry_id is not None:
+                seen.add(entry_id)
+        return fresh
+
+
+class TranscriptStore:
+    """Appends to and reads the conversations. One object per process; methods may be called at the same time."""
+
+    def __init__(self, connection: FleetConnection) -> None:
+        self._js = connection.jetstream
+        self._writers: dict[str, _Writer] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    async def append(
+        self, session_id: str, entries: Sequence[Entry], *, holding: SessionHolding, path: str = ""
+    ) -> None:
+        """Appends entries to a file of the conversation, in their order, without those that it has by their uuid.
+
+        The first append of a holding shuts out all writers of earlier epochs. Raises LostSession if a later one writes;
+        FleetUnavailable if NATS does not answer: then the same call may be made again, and nothing comes twice.
+        """
+        if entries:
+            await self._append(session_id, holding.epoch, path, entries)
+
+    async def fence(self, session_id: str, holding: SessionHolding) -> None:
+        """Shuts out all writers of earlier epochs, without appending anything; raises as `append`."""
+        async with self._locks.setdefault(session_id, asyncio.Lock()):
+            with answering():
+                await self._writer(session_id, holding.epoch)
+
+    async def clear(self, session_id: str, path: str, *, holding: SessionHolding) -> None:
+        """All entries of one file so far count as gone; raises as `append`."""
+        await self._append(session_id, holding.epoch, path, (), deleted=True)
+
+    async def delete(self, session_id: str) -> None:
+        """Removes the conversation with all of its files, for good."""
+        async with self._locks.setdefault(session_id, asyncio.Lock()):
+            with answering():
+                await self._js.purge_stream(names.TRANSCRIPTS, subject=names.transcript(session_id))
+            self._writers.pop(session_id, None)
+
+    def forget(self, session_id: str) -> None:
+        """Gives the memory free that a session takes which is not written to any more."""
+        if (lock := self._locks.get(session_id)) is not None and not lock.locked():
+            del self._locks[session_id]
+            self._writers.pop(session_id, None)
+
+    async def missing(
+        self, session_id: str, files: Mapping[str, Sequence[Entry]], *, holding: SessionHolding
+    ) -> dict[str, list[Entry]]:
+        """What the store lacks of the files of a conversation, by path, each in its order. Entries without a uuid are
+        counted: as many of equal ones are missing as the file has more of them. Raises as `append`."""
+        async with self._locks.setdefault(session_id, asyncio.Lock()):
+            with answering():
+                await self._writer(session_id, holding.epoch)
+                stored = await self.load_all(session_id)
+        return {path: _lacking(stored.get(path, ()), entries) for path, entries in files.items()}
+
+    async def _append(
+        self, session_id: str, epoch: int, path: str, entries: Sequence[Entry], *, deleted: bool = False
+    ) -> None:
+        batch_id = _batch_id(path, entries, deleted=deleted)
+        # One at a time: each message names the one before it.
+        async with self._locks.setdefault(session_id, asyncio.Lock()):
+            with answering():
+                for _ in range(_MOST_TRIES):
+                    writer = await self._writer(session_id, epoch)
+                    if batch_id in writer.arrived:
+                        writer.arrived.discard(batch_id)
+                        return
+                    fresh = writer.fresh(path, entries)
+                    if not fresh and not deleted:
+                        return
+                    batch = Batch(batch_id, path, [dict(entry) for entry in fresh], deleted)
+                    if await self._publish(session_id, writer, batch):
+                        return
+        raise FleetUnavailable(f"The conversation of session {session_id} changes too fast to be appended to.")
+
+    async def _publish(self, session_id: str, writer: _Writer, batch: Batch) -> bool:
+        """False if something else was appended before it: what that is must be looked at first."""
+        body = json.dumps({"path": batch.path, "entries": batch.entries, "deleted": batch.deleted}).encode()
+        parts = [body[at : at + PART_BYTES] for at in range(0, len(body), PART_BYTES)]
+        # Before the first message leaves: also a caller that is cancelled while it is on its way leaves this behind.
+        writer.unsure.add(batch.id)
+        for number, part in enumerate(parts):
+            headers = {_BATCH: batch.id, _PART: f"{number}/{len(parts)}"}
+            if not await self._publish_message(session_id, writer, part, headers):
+                return False
+        # Whatever was still on its way is refused from now on: it expects a message before this one to be the last.
+        writer.unsure.clear()
+        writer.note(batch)
+        return True
+
+    async def _publish_message(self, session_id: str, writer: _Writer, data: bytes, headers: dict[str, str]) -> bool:
+        headers = {**headers, _EPOCH: str(writer.epoch), _EXPECTED: str(writer.sequence)}
+        try:
+            reply = await self._js.publish(
+                names.transcript(session_id), data, headers=headers, stream=names.TRANSCRIPTS
+            )
+        except APIError as error:
+            if error.err_code not in _STALE:
+                raise
+            writer.unsure.add(headers[_BATCH])  # it may have arrived by an earlier attempt
+            return False
+        writer.sequence = reply.seq
+        return True
+
+    async def _writer(self, session_id: str, epoch: int) -> _Writer:
+        """What is known of the subject, made complete where messages may have come that are not known of."""
+        writer = self._writers.get(session_id)
+        if writer is None or writer.epoch != epoch:
+            writer = await self._begin(session_id, epoch)
+            self._writers[session_id] = writer
+        elif writer.unsure and not writer.lost:
+            await self._look_behind(session_id, writer)
+        if writer.lost:
+            raise _lost(session_id)
+        return writer
+
+    async def _begin(self, session_id: str, epoch: int) -> _Writer:
+        """Reads the subject and writes the epoch into it, unless it is there."""
+        for _ in range(_MOST_TRIES):
+            writer, assembly, newest = _Writer(epoch), _Assembly(), -1
+            async for message in self._messages(session_id):
+                writer.sequence, newest = message.sequence, max(newest, message.epoch)
+                if (batch := assembly.add(message)) is not None:
+                    writer.note(batch)
+            if newest > epoch:
+                raise _lost(session_id)
+            headers = {_BATCH: uuid.uuid4().hex, _PART: "0/0"}
+            if newest == epoch or await self._publish_message(session_id, writer, b"", headers):
+                writer.unsure.clear()
+                return writer
+        raise FleetUnavailable(f"The conversation of session {session_id} changes too fast to be taken over.")
+
+    async def _look_behind(self, session_id: str, writer: _Writer) -> None:
+        """Reads what has come since the last message that this writer knows: its own, or another writer's."""
+        assembly = _Assembly()
+        async for message in self._messages(session_id, writer.sequence):
+            if message.epoch != writer.epoch or (message.parts and message.batch not in writer.unsure):
+                writer.lost = True
+                return
+            writer.sequence = message.sequence
+            if (batch := assembly.add(message)) is not None:
+                writer.note(batch)
+                writer.arrived.add(batch.id)
+        # Those that have not arrived are refused from now on, if they still come: the next message takes their place.
+        writer.unsure -= writer.arrived
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    async def load(self, session_id: str, path: str = "") -> list[dict[str, Any]] | None:
+        """The entries of one file of the conversation, in order; None if nothing was ever appended to it."""
+        return (await self.load_all(session_id)).get(path)
+
+    async def load_all(self, session_id: str) -> dict[str, list[dict[str, Any]]]:
+        """The entries of all files of the conversation by path. FleetUnavailable if NATS does not answer."""
+        files: dict[str, list[dict[str, Any]]] = {}
+        assembly = _Assembly()
+        with answering():
+            async for message in self._messages(session_id):
+                if (batch := assembly.add(message)) is None:
+                    continue
+                if batch.deleted:
+                    files.pop(batch.path, None)
+                if batch.entries:
+                    files.setdefault(batch.path, []).extend(batch.entries)
+        return files
+
+    async def _messages(self, session_id: str, after: int = 0) -> AsyncIterator[_Message]:
+        """The messages of the subject behind a sequence, up to the one that is the last now."""
+        subject = names.transcript(session_id)
+        try:
+            last = (await self._js.get_last_msg(names.TRANSCRIPTS, subject)).seq or 0
+        except NotFoundError:
+            return
+        if last <= after:
+            return
+        config = ConsumerConfig(
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=after + 1,
+            ack_policy=AckPolicy.NONE,
+            mem_storage=True,
+            num_replicas=1,
+            inactive_threshold=60.0,
+        )
+        reader = await self._js.pull_subscribe(subject, stream=names.TRANSCRIPTS, config=config)
+        try:
+            sequence = after
+            while sequence < last:
+                for message in await reader.fetch(_FETCHED_AT_ONCE, timeout=_FETCH_SECONDS):
+                    sequence = message.metadata.sequence.stream
+                    headers = message.headers or {}
+                    part, _, parts = headers.get(_PART, "0/0").partition("/")
+                    yield _Message(
+                        sequence, int(headers.get(_EPOCH, 0)), headers.get(_BATCH, ""), int(part), int(parts),
+                        message.data,
+                    )  # fmt: skip
+        finally:
+            # The server forgets it by itself too; not waiting for that keeps thousands of them away.
+            with contextlib.suppress(NatsError):
+                info = await reader.consumer_info()
+                await reader.unsubscribe()
+                await self._js.delete_consumer(names.TRANSCRIPTS, info.name)
+
+
+@contextlib.contextmanager
+def answering() -> Any:
+    """Whatever keeps NATS from answering becomes FleetUnavailable."""
+    try:
+        yield
+    except (NatsError, TimeoutError, ConnectionError) as error:
+        raise FleetUnavailable(f"NATS does not answer ({type(error).__name__}). Try again.") from error
+
+
+def _lost(session_id: str) -> LostSession:
+    return LostSession(f"Session {session_id} is written by another machine now.", session_id=session_id)
+
+
+def _uuid_of(entry: Entry) -> str | None:
+    entry_id = entry.get("uuid")
+    return entry_id if isinstance(entry_id, str) and entry_id else None
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _lacking(stored: Sequence[Entry], entries: Sequence[Entry]) -> list[Entry]:
+    seen = {_uuid_of(entry) for entry in stored}
+    left = Counter(_text(entry) for entry in stored if _uuid_of(entry) is None)
+    lacking: list[Entry] = []
+    for entry in entries:
+        entry_id = _uuid_of(entry)
+        if entry_id is None:
+            text = _text(entry)
+            known = left[text] > 0
+            left[text] -= 1
+        else:
+            known = entry_id in seen
+        if not known:
+            lacking.append(entry)
+    return lacking
+
+
+def _batch_id(path: str, entries: Sequence[Entry], *, deleted: bool) -> str:
+    """Equal for a call that is made again with the same entries."""
+    named = _text([path, [dict(entry) for entry in entries], deleted])
+    return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,0 +1,288 @@
+"""Which news people want, where and when.
+
+They are changed in transactions, so that two servers lose nothing of each other's.
+"""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, tzinfo
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from ...core.errors import InvalidArgument, LimitReached, UpstreamUnavailable
+from ...core.model.events import BudgetWarned, Event, QuestionOpened, Stalled, TurnEnded, WaitChanged
+from ...core.model.outcome import OutcomeCode
+from ...core.model.question import QuestionKind
+from ...core.model.text import clip_line, iso
+from ...core.questions.presentation import Redaction
+from ...core.state.database import Database
+from ...core.state.documents import Documents, JsonObject
+
+_MOST_RECEIVERS = 20
+_TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
+
+News = Literal["question", "ended", "stalled", "budget"]
+ALL_NEWS: tuple[News, ...] = ("question", "ended", "stalled", "budget")
+_FIRST_NEWS = ("question", "ended", "stalled")
+"""Those that there were before it was written down from which people had chosen."""
+
+
+def _check_time(text: str) -> str:
+    if _TIME.fullmatch(text) is None:
+        raise ValueError("must be a time such as 22:00")
+    return text
+
+
+def _check_zone(name: str) -> str:
+    zone_of(name)
+    return name
+
+
+def zone_of(name: str) -> tzinfo:
+    """A time zone by its name; ValueError if there is none."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, OSError, ValueError):
+        raise ValueError("is no time zone of this machine") from None
+
+
+ClockTime = Annotated[str, AfterValidator(_check_time)]
+Zone = Annotated[str, Field(max_length=64), AfterValidator(_check_zone)]
+
+
+class QuietHours(BaseModel):
+    """A part of every day in which nothing is sent; it goes over midnight if it ends before it begins."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=True)
+
+    begins: ClockTime = Field(alias="from")
+    ends: ClockTime = Field(alias="to")
+    timezone: Zone = "UTC"
+
+    def hold(self, moment: datetime) -> bool:
+        """Whether they hold at this moment."""
+        now = moment.astimezone(zone_of(self.timezone)).time()
+        begins, ends = time.fromisoformat(self.begins), time.fromisoformat(self.ends)
+        return begins <= now < ends if begins <= ends else now >= begins or now < ends
+
+
+class Receiver(BaseModel):
+    """Where news go to. The secrets in it leave the database only to be used. One of a later version is kept as it is,
+    with fields that only that version knows: it cannot be sent to, and the others can."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    id: str
+    kind: str
+    """A name in `KINDS` of `receivers.py`, or one of a later version."""
+    url: str
+    """The endpoint of a subscription, the address of a webhook, or that of a topic."""
+    device: str = ""
+    created_at: float
+    secret: str = ""
+    """What a webhook's requests are signed with."""
+    token: str = ""
+    """For a topic that needs one."""
+    public_key: str = ""
+    auth: str = ""
+    """Of a subscription, in base64url."""
+
+
+class Preferences(BaseModel):
+    """All that one principal has chosen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    principal: str
+    events: tuple[News, ...] = ALL_NEWS
+    chosen_from: tuple[str, ...] = ALL_NEWS
+    """The kinds that there were when `events` was chosen: a kind that is newer nobody has refused."""
+    quiet_hours: QuietHours | None = None
+    receivers: tuple[Receiver, ...] = ()
+
+    @property
+    def pushes_questions(self) -> bool:
+        """Whether questions are pushed to some receiver."""
+        return bool(self.receivers) and "question" in self.events
+
+    def wants(self, news: str, moment: datetime) -> bool:
+        """Whether a notice of this kind is to be sent at this moment."""
+        quiet = self.quiet_hours is not None and self.quiet_hours.hold(moment)
+        return news in self.events and not quiet
+
+
+class PreferenceStore:
+    """The preferences in one state directory. Every method blocks on the disk."""
+
+    def __init__(self, database: Database) -> None:
+        self._documents = Documents(database, "push")
+
+    def read(self, principal: str) -> Preferences:
+        """What a principal has chosen; the defaults if there is nothing.
+
+        Raises:
+            OSError: it cannot be read now.
+            UpstreamUnavailable: what is there is damaged, or of a later version.
+        """
+        try:
+            return preferences_in(principal, self._documents.read(principal))
+        except ValueError:
+            raise _damaged() from None
+
+    def principals(self) -> list[str]:
+        """Everybody who has chosen something. OSError if that cannot be read."""
+        return self._documents.keys()
+
+    def update(self, principal: str, change: Callable[[Preferences], Preferences]) -> Preferences:
+        """Changes what a principal has chosen; on disk when this returns. OSError if that cannot be done; what cannot
+        be read is never replaced."""
+        changed: list[Preferences] = []
+
+        def replace(document: JsonObject | None) -> JsonObject:
+            try:
+                current = preferences_in(principal, document)
+            except ValidationError:
+                # Not the defaults: they would replace all receivers that are there and only cannot be read.
+                raise _damaged() from None
+            changed.append(change(current))
+            return changed[-1].model_dump(mode="json", by_alias=True)
+
+        self._documents.update(principal, replace, durable=True)
+        return changed[-1]
+
+    def add(self, principal: str, receiver: Receiver) -> Preferences:
+        """As `update`, by `with_receiver`."""
+        return self.update(principal, lambda current: with_receiver(current, receiver))
+
+
+def with_receiver(current: Preferences, receiver: Receiver) -> Preferences:
+    """With one receiver more, in place of one with the same address. LimitReached if there are too many."""
+    others = tuple(other for other in current.receivers if (other.kind, other.url) != (receiver.kind, receiver.url))
+    if len(others) >= _MOST_RECEIVERS:
+        raise LimitReached(f"There are {_MOST_RECEIVERS} receivers already; remove one first.")
+    return current.model_copy(update={"receivers": (*others, receiver)})
+
+
+def without_receiver(current: Preferences, receiver_id: str) -> Preferences:
+    """Without one of them. InvalidArgument if there is none with this id."""
+    others = tuple(other for other in current.receivers if other.id != receiver_id)
+    if len(others) == len(current.receivers):
+        raise InvalidArgument("There is no such receiver.", field="id")
+    return current.model_copy(update={"receivers": others})
+
+
+def preferences_in(principal: str, document: JsonObject | None) -> Preferences:
+    """What was kept for a principal; the defaults for nothing. Raises ValidationError."""
+    if document is None:
+        return Preferences(principal=principal)
+    known = document.get("chosen_from", _FIRST_NEWS)
+    if "events" in document:
+        newer = [kind for kind in ALL_NEWS if kind not in known and kind not in document["events"]]
+        document = {**document, "events": [*document["events"], *newer]}
+    return Preferences.model_validate({**document, "chosen_from": ALL_NEWS})
+
+
+def _damaged() -> UpstreamUnavailable:
+    return UpstreamUnavailable("What was kept of your push receivers is damaged.")
+
+
+def new_id() -> str:
+    return secrets.token_hex(8)
+
+
+# -- news -------------------------------------------------------------------------------------------------------------
+
+
+_LONGEST_TITLE = 80
+_LONGEST_BODY = 300
+_BY_A_PERSON = frozenset({OutcomeCode.INTERRUPTED, OutcomeCode.CANCELLED, OutcomeCode.DROPPED})
+_NOT_ANNOUNCED = _BY_A_PERSON | {OutcomeCode.LIMIT_REACHED}
+"""A usage limit is announced with the `WaitChanged` that follows, which says when the session continues."""
+_VERBS = {
+    QuestionKind.PERMISSION: "Wants to: ",
+    QuestionKind.PLAN_REVIEW: "",
+    QuestionKind.USER_QUESTION: "",
+}
+_HOUR = 3600.0
+_DAY = 24 * _HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One notice: what happened, in which session, and until when it is of interest."""
+
+    kind: str
+    session_id: str
+    title: str
+    body: str
+    at: float
+    expires_at: float
+    """After that nobody wants to know."""
+    question_id: str | None = None
+
+    @property
+    def tag(self) -> str:
+        """An id that is the same for notices of which the newest replaces the others."""
+        # Of two budgets that are low at once, neither replaces the other.
+        subject = self.body if self.kind == "budget" else self.kind
+        return hashlib.sha256(f"{self.session_id} {subject}".encode()).hexdigest()[:32]
+
+    @property
+    def path(self) -> str:
+        """Where it can be answered, in the page; which asks for the sign-in first."""
+        if self.kind == "budget":
+            return "#/costs"
+        if not self.session_id:
+            return "#/"
+        question = f"/questions/{self.question_id}" if self.question_id else ""
+        return f"#/sessions/{self.session_id}{question}"
+
+    def fields(self, base: str) -> dict[str, Any]:
+        """For receivers that take data; `base` is the address of the page."""
+        return {
+            "kind": self.kind,
+            "title": self.title,
+            "body": self.body,
+            "sessionId": self.session_id or None,
+            "questionId": self.question_id,
+            "url": base + self.path,
+            "tag": self.tag,
+            "at": iso(self.at),
+        }
+
+
+def notice_of(session_id: str, event: Event, title: Callable[[], str], redactor: Redaction) -> Notice | None:
+    """The notice for an event; None if the event is not worth one, such as a turn that a person has ended
+    themselves."""
+
+    def notice(kind: str, body: str, expires_at: float, question_id: str | None = None) -> Notice:
+        clean = (redactor.text(title()), redactor.text(body))
+        shown = (clip_line(clean[0], _LONGEST_TITLE) or "A session", clip_line(clean[1], _LONGEST_BODY))
+        return Notice(kind, session_id, *shown, event.at, expires_at, question_id)
+
+    match event:
+        case QuestionOpened(question=question):
+            body = _VERBS[question.kind] + question.description
+            return notice("question", body, event.at + _HOUR, question.id)
+        case WaitChanged(wait=wait, stopped=True) if wait is not None:
+            return notice("ended", f"Stopped: {wait.sentence}", event.at + _DAY)
+        case TurnEnded(outcome=outcome) if outcome.code not in _NOT_ANNOUNCED:
+            body = f"Finished: {outcome.result}" if outcome.ok else f"Failed ({outcome.code}): {outcome.detail}"
+            return notice("ended", body, event.at + _HOUR)
+        case Stalled(seconds=seconds):
+            return notice("stalled", f"Nothing was heard of it for {seconds:.0f} seconds.", event.at + _HOUR)
+        case BudgetWarned(line=line):
+            return notice("budget", line, event.at + _DAY)
+    return None
+
+
+def trial_notice(at: float) -> Notice:
+    """What a person has sent to see that it arrives."""
+    return Notice("test", "", "Claude Code", "This is how you will be told.", at, at + 60)

@@ -1,0 +1,141 @@
+"""A container for a child: the same view as a sandbox has, as arguments of `docker run` or `podman run`.
+
+The programs of the system are those of an image, which must be there already and fit Claude Code's own program; that is
+mounted, with everything else of the view. The root of the image is read-only. What differs from a sandbox:
+
+- Directories are named to the engine by their path: what is exchanged between the check and the mount is not noticed.
+- The engine's own filter of system calls applies, /proc can be written to, and the child's stdin and stdout are the
+  engine's pipes: its commands may write to its output.
+- Limits are the engine's, for the whole container.
+- The engine ends the container with its client when it is asked to, but not if the client is killed. Then `removal`
+  does, which runs when the client has ended; after a crash of the server the child sees the end of its input.
+"""
+
+import csv
+import io
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ...core.processes.environment import MARK
+from ...core.processes.limits import ResourceLimits
+from .bubblewrap import Isolated, Mount, SandboxView
+
+_PROGRAMS = ("podman", "docker")
+_PROBE_SECONDS = 60.0
+_IN_MEMORY = 256 << 20
+"""Bytes that fit into a directory in memory."""
+
+
+def unavailable(environment: Mapping[str, str], image: str) -> str | None:
+    """The reason why there can be no container of this image here, in one line; None if there can be. Asks the engine.
+    Blocks."""
+    program = _program(environment)
+    if program is None:
+        return "neither Podman nor Docker is installed"
+    try:
+        done = subprocess.run(
+            [program, "image", "inspect", "--format", "{{.Id}}", "--", image],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{os.path.basename(program)} does not run: {error}"
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return f"{os.path.basename(program)}: {lines[-1] if lines else 'no reason is known'}" if done.returncode else None
+
+
+def isolate(
+    view: SandboxView, argv: Sequence[str], scratch: Path, environment: Mapping[str, str], image: str
+) -> Isolated:
+    """The command that runs `argv` with this view in a container of the image. `argv[0]` is a path.
+
+    `scratch` is a directory of the child's own, for its `/tmp` and for the file with its variables. The engine's client
+    runs in `environment`, the child with the variables of the view alone. Descriptors are closed: the engine is given
+    the paths where they lead. OSError if something cannot be given to a container; then they are still the caller's.
+    Blocks on the disk.
+    """
+    program = _program(environment)
+    if program is None:
+        raise FileNotFoundError(2, "neither Podman nor Docker is installed", _PROGRAMS[0])
+    temporary = scratch / "tmp"
+    temporary.mkdir(mode=0o700)
+    # Chosen here and not by the engine, so that `removal` finds the container also when its client was killed at once.
+    name = f"claude-code-mcp-{view.environment.get(MARK) or uuid.uuid4().hex}"
+    mounts = [Mount("/tmp", str(temporary), writable=True), *view.in_order()]  # noqa: S108 - its own
+    command = [
+        *(program, "run", "--rm", "--interactive", "--init", "--name", name, "--pull", "never", "--read-only"),
+        *("--network", "host" if view.network else "none", "--cap-drop", "all"),
+        # Without a label: SELinux would refuse the mounts, which keep the labels that they have on the host.
+        *("--security-opt", "no-new-privileges", "--security-opt", "label=disable"),
+        *_user(program),
+        *_limits(view.limits),
+        *(part for mount in mounts for part in ("--mount", _mounted(mount))),
+        *("--env-file", str(_written(view.environment, scratch)), "--workdir", view.cwd),
+        *("--entrypoint", argv[0], image, *argv[1:]),
+    ]
+    # Only now: every step above may fail, and then the descriptors are still the caller's.
+    for mount in view.mounts:
+        if isinstance(mount.source, int):
+            os.close(mount.source)
+    # With the mark, so that a client that outlives the server is found like any other child.
+    outside = {**environment, **({MARK: view.environment[MARK]} if MARK in view.environment else {})}
+    return Isolated(command, outside, removal=(program, "rm", "--force", "--volumes", name))
+
+
+def _program(environment: Mapping[str, str]) -> str | None:
+    path = environment.get("PATH", os.defpath)
+    found = next((found for name in _PROGRAMS if (found := shutil.which(name, path=path))), None)
+    return os.path.abspath(found) if found else None
+
+
+def _user(program: str) -> list[str]:
+    """Files that the child makes belong to the user of the server."""
+    if os.geteuid() == 0:
+        return []
+    keep = ["--userns", "keep-id"] if os.path.basename(program) == "podman" else []
+    return [*keep, "--user", f"{os.geteuid()}:{os.getegid()}"]
+
+
+def _limits(limits: ResourceLimits) -> Iterator[str]:
+    if limits.memory is not None:
+        # The second figure counts memory and swap together: the same one means no swap.
+        yield from ("--memory", str(limits.memory), "--memory-swap", str(limits.memory))
+    if limits.processes is not None:
+        yield from ("--pids-limit", str(limits.processes))
+    if limits.cpus is not None:
+        yield from ("--cpus", f"{limits.cpus:g}")
+    if limits.cpu_seconds is not None:
+        yield from ("--ulimit", f"cpu={limits.cpu_seconds}:{limits.cpu_seconds}")
+    if limits.file_size is not None:
+        yield from ("--ulimit", f"fsize={limits.file_size}:{limits.file_size}")
+
+
+def _mounted(mount: Mount) -> str:
+    if mount.source is None:
+        fields = ["type=tmpfs", f"dst={mount.target}", f"tmpfs-size={_IN_MEMORY}"]
+    else:
+        source = os.readlink(f"/proc/self/fd/{mount.source}") if isinstance(mount.source, int) else mount.source
+        fields = ["type=bind", f"src={source}", f"dst={mount.target}", *([] if mount.writable else ["readonly"])]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(fields)  # the engines read it so, commas and quotes included
+    return text.getvalue()
+
+
+def _written(variables: Mapping[str, str], scratch: Path) -> Path:
+    """A private file with the variables, which must not be in the process list."""
+    for name, value in variables.items():
+        # The file has one variable a line: the rest of this one would be read as another variable.
+        if "\n" in value:
+            raise OSError(22, "a variable with several lines cannot be given to a container", name)
+    path = scratch / "environment"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.writelines(f"{name}={value}\n" for name, value in variables.items())
+    return path

@@ -1,0 +1,105 @@
+"""Files in the directories of a sandbox that a rule denies to read: an empty file or directory is mounted over each.
+
+They are looked for when a process starts. A file that is made later, or replaced from outside of the sandbox, is not
+covered: the rules still hold for the tools of Claude Code, but a command can read it. Contents that lie elsewhere too,
+in a copy, a hard link or the history of git, are not covered either.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from ...core.errors import ProcessFailed
+from ...core.model.paths import HERE
+from ...core.policy.rules import Rule, concerns, unreadable_paths
+from .bubblewrap import Mount
+
+_MAX_ENTRIES = 1_000_000
+"""Names that are looked at. In larger trees a process does not start: it could read files that were not found."""
+_PROBE = "claude-code-mcp-probe"
+"""A name that no rule is written for: where it is denied, everything in its directory is."""
+
+
+def covers(deny: Sequence[Rule], cwd: str, visible: Iterable[str], scratch: Path) -> list[Mount]:
+    """The mounts that hide files which may not be read below the directories that are `visible` in a sandbox. The empty
+    file and directory that are mounted are made in `scratch`. ProcessFailed if the directories cannot be searched, or
+    are too large for it. Blocks on the disk."""
+    rules = [rule for rule in deny if rule.specifier and concerns(rule, "Read")]
+    if not rules:
+        return []
+    cwd = os.path.realpath(cwd)
+    # Absolute patterns are resolved: a link on the way to a file, as in `Read(link/*.pem)`, is followed.
+    relative = [rule for rule in rules if HERE.pattern_start(rule.specifier or "", cwd) is None]
+    rules += [Rule(rule.tool, os.path.join(cwd, rule.specifier or "")) for rule in relative]
+    places = [os.path.realpath(place) for place in visible]
+    unreadable = unreadable_paths(rules, cwd, _resolve)
+    assert unreadable is not None
+    found = dict.fromkeys(_hidden(unreadable, cwd, _starts(rules, cwd, places)))
+    nothing, empty = scratch / "nothing", scratch / "empty"
+    if found:
+        nothing.mkdir(mode=0o500, exist_ok=True)
+        empty.touch(mode=0o400)
+    return [
+        Mount(path, str(nothing if os.path.isdir(path) else empty))
+        for path in found
+        if any(HERE.is_below(path, place) for place in places)
+    ]
+
+
+def _starts(rules: Sequence[Rule], cwd: str, places: Sequence[str]) -> list[str]:
+    """The directories that rules can speak of: each is given to the sandbox or lies in one that is; none lies in
+    another."""
+    found: set[str] = set()
+    for rule in rules:
+        absolute = HERE.pattern_start(rule.specifier or "", cwd)
+        fixed = "" if absolute is None else absolute.partition("*")[0].partition("?")[0]
+        start = cwd if absolute is None else _resolve(os.path.dirname(fixed))
+        if any(HERE.is_below(start, place) for place in places):
+            found.add(start)
+        else:
+            found.update(place for place in places if HERE.is_below(place, start))
+    return [start for start in found if not any(start != other and HERE.is_below(start, other) for other in found)]
+
+
+def _resolve(path: str) -> str:
+    return os.path.realpath(os.path.expanduser(path))
+
+
+def _hidden(unreadable: re.Pattern[str], cwd: str, starts: Sequence[str]) -> Iterator[str]:
+    """Everything below that is denied; of a directory that is denied whole, the directory alone."""
+    waiting, looked_at = list(starts), 0
+    while waiting:
+        directory = waiting.pop()
+        try:
+            entries = list(os.scandir(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed or replaced meanwhile
+        except PermissionError:
+            # Hidden as a whole: a command of the session may have made it unreadable, and can make it readable again.
+            yield directory
+            continue
+        except OSError as error:
+            raise ProcessFailed(
+                f"{directory} cannot be searched for files that must not be read: {error.strerror or error}."
+            ) from None
+        looked_at += len(entries)
+        if looked_at > _MAX_ENTRIES:
+            raise ProcessFailed(
+                f"A rule denies to read files, and there are more than {_MAX_ENTRIES} files to look at below {cwd}. "
+                "Work in a smaller directory, or name the files in the rule by an absolute path."
+            )
+        for entry in entries:
+            path = entry.path.casefold()
+            denied = unreadable.fullmatch(path) is not None
+            if entry.is_symlink():
+                target = os.path.realpath(entry.path)
+                if denied and os.path.exists(target):  # bubblewrap would create a missing one
+                    yield target
+            elif not entry.is_dir(follow_symlinks=False):
+                if denied:
+                    yield entry.path
+            elif all(map(unreadable.fullmatch, (f"{path}/{_PROBE}", f"{path}/{_PROBE}/{_PROBE}"))):
+                yield entry.path
+            else:
+                waiting.append(entry.path)

@@ -1,0 +1,427 @@
+"""Where the sessions of each caller live: their Claude Code directory, credentials and working directory.
+
+With at most one principal (a caller with a token of its own) sessions use the Claude Code directory of the server's
+user, so that interactive sessions are found. With several, each principal has a directory of its own below the state
+directory: its transcripts, settings and list of running sessions, which is what the tools that reach other sessions go
+by. See `docs/security.md` for what each level of isolation promises.
+
+What a sandboxed session sees of all this is in `sandbox_contents.py`.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from ipaddress import ip_network
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...core.claude.user_config import (
+    CREDENTIALS_FILE,
+    USER_SETTINGS,
+    PrincipalCredentials,
+    sandbox_variables,
+    withheld_proxies,
+)
+from ...core.config import Settings
+from ...core.errors import InvalidArgument, PermissionDenied
+from ...core.model.events import AuditEvent
+from ...core.model.network import NetworkRules
+from ...core.model.options import LOCAL
+from ...core.model.paths import config_directory
+from ...core.policy.policy import Policy, Profile, Resources
+from ...core.private_files import private_directory, replace_file
+from ...core.processes.limits import UNLIMITED, EnforcedLimits, GroupParent, ResourceLimits, find_parent
+from . import bubblewrap, container
+from .network.allowed_hosts import NetworkByList
+from .protected_paths import ProtectedPath, ProtectedPaths, protected_paths
+from .sandbox_contents import HomeSandbox, ListedPaths
+
+if TYPE_CHECKING:
+    from .network.way_out import RunAuthority
+
+
+def own_directory() -> str:
+    """The working directory of this server; InvalidArgument if that directory is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        raise InvalidArgument(
+            "cwd: the directory that this server was started in no longer exists. Name another one, or start the "
+            "server elsewhere.",
+            field="cwd",
+        ) from None
+
+
+def default_directory(settings: Settings, client: str | None = None) -> str:
+    """The working directory of sessions that name none; `client` is where the client is, if that is not here."""
+    configured = settings.default_cwd
+    if configured is not None and os.path.isabs(configured):
+        return os.path.abspath(configured)
+    return os.path.abspath(os.path.join(client or own_directory(), configured or ""))
+
+
+# -- homes ------------------------------------------------------------------------------------------------------------
+
+
+log = logging.getLogger(__name__)
+_NOT_LOOKED = "nobody has looked"
+_UNLIMITED = Resources()
+
+PRINCIPALS = "principals"
+"""The directory below the state directory that has one for each principal."""
+_DIGITS = 32
+"""Digits of a hash in the name of a principal's directory."""
+_WAY_OUT = (
+    "Give sessions the directories of projects alone: start the server in one, or set CLAUDE_CODE_DEFAULT_CWD, or list "
+    'them as `roots` of a profile in the policy file; or move what is named here elsewhere. With isolation = "none" '
+    "there is no sandbox, and every session can read and change what this server's user can."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where the sessions of one caller live."""
+
+    config_dir: str
+    """Claude Code's configuration directory."""
+    environment: Mapping[str, str]
+    """What Claude Code is started with, beside what the session itself says."""
+    own: bool = False
+    """Whether the directory is this caller's alone, and is to be made."""
+    login: Path | None = None
+    """The file of a login that is copied to the directory."""
+    enclosure: HomeSandbox | None = None
+    """The sandbox that its sessions run in; None where they are not isolated."""
+    limits: EnforcedLimits = UNLIMITED
+    """How much of the machine each of its processes may use."""
+
+    @classmethod
+    def of_user(cls, environment: Mapping[str, str]) -> "Home":
+        """That of whoever has this environment, shared with all of their Claude Code."""
+        return cls(config_directory(environment), environment)
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """Every variable that may hold a secret of its sessions; and, under names that say so, what the proxy of its
+        sandboxes puts into requests. Blocks on the disk."""
+        if self.enclosure is None:
+            return self.environment
+        network = self.enclosure.network
+        used = {} if network is None else network.secrets()
+        return {**self.environment, **self.enclosure.credentials, **used}
+
+    def make(self) -> None:
+        """Has everything in place for a process. OSError if that cannot be done. Blocks on the disk."""
+        if not self.own:
+            return
+        directory = private_directory(Path(self.config_dir))
+        _settings_in(directory)
+        if self.login is not None:
+            _copy_newer(self.login, directory / CREDENTIALS_FILE)
+
+
+class Homes:
+    """The homes of all callers. `prepare` comes first."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        environment: Mapping[str, str],
+        policy: Policy,
+        principals: Collection[str] = (),
+        audit: Callable[[AuditEvent], None] = lambda _: None,
+        *,
+        others: bool = False,
+    ) -> None:
+        """`others` than the principals may come while the server runs. `audit` is told what the proxies of sandboxes
+        refuse, and which credentials they use."""
+        self._audit = audit
+        self._settings = settings
+        self._environment = environment
+        self._policy = policy
+        self._principals = frozenset(principals)
+        self._others = others
+        self._admitted: dict[str, Profile] = {}
+        """Those of the others that could be served when they came, with the profile of which that is known."""
+        self._credentials = PrincipalCredentials(settings.principal_credentials)
+        self._unavailable: str | None = _NOT_LOOKED
+        self._no_container: dict[str, str | None] = {}
+        """By image, why there can be no container of it."""
+        self._group: GroupParent | None = None
+        self.all_plain = not self.separate and all(
+            profile.isolation == "none" and profile.resources == _UNLIMITED for profile in policy.profiles
+        )
+        """Whether `is_plain` is true of whoever comes: callers may get into other groups, the policy stays as it is."""
+
+    @property
+    def separate(self) -> bool:
+        """Whether each caller has a directory of its own."""
+        return self._others or len(self._principals) > 1
+
+    # -- the start --------------------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Finds out whether there can be a sandbox; InvalidArgument if there must be one and cannot, or if the
+        credentials of a principal cannot be read. Nothing is run for callers that need none."""
+        await self._check(self._principals)
+        if self._others:
+            # Whoever comes has one of these: what cannot be had for one is told at the start.
+            await self._check_profiles([self._policy.default, *self._policy.groups.values()])
+        self._check_proxies_here([*self._policy.profiles])
+
+    async def admit(self, principal: str, groups: Collection[str]) -> str | None:
+        """Why a caller in these groups cannot be served before a restart; None if it can. Which groups it is in is not
+        changed by this: see `assign`."""
+        # What a profile needs, such as a sandbox, is looked for when somebody comes who has it.
+        profile = self._policy.profile_in(principal, groups)
+        if self._admitted.get(principal) == profile:
+            return None
+        reason = await self.objection(principal, profile)
+        if reason is None:
+            self._admitted[principal] = profile
+        return reason
+
+    def assign(self, principal: str, groups: Collection[str]) -> None:
+        """From now on a caller is in these groups, and no others."""
+        self._policy.assign(principal, groups)
+
+    async def objection(self, principal: str, profile: Profile | None = None) -> str | None:
+        """Why a caller that was not there at the start cannot be served before a restart, with this profile or the one
+        that it has; None if it can."""
+        if not self.separate:
+            return "this server was started for one caller, whose sessions share the directory of its user"
+        try:
+            await self._check({principal}, profile)
+        except InvalidArgument as error:
+            return error.message
+        return None
+
+    async def _check(self, principals: Collection[str], profile: Profile | None = None) -> None:
+        profiles = [profile or self._policy.profile(name) for name in sorted(principals)] or [self._policy.default]
+        await self._check_profiles(profiles)
+        for name in filter(self._has_own, sorted(principals)):
+            await asyncio.to_thread(self._credentials.applied, self._environment, name)
+
+    async def _check_profiles(self, profiles: Collection[Profile]) -> None:
+        # What there can be is found out once: what is true for the sessions that run must not change under them.
+        for image in sorted({profile.image or "" for profile in profiles if profile.isolation == "container"}):
+            if image not in self._no_container:
+                self._no_container[image] = await asyncio.to_thread(container.unavailable, self._environment, image)
+            if self._no_container[image] is not None:
+                raise InvalidArgument(
+                    f"The policy needs a container of {image}, and there can be none: {self._no_container[image]}.",
+                    field="isolation",
+                )
+        profiles_of_sandboxes = [profile for profile in profiles if profile.isolation in ("auto", "sandbox")]
+        if profiles_of_sandboxes and self._unavailable == _NOT_LOOKED:
+            self._unavailable = await asyncio.to_thread(bubblewrap.unavailable, self._environment)
+        if self._unavailable is not None:
+            self._refuse_without(profiles_of_sandboxes, self._unavailable)
+        without_host = [each for each in profiles if self._is_isolated(each) and each.sandbox_network != "host"]
+        if without_host and not _reaches_by_socket(self._environment):
+            raise InvalidArgument(
+                "Without the network of the host a sandbox reaches the API of Anthropic only, and this server uses the "
+                'API of a cloud: say network = "host" in the profiles whose sessions run in a sandbox.',
+                field="network",
+            )
+        if any(profile.credentials for profile in profiles):
+            from .network.http_exchange import read_credential  # noqa: PLC0415 - few policies have any
+
+            # Read at the start, so that the operator is told of a missing one, and not a session.
+            for credential in {credential for profile in profiles for credential in profile.credentials}:
+                await asyncio.to_thread(read_credential, credential, self._environment)
+        if self.separate and any(profile.isolation == "none" for profile in profiles):
+            log.warning("callers whose profile says isolation = none can read what this server's user can read")
+        if any(profile.resources != _UNLIMITED for profile in profiles):
+            self._group = await asyncio.to_thread(find_parent)
+            self._warn_of_unenforced(profiles)
+        isolated = [profile for profile in profiles if self._is_isolated(profile)]
+        await asyncio.to_thread(self._check_layout, isolated)
+
+    def _refuse_without(self, profiles: Iterable[Profile], reason: str) -> None:
+        wanted = {profile.isolation for profile in profiles}
+        if "sandbox" in wanted or (self.separate and "auto" in wanted):
+            why = "The policy" if "sandbox" in wanted else "Keeping several callers apart"
+            raise InvalidArgument(
+                f"{why} needs a sandbox, and there can be none here: {reason}. Install bubblewrap and allow user "
+                'namespaces (`claude-code-mcp doctor` checks it), or say isolation = "none" in the profiles of the '
+                "policy: then every session can read what this server's user can read.",
+                field="isolation",
+            )
+        if "auto" in wanted:
+            log.warning("sessions run without a sandbox: %s", reason)
+
+    def _check_proxies_here(self, profiles: Collection[Profile]) -> None:
+        """A proxy is known by its address, and that of one on this machine is also that of every program here.
+        InvalidArgument if sessions in a sandbox could say who they are in its place; without a sandbox they can do
+        whatever this server's user can, which is told."""
+        settings = self._settings
+        here = [proxy for proxy in settings.http_proxies if _is_loopback(proxy)]
+        if settings.proxy_user_header is None or not here:
+            return
+        where = f"{settings.proxy_user_header} is believed from {', '.join(here)}"
+        isolated = [profile for profile in profiles if self._is_isolated(profile)]
+        if settings.proxy_secret is None and any(profile.sandbox_network == "host" for profile in isolated):
+            raise InvalidArgument(
+                f"{where}, and sessions with the host's network have that address: they could say that they are "
+                "anybody. Set CLAUDE_CODE_MCP_PROXY_SECRET and have the proxy send it in X-Proxy-Secret, or give the "
+                'profiles network = "model" or a list.',
+                field="network",
+            )
+        if len(isolated) < len(profiles):
+            log.warning("sessions without a sandbox can say that they are anybody: %s", where)
+
+    def _warn_of_unenforced(self, profiles: Iterable[Profile]) -> None:
+        root = hasattr(os, "geteuid") and os.geteuid() == 0
+        names: dict[str, None] = {}
+        for profile in profiles:
+            limits = EnforcedLimits(ResourceLimits(**profile.resources.model_dump()), self._group)
+            sandboxed = profile.isolation != "container" and self._is_isolated(profile)
+            if profile.isolation == "container":
+                continue  # the engine limits it
+            names |= dict.fromkeys(limits.unenforced(sandboxed=sandboxed, root=root))
+        if names:
+            log.warning("sessions have no limit on %s: there is no control group to put them into", ", ".join(names))
+
+    def _check_layout(self, profiles: Collection[Profile]) -> None:
+        """InvalidArgument if what a profile gives to its sessions holds something of the operator's. Blocks."""
+        protected, directory = self._protected(self._environment), default_directory(self._settings)
+        for profile in profiles:
+            problem = ListedPaths.of(profile, directory, self._environment).problem(protected)
+            if problem is not None:
+                raise InvalidArgument(f"{problem} {_WAY_OUT}", field="roots")
+        for name in withheld_proxies(self._environment, [name for each in profiles for name in each.environment]):
+            log.warning("sessions in a sandbox do not get %s, which has a password in it", name)
+
+    def _protected(self, *environments: Mapping[str, str]) -> ProtectedPaths:
+        """What is the operator's, the files with credentials that proxies use included. Blocks on the disk."""
+        found = protected_paths(self._settings, *environments)
+        sources = {rule.source for profile in self._policy.profiles for rule in profile.credentials}
+        files = [source.removeprefix("file:") for source in sources if source.startswith("file:")]
+        paths = [ProtectedPath(os.path.abspath(os.path.expanduser(file)), "a credential") for file in files]
+        return replace(found, paths=(*found.paths, *paths))
+
+    # -- one caller -------------------------------------------------------------------------------------------
+
+    def profile_of(self, principal: str) -> Profile:
+        return self._policy.profile(principal)
+
+    def is_plain(self, principal: str) -> bool:
+        """Whether the sessions of a caller live in the home of whoever's environment they run in, with nothing around
+        them. PermissionDenied if its profile wants a sandbox that there cannot be."""
+        if self._has_own(principal) or self._isolated(principal):
+            return False
+        return self._policy.profile(principal).resources == _UNLIMITED
+
+    def _has_own(self, principal: str) -> bool:
+        """Whether a caller has a directory of its own: of several, all but the user who runs this server."""
+        return self.separate and principal != LOCAL
+
+    def of(self, principal: str, environment: Mapping[str, str], directory: str) -> Home:
+        """The home of a caller in this environment; `directory` is where its sessions work by default. Blocks on the
+        disk for a moment."""
+        if self.is_plain(principal):
+            return Home.of_user(environment)
+        user_dir, place = config_directory(environment), self._place(principal)
+        protected = self._protected(self._environment, environment)
+        config_dir, login = user_dir, None
+        if self._has_own(principal):
+            config_dir = str(place / "claude")
+            login = self._credentials.login(principal, user_dir)
+            environment = {**self._credentials.applied(environment, principal), "CLAUDE_CONFIG_DIR": config_dir}
+        if not self._isolated(principal):
+            return Home(config_dir, environment, self._has_own(principal), login, limits=self._limits(principal))
+        enclosure = HomeSandbox(
+            self._policy.profile(principal),
+            directory,
+            protected,
+            place,
+            config_dir,
+            self._environment,
+            environment,
+            shares_directory=not self._has_own(principal),
+            network=self._network(principal),
+            model_features=frozenset(self._settings.model_features),
+        )
+        listed = enclosure.profile.environment
+        variables = sandbox_variables(environment, config_dir, str(place / "home"), listed)
+        if enclosure.profile.sandbox_network != "host":
+            variables = enclosure.model_socket().replaced(variables)
+        if enclosure.network is not None:
+            variables |= enclosure.network.variables(variables.get("ANTHROPIC_BASE_URL"))
+        return Home(config_dir, variables, self._has_own(principal), login, enclosure, self._limits(principal))
+
+    def _network(self, principal: str) -> NetworkByList | None:
+        profile = self._policy.profile(principal)
+        if profile.hosts is None:
+            return None
+        rules = NetworkRules(profile.hosts, profile.credentials)
+        authority = self._authority if rules.credentials else None
+        return NetworkByList(rules, self._environment, authority, self._audit, principal)
+
+    @cached_property
+    def _authority(self) -> "RunAuthority":
+        """Made for the first that has a credential, for all of this run."""
+        from .network.way_out import RunAuthority  # noqa: PLC0415 - cryptography takes a while to load
+
+        return RunAuthority()
+
+    def _isolated(self, principal: str) -> bool:
+        profile = self._policy.profile(principal)
+        if profile.isolation == "sandbox" and self._unavailable is not None:
+            raise PermissionDenied(f"Your sessions must run in a sandbox, and there is none: {self._unavailable}.")
+        if profile.isolation == "container" and not self._is_isolated(profile):
+            raise PermissionDenied(f"Your sessions must run in a container of {profile.image}, and there is none.")
+        return self._is_isolated(profile)
+
+    def _is_isolated(self, profile: Profile) -> bool:
+        if profile.isolation == "container":
+            return self._no_container.get(profile.image or "", _NOT_LOOKED) is None
+        return profile.isolation != "none" and self._unavailable is None
+
+    def _limits(self, principal: str) -> EnforcedLimits:
+        profile = self._policy.profile(principal)
+        if profile.isolation == "container":
+            return UNLIMITED  # the engine limits what is in the container; this would limit its client
+        return EnforcedLimits(ResourceLimits(**profile.resources.model_dump()), self._group)
+
+    def _place(self, principal: str) -> Path:
+        """The directory of a caller, whatever its name is."""
+        name = "".join(letter for letter in principal if letter.isascii() and (letter.isalnum() or letter in "-_"))
+        digest, directory = sha256(principal.encode()).hexdigest(), self._settings.state_dir / PRINCIPALS
+        return directory / f"{name[:40]}-{digest[:_DIGITS]}"
+
+
+def _is_loopback(proxy: str) -> bool:
+    try:
+        return ip_network(proxy, strict=False).is_loopback
+    except ValueError:
+        return False
+
+
+def _reaches_by_socket(environment: Mapping[str, str]) -> bool:
+    """Whether Claude Code speaks to its provider through the model's socket in this environment."""
+    return not any(environment.get(f"CLAUDE_CODE_USE_{cloud}") for cloud in ("BEDROCK", "VERTEX", "FOUNDRY"))
+
+
+def _settings_in(directory: Path) -> Path:
+    """The settings in a directory of ours, made if they are missing: a sandbox can keep a session from changing only
+    what is there."""
+    settings = directory / USER_SETTINGS[0]
+    if not settings.exists() or not settings.stat().st_size:
+        replace_file(settings, b"{}\n")
+    return settings
+
+
+def _copy_newer(source: Path, target: Path) -> None:
+    """Copies a login that is newer than the copy, which Claude Code may have renewed itself since."""
+    try:
+        content, changed = source.read_bytes(), source.stat().st_mtime
+        if not target.exists() or target.lstat().st_mtime < changed:
+            replace_file(target, content)
+    except FileNotFoundError:
+        return

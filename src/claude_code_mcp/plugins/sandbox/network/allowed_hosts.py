@@ -1,0 +1,88 @@
+"""The network of a sandbox by a list of hosts, as far as it must be known before there is a sandbox: what the list
+says, which variables programs find the proxy by, and with what the sandbox begins. What runs it is loaded with the
+first sandbox that needs it.
+"""
+
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from ....core.errors import InvalidArgument
+from ....core.model.network import CERTIFICATES, PORT, SOCKET, STARTER, Audit, NetworkRules
+
+if TYPE_CHECKING:
+    from .way_out import RunAuthority, WayOut
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_CERTIFICATE_VARIABLES = (
+    "SSL_CERT_FILE",
+    "NODE_EXTRA_CA_CERTS",
+    "GIT_SSL_CAINFO",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+)
+
+
+@dataclass(frozen=True)
+class NetworkByList:
+    """The network of one caller's sandboxes."""
+
+    rules: NetworkRules
+    environment: Mapping[str, str] = field(repr=False)
+    """That of the server, which has the values of credentials."""
+    authority: "RunAuthority | None"
+    """There where the rules have credentials."""
+    audit: Audit
+    who: str
+
+    def variables(self, model_url: str | None) -> dict[str, str]:
+        """What programs in the sandbox find the proxy by. The model is reached through its own socket, and servers of
+        the session itself on its own loopback, unless the list has the loopback of this machine."""
+        proxy = f"http://127.0.0.1:{PORT}"
+        listed = {rule.host for rule in self.rules.hosts}
+        direct = [host for host in _LOOPBACK if host not in listed]
+        model = urlsplit(model_url or "").hostname
+        if model and model not in {*listed, *direct}:
+            direct.append(model)
+        names = {**dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), proxy), "NO_PROXY": ",".join(direct)}
+        lower = {name.lower(): value for name, value in names.items()}
+        certificates = dict.fromkeys(_CERTIFICATE_VARIABLES, CERTIFICATES) if self.rules.credentials else {}
+        return {**names, **lower, **certificates}
+
+    def secrets(self) -> dict[str, str]:
+        """The values of the credentials, under names that say that they are secret. Blocks on the disk."""
+        if not self.rules.credentials:
+            return {}
+        from .http_exchange import read_credential  # noqa: PLC0415
+
+        found = {}
+        for number, rule in enumerate(self.rules.credentials):
+            try:
+                found[f"NETWORK_SECRET_{number}"] = read_credential(rule, self.environment).secret
+            except InvalidArgument:
+                continue  # it is read again when it is used, and refused then
+        return found
+
+    def way_out(self, session_id: str | None) -> "WayOut":
+        """The proxy for one process; to be opened before it starts, and closed with it."""
+        from .way_out import WayOut  # noqa: PLC0415 - a server without such sandboxes does not pay for it
+
+        return WayOut(self.rules, self.environment, self.authority, self.audit, self.who, session_id)
+
+
+def interpreter_files() -> tuple[str, ...]:
+    """What a sandbox must be able to read so that `start_in_sandbox` runs: our interpreter and its standard library."""
+    files = [os.path.realpath(sys.executable), os.path.dirname(os.path.realpath(os.__file__))]
+    library, directory = sysconfig.get_config_var("INSTSONAME"), sysconfig.get_config_var("LIBDIR")
+    if sysconfig.get_config_var("Py_ENABLE_SHARED") and library and directory:
+        files.append(os.path.realpath(os.path.join(directory, library)))
+    return tuple(files)
+
+
+def command_before() -> Sequence[str]:
+    """What stands before the command of a sandbox: it opens the proxy's port, and becomes the command then."""
+    return [os.path.realpath(sys.executable), "-I", "-S", STARTER, SOCKET, str(PORT)]

@@ -1,0 +1,285 @@
+"""The way out of one sandbox: what the sandbox is given so that its programs find the proxy, and the proxy itself.
+
+The sandbox has no network but its own loopback. `start_in_sandbox` runs first in it, opens a port there and sends the
+listening socket here, through a Unix socket that takes one connection and is gone then. It runs before anything of the
+session does, on the interpreter of this server, which the sandbox is given to read.
+
+To see the requests for a host with a credential, the proxy has a certificate authority of its own (`RunAuthority`). A
+sandbox is handed its certificate together with the system's, and trusts hosts as before; hosts without a credential are
+never intercepted. Imported with the first sandbox that has a proxy: cryptography takes a while to load.
+"""
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import os
+import socket
+import ssl
+import tempfile
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ....core.model.network import CERTIFICATES, SOCKET, STARTER, Audit, NetworkRules, read_address
+from ....core.private_files import bind_below
+from . import start_in_sandbox
+from .http_exchange import PIECE
+from .proxy import ProxyNotes, SandboxProxy
+
+log = logging.getLogger(__name__)
+
+_DAYS = 3650
+_MOST_HOSTS = 256
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+"""Where systems keep the certificates that they trust, in one file."""
+
+
+class RunAuthority:
+    """The authority of one run of the server. Its methods but `context` block for a moment."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "claude-code-mcp (this run of the server)")])
+        self._certificate = (
+            _certificate(name, name, self._key, days=_DAYS)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_signs_certificates(), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        self._made: dict[str, ssl.SSLContext] = {}
+
+    @property
+    def certificate(self) -> bytes:
+        """The certificate of the authority, as PEM."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    def bundle(self) -> bytes:
+        """The certificates that the system trusts, and ours."""
+        return _system_bundle() + b"\n" + self.certificate
+
+    async def context(self, host: str) -> ssl.SSLContext:
+        """With what the proxy speaks to a client that believes it is at this host."""
+        context = self._made.get(host)
+        if context is None:
+            # Two connections at once may each make one for the same host. Both are good; the later one is kept.
+            context = await asyncio.to_thread(self._make, host)
+            if len(self._made) >= _MOST_HOSTS:
+                self._made.clear()
+            self._made[host] = context
+        return context
+
+    def _make(self, host: str) -> ssl.SSLContext:
+        key = ec.generate_private_key(ec.SECP256R1())
+        address = read_address(host)
+        alternative = x509.IPAddress(address) if address is not None else x509.DNSName(host)
+        certificate = (
+            _certificate(x509.Name([]), self._certificate.subject, key, days=365)
+            .add_extension(x509.SubjectAlternativeName([alternative]), critical=True)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        _load(context, certificate, key)
+        return context
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _signs_certificates() -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _load(context: ssl.SSLContext, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+    """Loads certificate and key. OpenSSL takes a key from a file only, so there is one for this moment that nobody else
+    can open."""
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    descriptor, path = tempfile.mkstemp()  # mode 0600
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(certificate.public_bytes(serialization.Encoding.PEM) + private)
+        context.load_cert_chain(path)
+    finally:
+        # Also when it cannot be loaded: a private key must not stay on the disk.
+        os.unlink(path)
+
+
+@lru_cache(maxsize=1)
+def _system_bundle() -> bytes:
+    default = ssl.get_default_verify_paths().cafile
+    for path in (default, *_BUNDLES):
+        if path is not None and Path(path).is_file():
+            return Path(path).read_bytes()
+    return b""
+
+
+# -- the way out -------------------------------------------------------------------------------------------------------
+
+
+_TAKEN = b"K"
+
+
+class WayOut:
+    """The proxy of one process in a sandbox, from `open` to `close`."""
+
+    def __init__(
+        self,
+        rules: NetworkRules,
+        environment: Mapping[str, str],
+        authority: RunAuthority | None,
+        audit: Audit,
+        who: str,
+        session_id: str | None,
+    ) -> None:
+        self._rules = rules
+        self._authority = authority
+        context_for = authority.context if authority is not None else None
+        notes = ProxyNotes(audit, who, session_id)
+        self._owner = notes.owner
+        self.proxy = SandboxProxy(rules, environment, context_for, notes)
+        self._loop = asyncio.get_running_loop()
+        self._door: socket.socket | None = None
+        self._channel: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+        self._opening: asyncio.Future[None] | None = None
+        self._closed = False
+
+    async def open(self, directory: Path) -> list[tuple[str, str]]:
+        """Waits for the sandbox from now on. Returns what it is to be given, as pairs of a path here and one there.
+        Raises OSError."""
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            door.setblocking(False)
+            bind_below(door, directory, "network.sock")
+            door.listen(1)
+            visible = [(str(directory / "network.sock"), SOCKET), (str(Path(start_in_sandbox.__file__)), STARTER)]
+            if self._rules.credentials:
+                assert self._authority is not None
+                bundle = directory / "network-certificates.pem"
+                content = await asyncio.to_thread(self._authority.bundle)
+                await asyncio.to_thread(bundle.write_bytes, content)
+                visible.append((str(bundle), CERTIFICATES))
+        except BaseException:
+            door.close()
+            raise
+        self._door = door
+        self._loop.add_reader(door.fileno(), self._arrived)
+        return visible
+
+    def close(self) -> None:
+        """Ends every connection; nothing is accepted any more."""
+        # First: `_listen` may be about to finish, and must not report a port as open that is being closed.
+        self._closed = True
+        self._close_door()
+        self._close_channel()
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._server is not None:
+            self._server.close()
+        self.proxy.close()
+
+    # -- the port of the sandbox ----------------------------------------------------------------------------------
+
+    def _arrived(self) -> None:
+        """Accepts the connection of the sandbox, and closes the door: no second connection is accepted."""
+        assert self._door is not None
+        try:
+            channel, _ = self._door.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            log.warning("the proxy of %s cannot be opened: %s", self._owner, error)
+            self._close_door()
+            return
+        # At once: commands of the session reach the same path, and only the first connection is from before them.
+        self._close_door()
+        channel.setblocking(False)
+        self._channel = channel
+        self._loop.add_reader(channel.fileno(), self._received)
+
+    def _received(self) -> None:
+        assert self._channel is not None
+        try:
+            _, descriptors, _, _ = socket.recv_fds(self._channel, 1, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            descriptors = []
+        self._loop.remove_reader(self._channel.fileno())
+        listeners = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        if len(listeners) == 1 and _is_listening(listeners[0]):
+            self._opening = asyncio.ensure_future(self._listen(listeners[0]))
+        else:
+            for listener in listeners:
+                listener.close()
+            self._close_channel()
+
+    async def _listen(self, listener: socket.socket) -> None:
+        try:
+            listener.setblocking(False)
+            self._server = await asyncio.start_server(self.proxy.connected, sock=listener, limit=PIECE)
+        except OSError as error:
+            log.warning("the proxy of %s cannot be opened: %s", self._owner, error)
+            listener.close()
+        else:
+            if self._channel is not None and not self._closed:
+                with contextlib.suppress(OSError):  # the sandbox is gone
+                    self._channel.send(_TAKEN)
+        self._close_channel()
+
+    def _close_door(self) -> None:
+        door, self._door = self._door, None
+        if door is not None:
+            self._loop.remove_reader(door.fileno())
+            door.close()
+
+    def _close_channel(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            self._loop.remove_reader(channel.fileno())
+            channel.close()
+
+
+def _is_listening(listener: socket.socket) -> bool:
+    is_stream = listener.family == socket.AF_INET and listener.type == socket.SOCK_STREAM
+    return is_stream and bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))

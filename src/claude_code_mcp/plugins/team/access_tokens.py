@@ -1,0 +1,525 @@
+"""Access tokens of the operator's authorization server: whether one is good here, and whose it is.
+
+This server is a protected resource (RFC 9728) and no authorization server: people sign in at the provider that the
+settings name (`CLAUDE_CODE_MCP_OAUTH_ISSUER`), and clients bring what they got there.
+
+A token is good if all of this holds; whatever cannot be said counts as not good:
+
+- It is signed with a key that the issuer publishes, by an algorithm with a private key: a shared secret or `none` never
+  counts. Keys are read from the issuer's metadata, which must name the same issuer, and again when a token names a key
+  that is not among them. Where the settings name an introspection endpoint, that is asked instead (RFC 7662).
+- Its issuer is that of the settings and its audience names this server (RFC 8707). It has not expired.
+- It is an access token and no id token, unless the settings say that the provider has nothing else.
+- It is a bearer token. One that is bound to a key or a certificate of its client (`cnf`) is refused: this server checks
+  no proofs, and without them the token would be worth more here than its issuer meant.
+- It says who the person is, in the claim that the settings name, by a name that nobody has who is not from there.
+
+While the keys cannot be read, or the endpoint does not answer, requests are refused as unavailable and not as wrong.
+"""
+
+import asyncio
+import hashlib
+import importlib.util
+import ipaddress
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeGuard
+from urllib.parse import urlsplit
+
+import httpx2
+
+from ...core import json_text
+from ...core.config import Settings
+from ...core.errors import InvalidArgument, UpstreamUnavailable
+from ...core.installation import extra_command
+from ...core.model.events import AuditEvent
+from ...core.state.database import Database
+
+log = logging.getLogger(__name__)
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+_TYPES = frozenset({"at+jwt", "application/at+jwt", "jwt"})
+"""What the header of an access token may call it. Others are made for something else, such as a sign-out."""
+LEEWAY = 30
+"""Seconds by which the clocks of the two servers may differ."""
+_TIMEOUT = 10.0
+_LARGEST_ANSWER = 1 << 20
+_LONGEST_TOKEN = 16 << 10
+_LONGEST_NAME = 128
+_KEYS_FOR = 600.0
+"""Seconds after which keys are read again: one that the issuer has taken back is refused after that."""
+_KEYS_AT_MOST = 3600.0
+"""Seconds for which keys count while the issuer cannot be reached."""
+_PAUSE = 10.0
+"""Seconds between two readings of the keys, whatever tokens name: anybody can send one with an unknown key."""
+_METADATA_FOR = 60.0
+_INTROSPECTED_FOR = 15.0
+_MOST_INTROSPECTED = 1000
+_MOST_ASKED_AT_ONCE = 16
+"""Questions to the introspection endpoint at one time; others wait."""
+_SHOWN_AS_ACCESS = frozenset({"bearer", "at+jwt", "access", "jwt"})
+"""What the claim `typ` of an access token may say, as Keycloak has it; an id token says `ID` there."""
+_OF_ID_TOKENS = frozenset({"nonce", "at_hash", "c_hash", "s_hash"})
+"""Claims that OpenID Connect has for id tokens alone."""
+_OF_ACCESS_TOKENS = frozenset({"scope", "scp", "client_id", "cid", "appid"})
+
+
+class CallersService(Protocol):
+    """What those who let callers in ask of the service behind them."""
+
+    @property
+    def state(self) -> Database: ...
+
+    def audit(self, event: AuditEvent) -> None: ...
+
+    def add_secrets(self, secrets: Iterable[str]) -> None: ...
+
+    async def why_restart_for(self, principal: str, /) -> str | None: ...
+
+    def start_task(self, work: Coroutine[Any, Any, Any], /, *, endless: bool = False) -> "asyncio.Task[Any]": ...
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a good token says: who, until when (Unix seconds), and for what."""
+
+    name: str
+    subject: str
+    expires_at: int
+    scopes: tuple[str, ...]
+    groups: frozenset[str]
+    issued_at: float
+    """Of two tokens of somebody the one that was issued later says which groups they are in."""
+
+    @property
+    def counts_until(self) -> float:
+        """Until when the token is good here, by a clock that may differ from the issuer's."""
+        return float(self.expires_at + LEEWAY)
+
+
+class TokenIssuer(Protocol):
+    """Whoever says whether an access token is good."""
+
+    issuer: str
+
+    @property
+    def look_every(self) -> float:
+        """Seconds after which something new may be known of a token that has not expired."""
+
+    def must_ask(self, token: str) -> bool:
+        """Whether somebody else has to be asked about this token, of whom nobody has heard that it is good."""
+
+    async def check(self, token: str) -> Grant | None:
+        """What the token grants; None if it is not good. UpstreamUnavailable while that cannot be said."""
+
+
+class AccessTokens:
+    """Checks the tokens of one issuer for one resource."""
+
+    def __init__(self, settings: Settings, resource: str) -> None:
+        """`resource` is the address of the MCP endpoint as clients have it. Nothing is read from the network yet."""
+        assert settings.oauth_issuer is not None
+        self.issuer = settings.oauth_issuer
+        self.resource = resource
+        self._audiences = settings.oauth_audience or (resource,)
+        self._claim = settings.oauth_claim
+        self._groups = settings.oauth_groups
+        self._client_id = settings.oauth_client_id
+        self._takes_id_tokens = settings.oauth_id_tokens
+        self._introspection = _Introspection(settings) if settings.oauth_introspection is not None else None
+        self._keys = IssuerKeys(self.issuer)
+        self._metadata: Mapping[str, Any] | UpstreamUnavailable = {}
+        self._metadata_until = float("-inf")
+        self._reading_metadata = asyncio.Lock()
+
+    @property
+    def look_every(self) -> float:
+        """Seconds after which something new may be known of a token that has not expired."""
+        return _INTROSPECTED_FOR if self._introspection is not None else float("inf")
+
+    def must_ask(self, token: str) -> bool:
+        """Whether the issuer has to be asked about this token, and has not said before that it is good. A signature is
+        looked at here."""
+        return self._introspection is not None and not self._introspection.has_known(token)
+
+    async def check(self, token: str) -> Grant | None:
+        """What the token grants; None if it is not good, with the reason in the log. UpstreamUnavailable while that
+        cannot be said."""
+        # Before anything is parsed or sent on: anybody can send anything.
+        if len(token) > _LONGEST_TOKEN or not token.isascii():
+            return None
+        try:
+            if self._introspection is not None:
+                claims = await self._introspected(token)
+            else:
+                claims = await self._signed(token)
+                self._refuse_id_token(token, claims)
+            if claims.get("cnf") is not None:
+                raise NotGood("it is bound to a key or certificate, and this server takes bearer tokens only")
+            return self._grant(claims)
+        except NotGood as reason:
+            log.info("an access token is refused: %s", reason)
+            return None
+        except UpstreamUnavailable as error:
+            # Where the issuer is, and how it fails, is for the operator and not for whoever asks.
+            log.error("access tokens of %s cannot be checked: %s", self.issuer, error.message)
+            raise UpstreamUnavailable("The issuer of access tokens cannot be asked just now.") from None
+
+    async def person(self, id_token: str, client_id: str, nonce: str) -> Grant | None:
+        """Who has signed in, by the id token that the issuer has given for this sign-in; None if it is not good, with
+        the reason in the log. UpstreamUnavailable while that cannot be said."""
+        try:
+            claims = await self._signed(id_token, [client_id])
+            # It must have been given for this very sign-in, and not for one that somebody else has begun.
+            if claims.get("nonce") != nonce or claims.get("azp", client_id) != client_id:
+                raise NotGood("it is of another sign-in")
+            return self._grant(claims)
+        except NotGood as reason:
+            log.info("an id token is refused: %s", reason)
+            return None
+
+    async def exchange(self, form: Mapping[str, str], client: tuple[str, str]) -> Mapping[str, Any]:
+        """What the issuer's token endpoint answers. UpstreamUnavailable for a refusal too."""
+        endpoint = (await self.metadata()).get("token_endpoint")
+        if not isinstance(endpoint, str) or not _is_safe(endpoint):
+            raise UpstreamUnavailable("its metadata names no token endpoint")
+        answer = await _get_json(endpoint, form, client)
+        return answer if isinstance(answer, dict) else {}
+
+    async def metadata(self) -> Mapping[str, Any]:
+        """What the issuer says of itself, read within the last minute. UpstreamUnavailable if it cannot be read."""
+        # One reading for all who ask, and a failure counts for a while too: anybody can have this asked.
+        async with self._reading_metadata:
+            if time.monotonic() >= self._metadata_until:
+                try:
+                    self._metadata, lasts = await _metadata_of(self.issuer), _METADATA_FOR
+                except UpstreamUnavailable as error:
+                    self._metadata, lasts = error, _PAUSE
+                self._metadata_until = time.monotonic() + lasts
+            found = self._metadata
+        if isinstance(found, UpstreamUnavailable):
+            raise UpstreamUnavailable(found.message)
+        return found
+
+    async def _signed(self, token: str, audiences: Sequence[str] = ()) -> Mapping[str, Any]:
+        import jwt  # noqa: PLC0415 - only where there is an issuer
+
+        try:
+            header = jwt.get_unverified_header(token)
+            kind, key_id = header.get("typ", "JWT"), header.get("kid")
+            if not isinstance(kind, str) or kind.casefold() not in _TYPES:
+                raise NotGood("it is no token of this kind")
+            key = await self._keys.find(key_id if isinstance(key_id, str) else None)
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=[*ALGORITHMS],
+                audience=[*(audiences or self._audiences)],
+                issuer=self.issuer,
+                leeway=LEEWAY,
+                options={"require": ["exp", "iss", "aud", "sub"]},
+            )
+        except jwt.PyJWTError as error:
+            raise NotGood(str(error)) from None
+        return claims
+
+    def _refuse_id_token(self, token: str, claims: Mapping[str, Any]) -> None:
+        """NotGood for a token that tells a client who somebody is, and lets nobody in: it goes to places that never
+        keep a secret, such as logs of pages. A header `at+jwt` (RFC 9068) settles it. Without one a token is taken for
+        an access token unless it has a claim of id tokens; and where its audience is the id of a client, which is that
+        of every id token of that client, only if it has a claim of access tokens."""
+        import jwt  # noqa: PLC0415
+
+        if self._takes_id_tokens or str(jwt.get_unverified_header(token).get("typ", "")).casefold().endswith("at+jwt"):
+            return
+        kind, use = claims.get("typ", "Bearer"), claims.get("token_use", "access")
+        if not isinstance(kind, str) or kind.casefold() not in _SHOWN_AS_ACCESS or use != "access":
+            raise NotGood("it is no access token by its own claims")
+        if not _OF_ID_TOKENS.isdisjoint(claims):
+            raise NotGood("it is an id token")
+        named = claims.get("aud")
+        audiences = {named} if isinstance(named, str) else {*named} if isinstance(named, list) else set()
+        if audiences == {self._client_id} and _OF_ACCESS_TOKENS.isdisjoint(claims):
+            raise NotGood("nothing tells it from an id token")
+
+    async def _introspected(self, token: str) -> Mapping[str, Any]:
+        assert self._introspection is not None
+        claims = await self._introspection.ask(token)
+        audiences = claims.get("aud")
+        named = [audiences] if isinstance(audiences, str) else audiences if isinstance(audiences, list) else []
+        if not {*self._audiences}.intersection(name for name in named if isinstance(name, str)):
+            raise NotGood("it is for another resource")
+        if claims.get("iss", self.issuer) != self.issuer:
+            raise NotGood("it is of another issuer")
+        return claims
+
+    def _grant(self, claims: Mapping[str, Any]) -> Grant:
+        subject, expires_at = claims.get("sub"), claims.get("exp")
+        if not isinstance(subject, str) or not subject:
+            raise NotGood("it has no subject")
+        if isinstance(expires_at, bool) or not isinstance(expires_at, int | float) or expires_at < time.time() - LEEWAY:
+            raise NotGood("it has expired")
+        name, groups = name_in(claims, self._claim), groups_in(claims, self._groups)
+        return Grant(name, subject, int(expires_at), _scopes(claims), groups, _issued_at(claims))
+
+
+def name_in(claims: Mapping[str, Any], claim: str) -> str:
+    """Who somebody is by a claim. NotGood if that is no name: it is what rules, limits and files go by, and must be one
+    word that is shown as it is."""
+    name = claims.get(claim)
+    if not isinstance(name, str) or not name.isascii() or not name.isprintable() or " " in name:
+        raise NotGood(f"its claim {claim!r} is no name")
+    if not 0 < len(name) <= _LONGEST_NAME:
+        raise NotGood(f"its claim {claim!r} is too long or empty")
+    # Anybody may register with somebody else's address; the issuer says whether it was looked at.
+    if claim == "email" and claims.get("email_verified") is not True:
+        raise NotGood("its e-mail address is not verified")
+    return name
+
+
+def groups_in(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
+    listed = claims.get(claim)
+    return frozenset(group for group in listed if isinstance(group, str)) if isinstance(listed, list) else frozenset()
+
+
+def check_oauth_settings(settings: Settings) -> None:
+    """InvalidArgument for an address that would send tokens or keys over the network in the clear, and for settings
+    that cannot be had together."""
+    for name, address in (
+        ("CLAUDE_CODE_MCP_OAUTH_ISSUER", settings.oauth_issuer),
+        ("CLAUDE_CODE_MCP_OAUTH_INTROSPECTION", settings.oauth_introspection),
+    ):
+        if address is not None and not _is_safe(address):
+            raise InvalidArgument(f"{name} must be an https address without a query; {address!r} is not.")
+    if settings.oauth:
+        _refuse_settings_of_a_provider(settings)
+    if settings.oauth and importlib.util.find_spec("webauthn") is None:
+        raise InvalidArgument(f"Passkeys need the extra `oauth`: {extra_command('oauth')}")
+    if settings.oauth_introspection is not None and settings.oauth_client_id is None:
+        raise InvalidArgument("CLAUDE_CODE_MCP_OAUTH_CLIENT_ID is needed for the introspection of tokens.")
+    if (settings.oauth or settings.oauth_issuer is not None) and settings.principal_sign_in:
+        raise InvalidArgument(
+            "CLAUDE_CODE_MCP_PRINCIPAL_SIGN_IN cannot be had where people sign in with OAuth: who signs in to "
+            "the servers of the hub must be known when this server starts."
+        )
+
+
+def _refuse_settings_of_a_provider(settings: Settings) -> None:
+    """InvalidArgument if a setting speaks of another authorization server. What it asks for, such as a scope,
+    the tokens of the one in this server do not have."""
+    for name, value in (
+        ("ISSUER", settings.oauth_issuer),
+        ("AUDIENCE", settings.oauth_audience),
+        ("SCOPES", settings.oauth_scopes),
+        ("ID_TOKENS", settings.oauth_id_tokens),
+        ("INTROSPECTION", settings.oauth_introspection),
+        ("CLIENT_ID", settings.oauth_client_id),
+    ):
+        if value:
+            raise InvalidArgument(
+                f"CLAUDE_CODE_MCP_OAUTH_{name} is for an authorization server of your own: with --oauth this server is "
+                "one itself."
+            )
+
+
+def is_safe_page(address: object) -> TypeGuard[str]:
+    """Whether people can be sent to an address, which may have a query: what they enter there is not for everybody."""
+    return isinstance(address, str) and _is_safe(address.partition("?")[0])
+
+
+def _is_safe(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    plain = parts.scheme == "http" and _is_loopback(host)
+    return bool(host) and (parts.scheme == "https" or plain) and not parts.query and not parts.fragment
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _issued_at(claims: Mapping[str, Any]) -> float:
+    """When the token was issued: now if it does not say, and never later than that."""
+    found, now = claims.get("iat"), time.time()
+    return min(float(found), now) if isinstance(found, int | float) and not isinstance(found, bool) else now
+
+
+def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:
+    """`scope` by RFC 9068, or `scp` as some providers have it, as a text or a list."""
+    found = claims.get("scope", claims.get("scp", ""))
+    if isinstance(found, str):
+        return tuple(found.split())
+    return tuple(part for part in found if isinstance(part, str)) if isinstance(found, list) else ()
+
+
+class NotGood(Exception):
+    """Why a token does not count; for the log, never with anything of the token in it."""
+
+
+class IssuerKeys:
+    """The keys of an issuer, read when the first token comes."""
+
+    def __init__(self, issuer: str) -> None:
+        self._issuer = issuer
+        self._by_id: dict[str | None, Any] = {}
+        self._read_at = self._tried_at = float("-inf")
+        self._reading = asyncio.Lock()
+
+    async def find(self, key_id: str | None) -> Any:
+        """The key of this id; without one, the only key that there is. NotGood if there is none, UpstreamUnavailable
+        if they cannot be read, and have not been for an hour."""
+        if key_id not in self._by_id or self._age() >= _KEYS_FOR:
+            async with self._reading:
+                await self._read_again(key_id)
+        if key_id not in self._by_id:
+            raise NotGood("it is signed with no key of the issuer")
+        return self._by_id[key_id]
+
+    async def _read_again(self, key_id: str | None) -> None:
+        # Others have waited at the lock while one has read them; and after each try there is a pause.
+        if (key_id in self._by_id and self._age() < _KEYS_FOR) or time.monotonic() - self._tried_at < _PAUSE:
+            if self._age() >= _KEYS_AT_MOST:
+                raise UpstreamUnavailable("the keys could not be read a moment ago")
+            return
+        try:
+            await self._read()
+        except UpstreamUnavailable as error:
+            if self._age() >= _KEYS_AT_MOST or key_id not in self._by_id:
+                raise
+            log.warning("the keys of %s cannot be read again, and count for a while: %s", self._issuer, error.message)
+        finally:
+            # From its end on: those who have waited meanwhile must not each wait for an issuer that hangs.
+            self._tried_at = time.monotonic()
+
+    def _age(self) -> float:
+        return time.monotonic() - self._read_at
+
+    async def _read(self) -> None:
+        import jwt  # noqa: PLC0415
+
+        metadata = await _metadata_of(self._issuer)
+        address = metadata.get("jwks_uri")
+        if not isinstance(address, str) or not _is_safe(address.partition("?")[0]):
+            raise UpstreamUnavailable("its metadata names no address of keys")
+        published = await _get_json(address)
+        found: dict[str | None, Any] = {}
+        rows = published.get("keys") if isinstance(published, dict) else None
+        for row in rows if isinstance(rows, list) else ():
+            if isinstance(row, dict) and row.get("use", "sig") == "sig":
+                try:
+                    key = jwt.PyJWK(row)
+                except (jwt.PyJWTError, TypeError, ValueError):
+                    continue  # of a kind that is not known here, or no key at all; the others count
+                if key.algorithm_name in ALGORITHMS and isinstance(key.key_id, str | None):
+                    found[key.key_id] = key
+        if len(found) == 1:
+            found[None] = next(iter(found.values()))
+        self._by_id, self._read_at = found, time.monotonic()
+
+
+class _Introspection:
+    """Asks the issuer about each token, and keeps an answer for a moment."""
+
+    def __init__(self, settings: Settings) -> None:
+        assert settings.oauth_introspection is not None
+        assert settings.oauth_client_id is not None
+        secret = settings.oauth_client_secret
+        self._address = settings.oauth_introspection
+        self._client = (settings.oauth_client_id, secret.get_secret_value() if secret is not None else "")
+        self._known: OrderedDict[bytes, tuple[float, Mapping[str, Any]]] = OrderedDict()
+        self._refused: OrderedDict[bytes, float] = OrderedDict()
+        """Tokens that are not active, and until when that counts. Apart: strangers could push out what is."""
+        self._asking = asyncio.Semaphore(_MOST_ASKED_AT_ONCE)
+
+    def has_known(self, token: str) -> bool:
+        """Whether the issuer has said that this token is active, and not the contrary since."""
+        return _digest(token) in self._known
+
+    async def ask(self, token: str) -> Mapping[str, Any]:
+        """What the issuer says of an active token. NotGood for others, UpstreamUnavailable without an answer."""
+        digest = _digest(token)
+        until, claims = self._known.get(digest, (0.0, {}))
+        if time.monotonic() < until:
+            return claims
+        if time.monotonic() < self._refused.get(digest, 0.0):
+            raise NotGood("the issuer has said that it is not active")
+        try:
+            async with self._asking:
+                claims = await self._answer(token)
+        except NotGood:
+            self._known.pop(digest, None)
+            _keep(self._refused, digest, time.monotonic() + _INTROSPECTED_FOR)
+            raise
+        _keep(self._known, digest, (time.monotonic() + _INTROSPECTED_FOR, claims))
+        return claims
+
+    async def _answer(self, token: str) -> Mapping[str, Any]:
+        form = {"token": token, "token_type_hint": "access_token"}
+        answer = await _get_json(self._address, form, self._client)
+        if not isinstance(answer, dict) or answer.get("active") is not True:
+            raise NotGood("the issuer says that it is not active")
+        return answer
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def _keep(kept: OrderedDict[bytes, Any], digest: bytes, value: Any) -> None:
+    kept[digest] = value
+    kept.move_to_end(digest)
+    while len(kept) > _MOST_INTROSPECTED:
+        kept.popitem(last=False)
+
+
+async def _metadata_of(issuer: str) -> Mapping[str, Any]:
+    """The metadata at the well-known addresses of RFC 8414 and OpenID Connect. UpstreamUnavailable if there is none, or
+    if it is that of another issuer: its keys would be believed for this one."""
+    parts = urlsplit(issuer)
+    base, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    addresses = (
+        f"{base}/.well-known/oauth-authorization-server{path}",
+        f"{base}/.well-known/openid-configuration{path}",
+        f"{base}{path}/.well-known/openid-configuration",
+    )
+    problem = "it has no metadata"
+    for address in dict.fromkeys(addresses):
+        try:
+            found = await _get_json(address)
+        except UpstreamUnavailable as error:
+            problem = error.message
+            continue
+        if isinstance(found, dict) and found.get("issuer") == issuer:
+            return found
+        problem = "its metadata is that of another issuer"
+    raise UpstreamUnavailable(problem)
+
+
+async def _get_json(address: str, form: Mapping[str, str] | None = None, client: tuple[str, str] | None = None) -> Any:
+    """The JSON at an address, got, or posted to with a form. UpstreamUnavailable for every other answer."""
+    try:
+        async with (
+            asyncio.timeout(_TIMEOUT),
+            httpx2.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as http,
+            http.stream("GET" if form is None else "POST", address, data=form, auth=client) as answer,
+        ):
+            body = bytearray()
+            async for part in answer.aiter_bytes():
+                body += part
+                # Before the next part: the issuer is trusted with names, not with this server's memory.
+                if len(body) > _LARGEST_ANSWER:
+                    raise UpstreamUnavailable(f"{address} answers with too much")
+        if answer.status_code != 200:
+            raise UpstreamUnavailable(f"{address} answers {answer.status_code}")
+        return json_text.decode(bytes(body))
+    except (httpx2.HTTPError, TimeoutError, ValueError, OSError) as error:
+        raise UpstreamUnavailable(f"{address} cannot be read: {error or type(error).__name__}") from None

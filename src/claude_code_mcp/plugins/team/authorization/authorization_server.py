@@ -1,0 +1,559 @@
+"""The embedded authorization server: its addresses, its forms, and what follows when a person is removed.
+
+The addresses are those of OAuth 2.1 (`/authorize`, `/token`, `/register`, `/revoke` and the metadata of RFC 8414),
+which the handlers of the MCP SDK answer; the page on which a person allows a client, `/sign-in` for the console, and
+`/invite`, where the link of an invitation leads. All of them are at one origin, which the settings name: no header of a
+request says where this server is.
+
+A form counts if the browser says that it is from a page of this server, and if it has in it what only the page had that
+this very browser was given. Every decision is signed with a passkey for this one request.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from mcp.server.auth.handlers.authorize import AuthorizationHandler
+from mcp.server.auth.handlers.metadata import MetadataHandler
+from mcp.server.auth.handlers.register import RegistrationHandler
+from mcp.server.auth.handlers.token import TokenHandler
+from mcp.server.auth.middleware.client_auth import AuthenticationError, ClientAuthenticator
+from mcp.server.auth.provider import construct_redirect_uri
+from mcp.server.auth.routes import cors_middleware
+from mcp.server.auth.settings import ClientRegistrationOptions
+from mcp.server.transport_security import RequestBodyLimitMiddleware
+from mcp.shared.auth import OAuthMetadata
+from pydantic import AnyUrl
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route, request_response
+from starlette.types import ASGIApp
+
+from ....core.config import Settings
+from ....core.errors import ClaudeCodeError, RateLimited, UpstreamUnavailable
+from ....core.model.events import AuditEvent, AuditKind
+from ....core.state.state_directory import database_in
+from ....core.transcripts.watched_files import WatchedFile
+from ....server.transports.callers import SCOPE, Callers
+from ....server.transports.http import PATH
+from ....server.transports.running_calls import FailureLimit
+from ..known_people import Identity, InvitedPeople, Person, change_mark, hash_of
+from ..oauth_grants import Consent, OAuthGrants
+from .clients import ClientDocuments, is_at, redirect_origin
+from .pages import consent_page, invite_page, message, passkey_page, refused_page, sign_in_page, welcome_page
+from .passkeys import Passkeys, SealedRequests
+from .provider import CONSENT, OwnAccessTokens, Provider, grant_of
+
+log = logging.getLogger(__name__)
+
+_SIGN_IN, _INVITE, _PASSKEY = "/sign-in", "/invite", "/invite/passkey"
+_SIGNED_IN_FOR = 12 * 3600.0
+_LARGEST_FORM = 64 << 10
+_MOST_FAILURES, _MOST_REGISTRATIONS, _MOST_DOCUMENTS, _MOST_EXCHANGES = 60, 60, 60, 600
+"""Failed sign-ins, clients that register, documents of clients that are read, and tokens that are asked for or given
+back, of one address within a minute. There is nothing that could be guessed: it is for the work that they make. Whole
+offices, and the people of a hosted client, come from one address: a client asks for a token every ten minutes."""
+_NO_STORE = {"Cache-Control": "no-store"}
+
+Handler = Callable[[Request], Awaitable[Response]]
+Link = Callable[[Identity], Awaitable[str]]
+
+
+class _Stopped(Exception):
+    """A page that says why something does not go on."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
+
+
+class _PasskeyForms:
+    """What all forms have that people sign with a passkey: they count once, in the browser that was given them."""
+
+    def __init__(self, requests: SealedRequests, passkeys: Passkeys, audit: Callable[[AuditEvent], None]) -> None:
+        self._requests = requests
+        self._passkeys = passkeys
+        self._audit = audit
+        self.failures = FailureLimit(_MOST_FAILURES)
+
+    def ceremony(self, request: Request, sealed: str) -> tuple[dict[str, str], str, str]:
+        """The hidden fields of a form, what its script asks a passkey for, and the browser that it is for."""
+        browser = self._requests.browser(request)
+        hidden = {"request": sealed, "secret": self._requests.form_secret(sealed, browser)}
+        return hidden, self._passkeys.request_options(self._requests.challenge(request, sealed, browser)), browser
+
+    def opened(self, sealed: str, purpose: str) -> Mapping[str, Any]:
+        asked = self._requests.open(sealed)
+        if asked is None or asked.get("purpose") != purpose:
+            raise _Stopped(_over())
+        return asked
+
+    async def sent(self, request: Request, purpose: str) -> tuple[FormData, str, Mapping[str, Any]]:
+        form = await request.form()
+        sealed = _text(form.get("request"))
+        asked = self.opened(sealed, purpose)
+        if not self._requests.is_of_browser(request, sealed, _text(form.get("secret"))):
+            raise _Stopped(message("That does not count", "Another browser has begun this.", 403))
+        return form, sealed, asked
+
+    async def signed(self, request: Request, form: FormData, sealed: str) -> Person:
+        """Who has signed this very request, which is used up by it."""
+        self.failures.check(_address(request))
+        person = await self._passkeys.person(_text(form.get("credential")), self._requests.challenge(request, sealed))
+        if person is None:
+            self.failures.failed(_address(request))
+            self._audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
+            raise _Stopped(message("That passkey is not known here", "Nothing was allowed. Try again.", 403))
+        # After the signature and with nothing awaited in between: of two that are good, one counts.
+        if not self._requests.use(sealed):
+            raise _Stopped(_over())
+        return person
+
+
+class _Invitations:
+    """The pages on which somebody who was invited makes a passkey."""
+
+    def __init__(
+        self,
+        people: InvitedPeople,
+        requests: SealedRequests,
+        passkeys: Passkeys,
+        forms: _PasskeyForms,
+        audit: Callable[[AuditEvent], None],
+        welcome: Callable[[str], Response],
+    ) -> None:
+        """`welcome` makes the page for somebody who has a passkey now."""
+        self._people = people
+        self._requests = requests
+        self._passkeys = passkeys
+        self._forms = forms
+        self._audit = audit
+        self._welcome = welcome
+
+    async def show(self, _: Request) -> Response:
+        return invite_page(_INVITE)
+
+    async def offer_passkey(self, request: Request) -> Response:
+        invite = _text((await request.form()).get("invite"))
+        person, existing = await self._invited(request, invite)
+        sealed = self._requests.seal({"purpose": "passkey", "invite": hash_of(invite)})
+        hidden, _, browser = self._forms.ceremony(request, sealed)
+        options = self._passkeys.creation_options(person, existing, self._requests.challenge(request, sealed, browser))
+        response = passkey_page(_PASSKEY, person.name, {**hidden, "invite": invite}, options)
+        self._requests.keep_browser(response, browser)
+        return response
+
+    async def add_passkey(self, request: Request) -> Response:
+        form, sealed, asked = await self._forms.sent(request, "passkey")
+        invite = _text(form.get("invite"))
+        if asked["invite"] != hash_of(invite):
+            raise _Stopped(_over())
+        challenge = self._requests.challenge(request, sealed)
+        person = await self._passkeys.add(invite, _text(form.get("credential")), challenge)
+        if person is None:
+            self._forms.failures.failed(_address(request))
+            raise _Stopped(message("That did not work", "The passkey was not made. Open your link once more.", 400))
+        self._audit(AuditEvent(AuditKind.PASSKEY_ADDED, person.name))
+        return self._welcome(person.name)
+
+    async def _invited(self, request: Request, invite: str) -> tuple[Person, list[bytes]]:
+        self._forms.failures.check(_address(request))
+        found = await asyncio.to_thread(self._people.by_invite, invite)
+        if found is None:
+            self._forms.failures.failed(_address(request))
+            text = "It was used already, or is too old. Ask for a new one."
+            raise _Stopped(message("This link does not count any more", text, 410))
+        return found
+
+
+class AuthorizationHost(Protocol):
+    """What the server in which this one is embedded does for it: a service, or a gateway of a fleet."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    def audit(self, event: AuditEvent) -> None: ...
+
+    async def admit(self, principal: str, groups: Collection[str], /) -> str | None: ...
+
+    def assign(self, principal: str, groups: Collection[str], /) -> None: ...
+
+    def start_task(self, work: Coroutine[Any, Any, Any], /, *, endless: bool = False) -> "asyncio.Task[Any]": ...
+
+
+class AuthorizationServer:
+    """The authorization server of one origin."""
+
+    def __init__(
+        self,
+        service: AuthorizationHost,
+        callers: Callers,
+        origin: str,
+        link: Link | None,
+        *,
+        documents: ClientDocuments | None = None,
+    ) -> None:
+        """`origin` is where people and clients reach this server. `link` makes one that signs somebody in to the
+        console once; None without a console. Blocks on the disk."""
+        self._service = service
+        self._callers = callers
+        self._origin = origin
+        self._link = link
+        self._state_dir = service.settings.state_dir
+        database = database_in(self._state_dir)
+        self._people, self._grants = InvitedPeople(database), OAuthGrants(database)
+        self._known = self._people.names()
+        self._requests = SealedRequests(origin)
+        self.resource = f"{origin}{PATH}"
+        passkeys, home = Passkeys(self._people, origin), f"{origin}/" if link is not None else None
+        self._forms = _PasskeyForms(self._requests, passkeys, service.audit)
+        welcome = partial(welcome_page, resource=self.resource, console=home)
+        self._invitations = _Invitations(self._people, self._requests, passkeys, self._forms, service.audit, welcome)
+        self._documents = documents = documents or ClientDocuments(origin)
+        self._provider = Provider(self._grants, documents, self._requests, origin, self.resource, self._end_stolen)
+        self._registrations, self._readings = FailureLimit(_MOST_REGISTRATIONS), FailureLimit(_MOST_DOCUMENTS)
+        self._exchanges = FailureLimit(_MOST_EXCHANGES)
+        tokens = OwnAccessTokens(self._grants, origin, self.resource)
+        invited = self._people.groups()
+        callers.take_own_tokens(tokens, service.admit, service.assign, self._returning, invited)
+        self._people.serve_at(origin)
+        log.info("people sign in at %s; their clients connect to %s", origin, self.resource)
+
+    # -- people who come and go -----------------------------------------------------------------------------------
+
+    async def follow(self) -> None:
+        """Ends everything of people who are removed, for as long as this runs."""
+        mark = await asyncio.to_thread(change_mark, self._state_dir)
+        async with WatchedFile(str(mark), lambda: None) as watched:
+            while True:
+                # In this order: a change from here on is noted again.
+                watched.clear()
+                await watched.watch_again()
+                try:
+                    self._apply(await asyncio.to_thread(self._people.names))
+                    await self._end_what_was_left()
+                except OSError as error:
+                    # Not taken for an empty list. Their tokens are looked up for each request all the same.
+                    log.error("who was removed is not known, or what they have was not ended: %s", error)
+                await watched.wait()
+
+    def _apply(self, now: Mapping[str, str]) -> None:
+        before, self._known = self._known, dict(now)
+        removed, added = before.keys() - now.keys(), now.keys() - before.keys()
+        for subject in removed:
+            self._callers.end_person(before[subject], subject, self._service.audit)
+        if removed or added:
+            details = {
+                "added": sorted(now[subject] for subject in added),
+                "removed": sorted(before[subject] for subject in removed),
+            }
+            log.warning("the people have changed: %s", details)
+            self._service.audit(AuditEvent(AuditKind.CALLERS_CHANGED, "operator", details=details))
+
+    async def _end_what_was_left(self) -> None:
+        """Ends what people have elsewhere who were removed: at the machines of a fleet, which go on without a server
+        here. Also of those whom `_apply` has found, for what that has begun may have been cut off with this server."""
+        if self._callers.remove is None:
+            return
+        for name in await asyncio.to_thread(self._people.left_by_removed):
+            await self._callers.remove(name)
+            # Last: what failed, or was cut off with this server, is done at the next change or by the next one.
+            await asyncio.to_thread(self._people.note_ended, name)
+
+    async def _returning(self, name: str) -> tuple[Any, float] | None:
+        """Somebody who has signed in at the console before this server was started, and until when that counts."""
+        try:
+            found = await asyncio.to_thread(self._people.signed_in, name)
+        except OSError:
+            raise UpstreamUnavailable("Who is signed in cannot be looked up just now.") from None
+        return None if found is None else (grant_of(*found), found[1])
+
+    def _end_stolen(self, name: str) -> None:
+        """Whoever has stolen a token may be connected with another of the same consent."""
+        log.error("a code or refresh token of %s has come a second time: what came of that consent has ended", name)
+        self._service.audit(AuditEvent(AuditKind.GRANT_STOLEN, name))
+        self._callers.end_person(name, None, self._service.audit)
+
+    # -- routes ---------------------------------------------------------------------------------------------------
+
+    def routes(self) -> Sequence[BaseRoute]:
+        invitations, authenticator = self._invitations, ClientAuthenticator(self._provider)
+        authorization, token = AuthorizationHandler(self._provider), TokenHandler(self._provider, authenticator)
+        registration = RegistrationHandler(
+            self._provider, ClientRegistrationOptions(enabled=True, default_scopes=[SCOPE])
+        )
+
+        async def authorize(request: Request) -> Response:
+            return await self._authorize(request, authorization)
+
+        async def give_tokens(request: Request) -> Response:
+            return await self._give_tokens(request, token)
+
+        async def register(request: Request) -> Response:
+            return await self._register(request, registration)
+
+        async def revoke(request: Request) -> Response:
+            return await self._revoke(request, authenticator)
+
+        metadata = MetadataHandler(self._metadata()).handle
+        routes = [
+            self._for_clients("/.well-known/oauth-authorization-server", metadata, "GET"),
+            self._for_clients("/token", give_tokens, "POST"),
+            self._for_clients("/register", register, "POST"),
+            self._for_clients("/revoke", revoke, "POST"),
+            self._for_people("/authorize", authorize, "GET"),
+            self._for_people(CONSENT, self._show_consent, "GET"),
+            self._for_people(CONSENT, self._decide, "POST"),
+            self._for_people(_INVITE, invitations.show, "GET"),
+            self._for_people(_INVITE, invitations.offer_passkey, "POST"),
+            self._for_people(_PASSKEY, invitations.add_passkey, "POST"),
+        ]
+        if self._link is not None:
+            routes.append(self._for_people(_SIGN_IN, self._show_sign_in, "GET"))
+            routes.append(self._for_people(_SIGN_IN, self._sign_in, "POST"))
+        return routes
+
+    def _metadata(self) -> OAuthMetadata:
+        return OAuthMetadata.model_validate(
+            {
+                # As a text: clients compare issuers letter by letter.
+                "issuer": self._origin,
+                "authorization_endpoint": f"{self._origin}/authorize",
+                "token_endpoint": f"{self._origin}/token",
+                "registration_endpoint": f"{self._origin}/register",
+                "revocation_endpoint": f"{self._origin}/revoke",
+                "scopes_supported": [SCOPE],
+                "response_types_supported": ["code"],
+                "grant_types_supported": ["authorization_code", "refresh_token"],
+                "token_endpoint_auth_methods_supported": ["none"],
+                "revocation_endpoint_auth_methods_supported": ["none"],
+                "code_challenge_methods_supported": ["S256"],
+                "client_id_metadata_document_supported": True,
+                "authorization_response_iss_parameter_supported": True,
+            }
+        )
+
+    def _for_clients(self, path: str, handler: Handler, method: str) -> Route:
+        """An address for programs, also for such as run in the page of another server."""
+
+        async def handle(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except RateLimited as problem:
+                headers = {**_NO_STORE, "Retry-After": str(problem.retry_after)}
+                return JSONResponse({"error": "invalid_request"}, 429, headers)
+            except (OSError, ClaudeCodeError) as error:
+                log.error("a request at %s cannot be answered: %s", path, error)
+                return JSONResponse({"error": "temporarily_unavailable"}, 503, {**_NO_STORE, "Retry-After": "5"})
+
+        methods = [method, "OPTIONS"]
+        return Route(path, _bounded(cors_middleware(handle, methods)), methods=methods)
+
+    def _for_people(self, path: str, handler: Handler, method: str) -> Route:
+        """An address for browsers. What is sent with a form must come from a page of this server."""
+
+        async def handle(request: Request) -> Response:
+            if method == "POST" and not self._is_from_own_page(request):
+                return message("That does not count", "It was not sent by a page of this server.", 403)
+            if method == "GET" and self._is_elsewhere(request):
+                query = f"?{request.url.query}" if request.url.query else ""
+                return RedirectResponse(f"{self._origin}{path}{query}", 303, _NO_STORE)
+            try:
+                return await handler(request)
+            except _Stopped as stopped:
+                return stopped.response
+            except RateLimited as problem:
+                response = message("Wait a moment", problem.message, 429)
+                response.headers["Retry-After"] = str(problem.retry_after)
+                return response
+            except (OSError, ClaudeCodeError) as error:
+                log.error("a request at %s cannot be answered: %s", path, error)
+                return message("Not just now", "This cannot be done just now. Try again in a moment.", 503)
+
+        return Route(path, _bounded(request_response(handle)), methods=[method])
+
+    def _is_elsewhere(self, request: Request) -> bool:
+        """Whether a browser on this machine has come by another name than the one that its passkeys are for. Behind a
+        proxy the name in a request says nothing."""
+        if self._service.settings.web_url is not None:
+            return False
+        return request.headers.get("host") != urlsplit(self._origin).netloc
+
+    def _is_from_own_page(self, request: Request) -> bool:
+        site = request.headers.get("sec-fetch-site", "same-origin")
+        return request.headers.get("origin") == self._origin and site == "same-origin"
+
+    # -- what clients ask -----------------------------------------------------------------------------------------
+
+    async def _authorize(self, request: Request, handler: AuthorizationHandler) -> Response:
+        if _has_repeated(request.query_params.multi_items()):
+            return message("That does not count", "The request names something twice.", 400)
+        if self._is_own(request.query_params.get("redirect_uri", "")):
+            # Looked at here too: a client that has named a port of the person's own machine may come with any other.
+            return message("This client cannot sign in", "It wants to send you to a page of this server.", 400)
+        self._count_reading(request, request.query_params.get("client_id"))
+        response = await handler.handle(request)
+        location = response.headers.get("location")
+        if location is None:
+            # Never sent on to an address that is not the client's: the person is told instead.
+            return message(
+                "This client cannot sign in",
+                "It is not known here, or it wants to send you to an address that it has not named before.",
+                400,
+            )
+        if location.startswith(f"{self._origin}{CONSENT}?"):
+            return response
+        # A refusal says who it is from too (RFC 9207).
+        location = construct_redirect_uri(location, iss=self._origin)
+        if urlsplit(location).scheme != "http":
+            # Anybody can register any address: only a program on the person's own machine is told without their doing
+            # (RFC 9700, 4.11.2). Otherwise a link to this server would lead wherever somebody likes.
+            return refused_page(location)
+        response.headers["location"] = location
+        return response
+
+    def _count_exchange(self, request: Request) -> None:
+        """RateLimited for an address that asks for too many tokens. Before the form is read, and counted before
+        anything is awaited: many at the same moment are many."""
+        self._exchanges.check(_address(request))
+        self._exchanges.failed(_address(request))
+
+    async def _give_tokens(self, request: Request, handler: TokenHandler) -> Response:
+        self._count_exchange(request)
+        form = await request.form()
+        if _has_repeated(form.multi_items()):
+            return _refusal("invalid_request", "something is named twice")
+        resource = form.get("resource", self.resource)
+        if not isinstance(resource, str) or resource.rstrip("/") != self.resource:
+            return _refusal("invalid_target", f"tokens are for {self.resource} alone")
+        self._count_reading(request, form.get("client_id"))
+        answer: Response = await handler.handle(request)
+        return answer
+
+    def _is_own(self, address: str) -> bool:
+        """Whether an address is one of this server, however it is spelled."""
+        try:
+            return is_at(str(AnyUrl(address)), self._origin)
+        except ValueError:
+            return False
+
+    def _count_reading(self, request: Request, client_id: object) -> None:
+        """RateLimited for an address that has had too many documents read: each is a request to somewhere else, and
+        takes a place that others wait for."""
+        if isinstance(client_id, str) and self._documents.must_read(client_id):
+            self._readings.check(_address(request))
+            # Counted before it is awaited: many at the same moment are many.
+            self._readings.failed(_address(request))
+
+    async def _register(self, request: Request, handler: RegistrationHandler) -> Response:
+        address = _address(request)
+        self._registrations.check(address)
+        # Counted before it is awaited: many at the same moment are many.
+        self._registrations.failed(address)
+        return await handler.handle(request)
+
+    async def _revoke(self, request: Request, authenticator: ClientAuthenticator) -> Response:
+        """RFC 7009. The SDK's own handler wants a secret, which clients do not have here."""
+        self._count_exchange(request)
+        self._count_reading(request, (await request.form()).get("client_id"))
+        try:
+            client = await authenticator.authenticate_request(request)
+        except AuthenticationError:
+            return JSONResponse({"error": "invalid_client"}, 401, _NO_STORE)
+        token = (await request.form()).get("token")
+        if not isinstance(token, str):
+            return _refusal("invalid_request", "there is no token")
+        found = await self._provider.load_access_token(token) or await self._provider.load_refresh_token(client, token)
+        if found is not None and found.client_id == client.client_id:
+            await self._provider.revoke_token(found)
+        return Response(status_code=200, headers=_NO_STORE)
+
+    # -- a person allows a client ---------------------------------------------------------------------------------
+
+    async def _show_consent(self, request: Request) -> Response:
+        sealed = request.query_params.get("request", "")
+        asked = self._forms.opened(sealed, "consent")
+        hidden, options, browser = self._forms.ceremony(request, sealed)
+        redirect = str(asked["redirect"])
+        response = consent_page(
+            CONSENT, asked["name"], str(asked["client"]), redirect, redirect_origin(redirect), hidden, options
+        )
+        self._requests.keep_browser(response, browser)
+        return response
+
+    async def _decide(self, request: Request) -> Response:
+        form, sealed, asked = await self._forms.sent(request, "consent")
+        if (form.get("decision") or form.get("choice")) != "allow":
+            if not self._requests.deny(sealed):
+                raise _Stopped(_over())
+            return self._back(asked, error="access_denied")
+        person = await self._forms.signed(request, form, sealed)
+        code = await asyncio.to_thread(self._grants.allow, self._consent(asked, person))
+        if code is None:
+            raise _Stopped(_over())
+        details = {"client": asked["client"], "name": asked["name"], "redirect": asked["redirect"]}
+        self._service.audit(AuditEvent(AuditKind.CLIENT_ALLOWED, person.name, details=details))
+        return self._back(asked, code=code)
+
+    def _consent(self, asked: Mapping[str, Any], person: Person) -> Consent:
+        return Consent(
+            person.subject,
+            str(asked["client"]),
+            (SCOPE,),
+            self.resource,
+            str(asked["redirect"]),
+            bool(asked["given"]),
+            str(asked["challenge"]),
+        )
+
+    def _back(self, asked: Mapping[str, Any], **answer: str) -> Response:
+        location = construct_redirect_uri(str(asked["redirect"]), **answer, state=asked["state"], iss=self._origin)
+        return RedirectResponse(location, 303, {**_NO_STORE, "Referrer-Policy": "no-referrer"})
+
+    # -- the console ----------------------------------------------------------------------------------------------
+
+    async def _show_sign_in(self, request: Request) -> Response:
+        hidden, options, browser = self._forms.ceremony(request, self._requests.seal({"purpose": "console"}))
+        response = sign_in_page(_SIGN_IN, hidden, options)
+        self._requests.keep_browser(response, browser)
+        return response
+
+    async def _sign_in(self, request: Request) -> Response:
+        form, sealed, _ = await self._forms.sent(request, "console")
+        person = await self._forms.signed(request, form, sealed)
+        until = grant_of(person, 0).issued_at + _SIGNED_IN_FOR
+        identity = await self._callers.let_in(grant_of(person, until), until)
+        if identity is None:
+            raise _Stopped(message("You cannot sign in here", "Ask whoever runs this server.", 403))
+        await asyncio.to_thread(self._people.note_sign_in, person.subject, until)
+        assert self._link is not None
+        return RedirectResponse(await self._link(identity), 303, _NO_STORE)
+
+
+def _over() -> Response:
+    return message("Begin again", "This has been decided already, or was begun too long ago.", 400)
+
+
+def _refusal(error: str, description: str) -> Response:
+    return JSONResponse({"error": error, "error_description": description}, 400, _NO_STORE)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _has_repeated(items: Sequence[tuple[str, object]]) -> bool:
+    """RFC 6749, 3.1: nothing is named twice. Otherwise two readers of one request could each see another."""
+    return len({name for name, _ in items}) != len(items)
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client is not None else ""
+
+
+def _bounded(app: ASGIApp) -> ASGIApp:
+    return RequestBodyLimitMiddleware(app, _LARGEST_FORM)

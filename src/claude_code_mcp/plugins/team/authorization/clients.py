@@ -1,0 +1,231 @@
+"""The clients of the embedded authorization server: what is believed of them, and where browsers may be sent back to.
+
+A client says about itself whatever it likes, by registering (RFC 7591) or in a document at the https address that is
+its id (Client ID Metadata Documents). Its name is shown to people as text and decides nothing. What counts is where a
+browser is sent with a code: to an address that the client has named before, letter by letter, with https, on the
+person's own machine, or to a program of theirs by a scheme that is a domain of its makers, or one of a few known ones.
+On the person's own machine any port counts, since programs take whichever is free (RFC 8252, 7.3), and `localhost`,
+`127.0.0.1` and `[::1]` are the same machine: a client that has named one of them may use the others. Clients have no
+secrets: anybody can register.
+
+A document is read from a public address only, which is looked up once and connected to as it is; no redirection is
+followed, and an answer is bounded in size and time.
+"""
+
+import asyncio
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import httpx2
+from mcp.shared.auth import InvalidRedirectUriError, OAuthClientInformationFull
+from pydantic import AnyUrl, ValidationError
+
+from ....core import json_text
+from ....core.errors import InvalidArgument
+from ....core.model.text import one_line, visible
+from ....server.transports.callers import SCOPE
+from ...push.receivers import SendFailed, check_url, looked_up
+
+_MOST_ADDRESSES = 10
+_LONGEST_ADDRESS = 1000
+_LONGEST_NAME = 80
+_LOOPBACK_NAMES = frozenset({"127.0.0.1", "::1", "localhost"})
+_OF_EDITORS = frozenset({"claude", "cursor", "vscode", "vscode-insiders", "windsurf", "zed"})
+"""Schemes of MCP clients that people have, though they are no names of a domain."""
+_OF_DOMAIN = re.compile(r"(?:[a-z]{2,24}|xn--[a-z0-9-]{1,40})(?:\.[a-z0-9](?:[a-z0-9-]{0,40}[a-z0-9])?){1,8}")
+"""A domain of the program's makers in reverse order, such as `com.example.app` (RFC 8252, 7.1 and 8.4). Nothing that a
+browser, a phone or a desktop acts on itself is called so: their own schemes have no dot, or begin with no domain."""
+_NETLOC = re.compile(r"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
+
+_LARGEST_DOCUMENT = 16 << 10
+_TIMEOUT = 5.0
+_KEPT = 600.0
+_FAILURE_KEPT = 30.0
+_MOST_KEPT = 200
+_MOST_AT_ONCE = 32
+
+
+class KnownClient(OAuthClientInformationFull):
+    """A client as the MCP SDK asks about it."""
+
+    def validate_scope(self, requested_scope: str | None) -> list[str] | None:
+        """There is one scope. A client that asks for others gets that one, and is told so with the token."""
+        return [SCOPE]
+
+    def validate_redirect_uri(self, redirect_uri: AnyUrl | None) -> AnyUrl:
+        named = self.redirect_uris or []
+        if redirect_uri is not None:
+            wanted = str(redirect_uri)
+            # Spelled as the SDK spells the address of a request: one without a path has a slash there.
+            spelled = [str(AnyUrl(str(address))) for address in named]
+            if wanted in spelled or any(_same_on_loopback(wanted, address) for address in spelled):
+                return redirect_uri
+        elif len(named) == 1:
+            return named[0]
+        raise InvalidRedirectUriError("The redirect address is none of those that the client has named.")
+
+
+def _same_on_loopback(wanted: str, named: str) -> bool:
+    """Whether both addresses are on the person's own machine, and differ in nothing but its name and the port."""
+    first, second = urlsplit(wanted), urlsplit(named)
+    for parts in (first, second):
+        if parts.scheme != "http" or parts.hostname not in _LOOPBACK_NAMES:
+            return False
+        # A name and password before the host would make another host of it to the eye.
+        if parts.username is not None or parts.password is not None:
+            return False
+    return (first.path, first.query, first.fragment) == (second.path, second.query, second.fragment)
+
+
+def redirect_origin(address: str) -> str:
+    """What a browser is sent to, as the policy of a page names it. ValueError if browsers must not be sent there."""
+    parts = urlsplit(address)
+    scheme = parts.scheme.lower()
+    if len(address) > _LONGEST_ADDRESS or not address.isascii() or not address.isprintable() or " " in address:
+        raise ValueError("it is too long, or has characters that an address cannot have")
+    if parts.fragment or parts.username is not None or parts.password is not None:
+        raise ValueError("it has a fragment, or a name and password")
+    if scheme in ("http", "https"):
+        if _NETLOC.fullmatch(parts.netloc) is None or parts.port == 0:
+            raise ValueError("it has no host, or no port that can be used")
+        if scheme == "http" and parts.hostname not in _LOOPBACK_NAMES:
+            raise ValueError("it is not encrypted, and not on the person's own machine")
+        return f"{scheme}://{parts.netloc}"
+    if scheme not in _OF_EDITORS and _OF_DOMAIN.fullmatch(scheme) is None:
+        raise ValueError("it must be https, http on the person's own machine, or have a scheme such as com.example.app")
+    return f"{scheme}:"
+
+
+def is_at(address: str, origin: str) -> bool:
+    """Whether an address is at an origin, however either is spelled. ValueError as `redirect_origin`."""
+    redirect_origin(address)
+    return _canonical(address) == _canonical(origin)
+
+
+def _canonical(address: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(address)
+    host = "localhost" if parts.hostname in _LOOPBACK_NAMES else parts.hostname
+    return parts.scheme, host, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def has_good_addresses(client: KnownClient) -> bool:
+    """Whether browsers may be sent to every address that a client has named."""
+    try:
+        return all(redirect_origin(str(address)) for address in client.redirect_uris or ())
+    except ValueError:
+        return False
+
+
+def client_from(metadata: Mapping[str, Any], client_id: str, own_origin: str) -> KnownClient:
+    """A client as it describes itself, with what is believed of that. ValueError, with the reason, if it cannot be a
+    client here."""
+    addresses = metadata.get("redirect_uris")
+    if not isinstance(addresses, list) or not 0 < len(addresses) <= _MOST_ADDRESSES:
+        raise ValueError(f"redirect_uris must be a list of 1 to {_MOST_ADDRESSES} addresses")
+    for address in addresses:
+        if not isinstance(address, str):
+            raise ValueError("redirect_uris must be texts")
+        # This server's own pages are no client: one of them could be made to act on what belongs to another.
+        if is_at(address, own_origin):
+            raise ValueError("a redirect address must not be one of this server")
+    name = metadata.get("client_name")
+    return KnownClient.model_validate(
+        {
+            "client_id": client_id,
+            "client_name": one_line(visible(name), _LONGEST_NAME) if isinstance(name, str) else None,
+            "redirect_uris": addresses,
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": "none",
+            "scope": SCOPE,
+        }
+    )
+
+
+class ClientDocuments:
+    """Reads Client ID Metadata Documents, and keeps them for ten minutes."""
+
+    def __init__(self, own_origin: str, *, private: bool = False) -> None:
+        """`private`: also from addresses that are not public, and without encryption."""
+        self._own_origin = own_origin
+        self._private = private
+        self._kept: OrderedDict[str, tuple[float, KnownClient | None]] = OrderedDict()
+        self._failed: OrderedDict[str, tuple[float, KnownClient | None]] = OrderedDict()
+        """Addresses without a document. Apart: strangers could push out those that have one."""
+        self._reading = asyncio.Semaphore(_MOST_AT_ONCE)
+
+    def is_document(self, client_id: str) -> bool:
+        """Whether an id is the address of a document, and not that of a client that has registered."""
+        return client_id.startswith("https://") or (self._private and client_id.startswith("http://"))
+
+    def must_read(self, client_id: str) -> bool:
+        """Whether an id is the address of a document of which nothing is known just now."""
+        return self.is_document(client_id) and self._known(client_id) is None
+
+    def _known(self, client_id: str) -> tuple[float, KnownClient | None] | None:
+        known = self._kept.get(client_id) or self._failed.get(client_id)
+        return known if known is not None and time.monotonic() < known[0] else None
+
+    async def read(self, client_id: str) -> KnownClient | None:
+        """The client whose id this address is; None if there is no such document, or if it is not about it."""
+        known = self._known(client_id)
+        if known is not None:
+            return known[1]
+        try:
+            # A few at a time: anybody can have documents read.
+            async with self._reading:
+                found = await self._read(client_id)
+        except (SendFailed, InvalidArgument, ValueError, ValidationError, TimeoutError, OSError, httpx2.HTTPError):
+            # Why is told to nobody: it would be a way to look at what this server reaches.
+            found = None
+        self._kept.pop(client_id, None)
+        self._failed.pop(client_id, None)
+        kept, lasts = (self._failed, _FAILURE_KEPT) if found is None else (self._kept, _KEPT)
+        kept[client_id] = (time.monotonic() + lasts, found)
+        while len(kept) > _MOST_KEPT:
+            kept.popitem(last=False)
+        return found
+
+    async def _read(self, client_id: str) -> KnownClient:
+        parts = check_url(client_id, private=self._private)
+        segments = parts.path.split("/")
+        if parts.path in ("", "/") or parts.fragment or "." in segments or ".." in segments:
+            raise ValueError("it is no address of a document")
+        async with asyncio.timeout(_TIMEOUT):
+            address = await looked_up(parts, self._private)
+            document = json_text.decode(await _get(parts, address))
+        if not isinstance(document, dict) or document.get("client_id") != client_id:
+            raise ValueError("the document is about another client")
+        if document.get("token_endpoint_auth_method", "none") != "none" or "client_secret" in document:
+            raise ValueError("clients have no secrets here")
+        return client_from(document, client_id, self._own_origin)
+
+
+async def _get(parts: SplitResult, address: str) -> bytes:
+    """The document at an address that was looked up and checked."""
+    literal = f"[{address}]" if ":" in address else address
+    port = f":{parts.port}" if parts.port is not None else ""
+    url = f"{parts.scheme}://{literal}{port}{parts.path}" + (f"?{parts.query}" if parts.query else "")
+    async with (
+        # Without the environment: a proxy would look the name up again, and may reach what this server must not.
+        httpx2.AsyncClient(timeout=_TIMEOUT, follow_redirects=False, trust_env=False) as http,
+        http.stream(
+            "GET",
+            url,
+            headers={"Host": parts.netloc, "Accept": "application/json"},
+            # The certificate must be that of the name, though the connection goes to the address.
+            extensions={"sni_hostname": parts.hostname},
+        ) as answer,
+    ):
+        if answer.status_code != 200:
+            raise ValueError("there is no document")
+        body = bytearray()
+        async for part in answer.aiter_bytes():
+            body += part
+            if len(body) > _LARGEST_DOCUMENT:
+                raise ValueError("the document is too long")
+    return bytes(body)

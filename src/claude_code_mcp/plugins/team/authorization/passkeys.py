@@ -1,0 +1,223 @@
+"""Passkeys (WebAuthn): how they are made and how people sign in with them; and requests that a browser has begun.
+
+A request, such as that of a client to be allowed, goes through the browser sealed: nothing is remembered of it, so that
+nobody can push out those of others by beginning many. It counts for ten minutes, once, and only together with a cookie
+of the browser that has begun it. The challenge that a passkey signs follows from both: a signature is good for this
+very request in this very browser, and for nothing else. When the server restarts, requests on their way must be begun
+again.
+
+Passkeys must be discoverable, so that nobody types a name, and the authenticator must have checked its person.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import webauthn
+from starlette.requests import Request
+from starlette.responses import Response
+from webauthn.helpers import parse_authentication_credential_json
+from webauthn.helpers.exceptions import WebAuthnException
+from webauthn.helpers.structs import (
+    AuthenticatorSelectionCriteria,
+    PublicKeyCredentialDescriptor,
+    ResidentKeyRequirement,
+    UserVerificationRequirement,
+)
+
+from ....core import json_text
+from ..known_people import InvitedPeople, Person
+
+BEGUN_FOR = 600.0
+"""Seconds for which a request counts."""
+_MOST_USED = 1000
+"""Requests that count no more, of those that somebody has signed with their passkey, and of those that were denied."""
+_LONGEST_CREDENTIAL = 16 << 10
+_TIMEOUT_MS = 300_000
+_COOKIE_LENGTH = 43
+
+
+class SealedRequests:
+    """What browsers have begun here. `cookie` names the browser, and is set by the first page."""
+
+    def __init__(self, origin: str) -> None:
+        self._key = secrets.token_bytes(32)
+        self._secure = origin.startswith("https://")
+        # With the prefix no other host of the same domain can set it; browsers take it over TLS only.
+        digest = hashlib.sha256(origin.encode()).hexdigest()[:8]
+        self._cookie = f"{'__Host-' if self._secure else ''}claude_code_mcp_browser_{digest}"
+        self._used: OrderedDict[str, None] = OrderedDict()
+        self._denied: OrderedDict[str, None] = OrderedDict()
+        """Apart: to deny takes no passkey, and strangers could push out what was signed."""
+
+    def seal(self, fields: Mapping[str, Any]) -> str:
+        """A request as it goes through a browser. Its contents can be read there, and not changed."""
+        content = {**fields, "until": time.monotonic() + BEGUN_FOR, "id": secrets.token_urlsafe(16)}
+        body = _base64(json_text.encode(content))
+        return f"{body}.{self._derived('request', body)}"
+
+    def open(self, sealed: str) -> Mapping[str, Any] | None:
+        """The contents of a request that was sealed here and still counts."""
+        body, _, proof = sealed.rpartition(".")
+        if not _equal(proof, self._derived("request", body)) or self._is_over(sealed):
+            return None
+        content: Mapping[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        return content if content["until"] >= time.monotonic() else None
+
+    def use(self, sealed: str) -> bool:
+        """Uses a request up that was signed; whether that was not done before."""
+        return self._end(sealed, self._used)
+
+    def deny(self, sealed: str) -> bool:
+        """Uses a request up that was denied; whether that was not done before."""
+        return self._end(sealed, self._denied)
+
+    def _is_over(self, sealed: str) -> bool:
+        return sealed in self._used or sealed in self._denied
+
+    def _end(self, sealed: str, ended: OrderedDict[str, None]) -> bool:
+        if self._is_over(sealed):
+            return False
+        ended[sealed] = None
+        if len(ended) > _MOST_USED:
+            ended.popitem(last=False)
+        return True
+
+    # -- the browser ----------------------------------------------------------------------------------------------
+
+    def browser(self, request: Request) -> str:
+        """The cookie of a browser, or a new one."""
+        found = request.cookies.get(self._cookie, "")
+        return found if len(found) == _COOKIE_LENGTH and found.isascii() else secrets.token_urlsafe(32)
+
+    def keep_browser(self, response: Response, browser: str) -> None:
+        # Lax: the page that it is first sent with is opened from the site of a client.
+        response.set_cookie(
+            self._cookie, browser, max_age=int(BEGUN_FOR), path="/", secure=self._secure, httponly=True, samesite="lax"
+        )
+
+    def form_secret(self, sealed: str, browser: str) -> str:
+        """What a form must have in it, which only a page has that this very browser was given."""
+        return self._derived("form", f"{browser}:{sealed}")
+
+    def is_of_browser(self, request: Request, sealed: str, secret: str) -> bool:
+        browser = request.cookies.get(self._cookie, "")
+        return bool(browser) and _equal(secret, self.form_secret(sealed, browser))
+
+    def challenge(self, request: Request, sealed: str, browser: str | None = None) -> bytes:
+        browser = browser if browser is not None else request.cookies.get(self._cookie, "")
+        return self._derived("challenge", f"{browser}:{sealed}").encode()
+
+    def _derived(self, purpose: str, text: str) -> str:
+        """What only this server can make of a text, another one for each purpose; 43 characters."""
+        message = f"{purpose}:{text}".encode("utf-8", "surrogatepass")
+        return _base64(hmac.digest(self._key, message, "sha256"))
+
+
+class Passkeys:
+    """The ceremonies of one server."""
+
+    def __init__(self, people: InvitedPeople, origin: str) -> None:
+        self._people = people
+        self._origin = origin
+        self._host = urlsplit(origin).hostname or ""
+
+    def creation_options(self, person: Person, existing: Sequence[bytes], challenge: bytes) -> str:
+        """What a browser needs to make a passkey, as JSON."""
+        options = webauthn.generate_registration_options(
+            rp_id=self._host,
+            rp_name="Claude Code",
+            user_id=bytes.fromhex(person.subject),
+            user_name=person.name,
+            challenge=challenge,
+            timeout=_TIMEOUT_MS,
+            authenticator_selection=AuthenticatorSelectionCriteria(
+                resident_key=ResidentKeyRequirement.REQUIRED, user_verification=UserVerificationRequirement.REQUIRED
+            ),
+            exclude_credentials=[PublicKeyCredentialDescriptor(id=key) for key in existing],
+        )
+        return webauthn.options_to_json(options)
+
+    def request_options(self, challenge: bytes) -> str:
+        """What a browser needs to sign in with any passkey that it has for this server, as JSON."""
+        options = webauthn.generate_authentication_options(
+            rp_id=self._host,
+            challenge=challenge,
+            timeout=_TIMEOUT_MS,
+            user_verification=UserVerificationRequirement.REQUIRED,
+        )
+        return webauthn.options_to_json(options)
+
+    async def add(self, invite: str, credential: str, challenge: bytes) -> Person | None:
+        """Adds a passkey to whoever the link of an invitation is for, which is used up; None if either is not good.
+        Raises OSError."""
+        return await asyncio.to_thread(self._add, invite, credential, challenge)
+
+    def _add(self, invite: str, credential: str, challenge: bytes) -> Person | None:
+        if len(credential) > _LONGEST_CREDENTIAL:
+            return None
+        try:
+            made = webauthn.verify_registration_response(
+                credential=_decoded(credential),
+                expected_challenge=challenge,
+                expected_rp_id=self._host,
+                expected_origin=self._origin,
+                require_user_verification=True,
+            )
+        except (WebAuthnException, ValueError, KeyError, TypeError, binascii.Error):
+            return None
+        return self._people.add_passkey(invite, made.credential_id, made.credential_public_key, made.sign_count)
+
+    async def person(self, credential: str, challenge: bytes) -> Person | None:
+        """Who has signed the challenge; None if nobody who is known, or not well. Raises OSError."""
+        return await asyncio.to_thread(self._person, credential, challenge)
+
+    def _person(self, credential: str, challenge: bytes) -> Person | None:
+        if len(credential) > _LONGEST_CREDENTIAL:
+            return None
+        try:
+            presented = parse_authentication_credential_json(_decoded(credential))
+            passkey = self._people.passkey(presented.raw_id)
+            if passkey is None:
+                return None
+            verified = webauthn.verify_authentication_response(
+                credential=presented,
+                expected_challenge=challenge,
+                expected_rp_id=self._host,
+                expected_origin=self._origin,
+                credential_public_key=passkey.public_key,
+                credential_current_sign_count=passkey.sign_count,
+                require_user_verification=True,
+            )
+        except (WebAuthnException, ValueError, KeyError, TypeError, binascii.Error):
+            return None
+        handle = presented.response.user_handle
+        if handle is not None and handle != bytes.fromhex(passkey.person.subject):
+            return None
+        # Last, and in one statement: a passkey that was removed while its signature was checked opens nothing.
+        return passkey.person if self._people.note_use(presented.raw_id, verified.new_sign_count) else None
+
+
+def _decoded(credential: str) -> dict[str, Any]:
+    """What a browser has sent. ValueError if it is no object, or is nested without end."""
+    found = json_text.decode(credential)
+    if not isinstance(found, dict):
+        raise ValueError("it is no credential")
+    return found
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _equal(presented: str, known: str) -> bool:
+    return hmac.compare_digest(presented.encode("utf-8", "surrogatepass"), known.encode())

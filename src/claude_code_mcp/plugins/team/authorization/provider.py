@@ -1,0 +1,214 @@
+"""What the MCP SDK's authorization handlers ask: clients, codes and tokens of the embedded authorization server.
+
+The SDK reads requests, compares PKCE (S256 only), redirect addresses and clients, and writes the answers of OAuth. This
+decides what a client is, for which resource there are tokens (RFC 8707), and that a code or refresh token which comes a
+second time ends everything that came of it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from urllib.parse import urlencode
+
+from mcp.server.auth.provider import (
+    AccessToken,
+    AuthorizationCode,
+    AuthorizationParams,
+    AuthorizeError,
+    OAuthAuthorizationServerProvider,
+    RefreshToken,
+    RegistrationError,
+    TokenError,
+)
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from pydantic import AnyUrl
+
+from ....core.errors import UpstreamUnavailable
+from ....server.transports.callers import SCOPE
+from ..access_tokens import Grant
+from ..known_people import Person
+from ..oauth_grants import ACCESS_SECONDS, NewTokens, OAuthGrants, Reused, StoredToken
+from .clients import ClientDocuments, KnownClient, client_from, has_good_addresses, redirect_origin
+from .passkeys import SealedRequests
+
+CONSENT = "/authorize/consent"
+_LONGEST_STATE = 4096
+_CHALLENGE_LENGTH = 43
+"""Of the SHA-256 of a verifier in base64url (RFC 7636)."""
+_LONGEST_TOKEN = 256
+_LOOKED_AT = 15.0
+"""Seconds after which it is looked whether the token of a stream still counts."""
+_UNAVAILABLE = "Sign-ins cannot be looked up just now."
+
+
+def grant_of(person: Person, until: float, scopes: tuple[str, ...] = (SCOPE,)) -> Grant:
+    """What the callers are to know of a person. The groups are those of this moment, and no older ones count."""
+    return Grant(person.name, person.subject, int(until), scopes, frozenset(person.groups), time.time())
+
+
+class OwnAccessTokens:
+    """Checks the access tokens that this very server has issued."""
+
+    def __init__(self, grants: OAuthGrants, issuer: str, resource: str) -> None:
+        self.issuer = issuer
+        self.resource = resource
+        self._grants = grants
+
+    @property
+    def look_every(self) -> float:
+        """The streams of whoever is removed are cut at once; those with a token that was given back are not all those
+        of whoever gave it back."""
+        return _LOOKED_AT
+
+    def must_ask(self, token: str) -> bool:
+        """They are in the database of this server."""
+        return False
+
+    async def check(self, token: str) -> Grant | None:
+        """What the token grants; None if it is not good. UpstreamUnavailable while that cannot be said."""
+        if len(token) > _LONGEST_TOKEN or not token.isascii():
+            return None
+        try:
+            # Looked up for each request: what has ended has ended at once.
+            found = await asyncio.to_thread(self._grants.access_token, token)
+        except OSError:
+            raise UpstreamUnavailable(_UNAVAILABLE) from None
+        if found is None or found.granted.resource != self.resource:
+            return None
+        return grant_of(found.granted.person, found.expires_at, found.scopes)
+
+
+class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
+    """The provider of one server."""
+
+    def __init__(
+        self,
+        grants: OAuthGrants,
+        documents: ClientDocuments,
+        requests: SealedRequests,
+        issuer: str,
+        resource: str,
+        stolen: Callable[[str], None],
+    ) -> None:
+        """`stolen` is called with the name of a person of whom a code or refresh token has come a second time."""
+        self._grants = grants
+        self._documents = documents
+        self._requests = requests
+        self._issuer = issuer
+        self._resource = resource
+        self._stolen = stolen
+
+    # -- clients --------------------------------------------------------------------------------------------------
+
+    async def get_client(self, client_id: str) -> KnownClient | None:
+        if self._documents.is_document(client_id):
+            return await self._documents.read(client_id)
+        stored = await asyncio.to_thread(self._grants.client, client_id)
+        client = None if stored is None else KnownClient.model_validate_json(stored)
+        # One that was let in by a rule of before is not known any more: it registers again, and is told.
+        return client if client is not None and has_good_addresses(client) else None
+
+    async def register_client(self, client_info: OAuthClientInformationFull) -> None:
+        try:
+            known = client_from(client_info.model_dump(mode="json"), client_info.client_id, self._issuer)
+        except ValueError as error:
+            raise RegistrationError("invalid_redirect_uri", str(error)) from None
+        await asyncio.to_thread(self._grants.register, known.client_id, known.model_dump_json(exclude_none=True))
+        # The SDK answers with this very object: the client is told what it is here, and that it needs no secret.
+        client_info.client_secret = client_info.client_secret_expires_at = None
+        for name in ("client_name", "token_endpoint_auth_method", "grant_types", "response_types", "scope"):
+            setattr(client_info, name, getattr(known, name))
+
+    # -- codes ----------------------------------------------------------------------------------------------------
+
+    async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
+        """The page on which a person decides. Nothing is remembered until they have."""
+        if params.resource is not None and params.resource.rstrip("/") != self._resource:
+            raise AuthorizeError("invalid_target", f"Tokens are for {self._resource} alone.")
+        if len(params.code_challenge) != _CHALLENGE_LENGTH:
+            raise AuthorizeError("invalid_request", "code_challenge must be the SHA-256 of the verifier.")
+        if params.state is not None and len(params.state) > _LONGEST_STATE:
+            raise AuthorizeError("invalid_request", "The state is too long.")
+        redirect_origin(str(params.redirect_uri))
+        fields = {
+            "purpose": "consent",
+            "client": client.client_id,
+            "name": client.client_name,
+            "redirect": str(params.redirect_uri),
+            "given": params.redirect_uri_provided_explicitly,
+            "state": params.state,
+            "challenge": params.code_challenge,
+        }
+        return f"{self._issuer}{CONSENT}?{urlencode({'request': self._requests.seal(fields)})}"
+
+    async def load_authorization_code(
+        self, client: OAuthClientInformationFull, authorization_code: str
+    ) -> AuthorizationCode | None:
+        found = await asyncio.to_thread(self._grants.code, authorization_code)
+        if found is None or found.granted.client_id != client.client_id:
+            return None
+        return AuthorizationCode(
+            code=authorization_code,
+            scopes=[*found.granted.scopes],
+            # Its time is looked at when it is redeemed: one that comes a second time counts as that, however late.
+            expires_at=time.time() + 60,
+            client_id=found.granted.client_id,
+            code_challenge=found.challenge,
+            redirect_uri=AnyUrl(found.redirect_uri),
+            redirect_uri_provided_explicitly=found.redirect_given,
+            resource=found.granted.resource,
+            subject=found.granted.person.subject,
+        )
+
+    async def exchange_authorization_code(
+        self, client: OAuthClientInformationFull, authorization_code: AuthorizationCode
+    ) -> OAuthToken:
+        return self._tokens(await asyncio.to_thread(self._grants.redeem, authorization_code.code))
+
+    # -- tokens ---------------------------------------------------------------------------------------------------
+
+    async def load_refresh_token(self, client: OAuthClientInformationFull, refresh_token: str) -> RefreshToken | None:
+        found = await asyncio.to_thread(self._grants.refresh_token, refresh_token)
+        if found is None or found.granted.client_id != client.client_id:
+            return None
+        return RefreshToken(
+            token=refresh_token,
+            client_id=found.granted.client_id,
+            scopes=[*found.scopes],
+            resource=found.granted.resource,
+            subject=found.granted.person.subject,
+        )
+
+    async def exchange_refresh_token(
+        self, client: OAuthClientInformationFull, refresh_token: RefreshToken, scopes: list[str]
+    ) -> OAuthToken:
+        # Each once: a request could name the same one thousands of times, and they are kept with the tokens.
+        return self._tokens(await asyncio.to_thread(self._grants.rotate, refresh_token.token, [*dict.fromkeys(scopes)]))
+
+    def _tokens(self, made: NewTokens | Reused | None) -> OAuthToken:
+        if isinstance(made, Reused):
+            self._stolen(made.name)
+        if not isinstance(made, NewTokens):
+            raise TokenError("invalid_grant", "It has been used before, or has ended.")
+        return OAuthToken(
+            access_token=made.access,
+            expires_in=ACCESS_SECONDS,
+            scope=" ".join(made.scopes),
+            refresh_token=made.refresh,
+        )
+
+    async def load_access_token(self, token: str) -> AccessToken | None:
+        found = await asyncio.to_thread(self._grants.access_token, token)
+        if found is None:
+            return None
+        granted = found.granted
+        return AccessToken(token=token, client_id=granted.client_id, scopes=[*found.scopes], resource=granted.resource)
+
+    async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
+        """Ends everything of the consent that the token came of."""
+        found = await asyncio.to_thread(self._stored, token.token)
+        if found is not None:
+            await asyncio.to_thread(self._grants.end, found.granted.grant_id)
+
+    def _stored(self, token: str) -> StoredToken | None:
+        return self._grants.access_token(token) or self._grants.refresh_token(token)

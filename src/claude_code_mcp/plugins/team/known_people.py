@@ -1,0 +1,554 @@
+"""The people that this server knows: whose name is whose, and who was invited, with their invitations and passkeys;
+and who has signed in at the console.
+
+The name of somebody who comes with access tokens belongs to the first subject of an issuer who came by it, or who was
+invited under it. That is kept for good: at a provider a name can be given to somebody else, and here it is what
+sessions, files and costs go by.
+
+A person of the embedded authorization server has a name, which the operator has chosen and which rules, costs and
+sessions go by, and a subject, which is random and never given twice: somebody who is invited again under the name of a
+person who was removed is somebody else to everything that still holds a subject. Removing a person removes all that is
+theirs in the same transaction. The name stays one of the invited: nobody else gets it, with the sessions that go by it,
+by a provider or a proxy.
+
+An invitation is used by removing it, together with the passkey that it was used for, so that of two at the same time
+one fails, in whatever process. Only its hash is kept. Every method blocks on the disk and raises OSError if the
+database cannot be used.
+
+Tickets and sign-ins of the console outlive the server, and all servers of the user share them. A ticket is used by
+removing it, as an invitation is. A sign-in ends a while after it was last used. Here too only hashes are kept: who
+reads the database can sign in with nothing of it.
+"""
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...core.errors import InvalidArgument
+from ...core.private_files import private_directory, replace_file
+from ...core.state.database import Database, drop_oldest
+from ...core.state.shares import Share, announce_ended_shares, end_shares_of
+
+if TYPE_CHECKING:
+    import sqlite3
+
+TICKET_SECONDS = 300.0
+SIGN_IN_SECONDS = 30 * 86_400.0
+"""From its last use on."""
+_USE_NOTED = 60.0
+"""Seconds between two notes of the same sign-in's use."""
+_MOST_OF_ONE = 100
+"""Sign-ins, and tickets, of one principal; the oldest end for new ones."""
+_LONGEST_DEVICE = 80
+_COLUMNS = "id, principal, credential, device, created_at, used_at"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The principal that a ticket or a sign-in stands for, and the credential that it rests on; see `Accounts`."""
+
+    principal: str
+    credential: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignIn:
+    """A device that a person is signed in on."""
+
+    id: str
+    identity: Identity
+    device: str
+    created_at: float
+    used_at: float
+
+    @property
+    def expires_at(self) -> float:
+        return self.used_at + SIGN_IN_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class NewSignIn:
+    """A sign-in with its two secrets, which are known only now: one for the cookie, one for the page's own storage."""
+
+    sign_in: SignIn
+    cookie: str
+    csrf: str
+
+
+class SignIns:
+    """The tickets and sign-ins in one state directory."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time, most: int = _MOST_OF_ONE) -> None:
+        """At most so many sign-ins, and so many tickets, of one principal."""
+        self._database = database
+        self._clock = clock
+        self._most = most
+
+    # -- tickets --------------------------------------------------------------------------------------------------
+
+    def new_ticket(self, identity: Identity) -> tuple[str, float]:
+        """A ticket for one sign-in, and when it expires."""
+        ticket, now = secrets.token_urlsafe(32), self._clock()
+        expires_at = now + TICKET_SECONDS
+
+        def change(db: "sqlite3.Connection") -> None:
+            db.execute("DELETE FROM tickets WHERE expires_at <= ?", (now,))
+            drop_oldest(db, "tickets", "hash", "expires_at", "principal", identity.principal, self._most - 1)
+            values = (hash_of(ticket), identity.principal, identity.credential, expires_at)
+            db.execute("INSERT INTO tickets VALUES (?, ?, ?, ?)", values)
+
+        self._database.write(change)
+        return ticket, expires_at
+
+    def look_at_ticket(self, ticket: str) -> Identity | None:
+        """The identity that a usable ticket is for, without using it up; None if it cannot be used."""
+        query = "SELECT principal, credential FROM tickets WHERE hash = ? AND expires_at > ?"
+        row = self._database.row(query, hash_of(ticket), self._clock())
+        return None if row is None else Identity(*row)
+
+    def use_ticket(self, ticket: str) -> Identity | None:
+        """Uses a ticket up and returns the identity that it is for; None if it was never given, has been used or has
+        expired."""
+        query = "DELETE FROM tickets WHERE hash = ? RETURNING principal, credential, expires_at"
+        row = self._database.write(lambda db: db.execute(query, (hash_of(ticket),)).fetchone(), durable=True)
+        # Removed in any case: one that has expired is of no use to anybody either.
+        return None if row is None or row[2] <= self._clock() else Identity(row[0], row[1])
+
+    # -- sign-ins -------------------------------------------------------------------------------------------------
+
+    def begin(self, identity: Identity, device: str) -> NewSignIn:
+        """A new sign-in."""
+        cookie, csrf, now = secrets.token_urlsafe(32), secrets.token_urlsafe(32), self._clock()
+        sign_in = SignIn(hash_of(cookie), identity, device[:_LONGEST_DEVICE], now, now)
+
+        def change(db: "sqlite3.Connection") -> None:
+            drop_oldest(db, "sign_ins", "id", "used_at", "principal", identity.principal, self._most - 1)
+            _put_sign_in(db, sign_in, hash_of(csrf))
+
+        self._database.write(change, durable=True)
+        return NewSignIn(sign_in, cookie, csrf)
+
+    def find(self, cookie: str, csrf: str) -> SignIn | None:
+        """The sign-in with these two secrets, whose use is noted; None if there is none, or it has expired."""
+        query = f"SELECT {_COLUMNS}, csrf_hash FROM sign_ins WHERE id = ?"  # noqa: S608 - no value
+        row = self._database.row(query, hash_of(cookie))
+        # The first secret is looked up by its hash, which says
+        # nothing about it; the second is compared in constant time.
+        if row is None or not hmac.compare_digest(row[-1], hash_of(csrf)):
+            return None
+        found, now = _sign_in(row[:-1]), self._clock()
+        if found.expires_at < now:
+            return None
+        # Not at every request: each note is a transaction, and those of all servers of the user take turns.
+        if now - found.used_at > _USE_NOTED:
+            self._database.execute("UPDATE sign_ins SET used_at = ? WHERE id = ?", now, found.id)
+        return found
+
+    def stands(self, sign_in_id: str) -> bool:
+        """Whether a sign-in that was found before still is there."""
+        return self._database.row("SELECT 1 FROM sign_ins WHERE id = ?", sign_in_id) is not None
+
+    def any(self, principal: str | None = None) -> bool:
+        """Whether anybody, or this principal, is signed in on some device."""
+        query = "SELECT 1 FROM sign_ins WHERE used_at > ? AND (? IS NULL OR principal = ?)"
+        return self._database.row(query, self._clock() - SIGN_IN_SECONDS, principal, principal) is not None
+
+    def of(self, principal: str) -> list[SignIn]:
+        """All sign-ins of a principal, the last used first; expired ones are removed."""
+
+        def change(db: "sqlite3.Connection") -> list[Any]:
+            db.execute("DELETE FROM sign_ins WHERE used_at < ?", (self._clock() - SIGN_IN_SECONDS,))
+            query = f"SELECT {_COLUMNS} FROM sign_ins WHERE principal = ? ORDER BY used_at DESC"  # noqa: S608 - no value
+            return db.execute(query, (principal,)).fetchall()
+
+        return [_sign_in(row) for row in self._database.write(change)]
+
+    def end(self, sign_in_id: str, principal: str) -> bool:
+        """Ends a sign-in of this principal; whether there was one."""
+        statement = "DELETE FROM sign_ins WHERE id = ? AND principal = ?"
+        return self._database.execute(statement, sign_in_id, principal, durable=True) > 0
+
+    def end_all(self, principal: str | None) -> int:
+        """Ends all sign-ins and tickets of a principal, or of everybody; how many sign-ins there were."""
+
+        def change(db: "sqlite3.Connection") -> int:
+            db.execute("DELETE FROM tickets WHERE ? IS NULL OR principal = ?", (principal, principal))
+            return db.execute("DELETE FROM sign_ins WHERE ? IS NULL OR principal = ?", (principal, principal)).rowcount
+
+        return self._database.write(change, durable=True)
+
+
+def hash_of(secret: str) -> str:
+    """What stands for a secret in the database."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _put_sign_in(db: "sqlite3.Connection", sign_in: SignIn, csrf_hash: str) -> None:
+    """Writes a sign-in within a transaction."""
+    identity = sign_in.identity
+    values = (
+        sign_in.id, identity.principal, identity.credential, sign_in.device, csrf_hash, sign_in.created_at,
+        sign_in.used_at,
+    )  # fmt: skip
+    db.execute("INSERT OR REPLACE INTO sign_ins VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+
+
+def _sign_in(row: Any) -> SignIn:
+    sign_in_id, principal, credential, device, created_at, used_at = row
+    return SignIn(sign_in_id, Identity(principal, credential), device, created_at, used_at)
+
+
+# -- names and invitations ---------------------------------------------------------------------------------------------
+
+INVITED = "invited"
+"""The issuer of those who are invited here, wherever this server is reached; no address, as those of others are."""
+REMEMBERED_SECONDS = 30 * 86_400.0
+"""How long somebody who does not come is remembered with their groups: nobody says when a provider removes them."""
+_CAME = "person"
+"""The kind of the documents that say who has come, in which groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class PersonName:
+    """A name, the person who has it, and since when (Unix seconds)."""
+
+    name: str
+    issuer: str
+    subject: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class PersonGroups:
+    """In which groups somebody is, by a token that was issued then (Unix seconds): an older one says nothing of it."""
+
+    names: frozenset[str]
+    issued_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Somebody was removed, or their name was given free."""
+
+    shares: tuple[Share, ...]
+    """What has ended with that: what they had shared, and what others had shared with them."""
+
+
+class PersonNames:
+    """The names in one state directory, for all servers that share it."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._clock = clock
+
+    def take(self, name: str, issuer: str, subject: str) -> bool:
+        """Whether the name is this person's; one that nobody has is theirs from now on. On disk when this returns."""
+        query = "SELECT issuer, subject FROM person_names WHERE name = ?"
+        found = self._database.row(query, name)
+        if found is None:
+            # Of two servers that come to this at once the first has it: the row that is there is what counts.
+            insert = "INSERT OR IGNORE INTO person_names VALUES (?, ?, ?, ?)"
+            self._database.execute(insert, name, issuer, subject, self._clock(), durable=True)
+            found = self._database.row(query, name)
+        return bool(found == (issuer, subject))
+
+    def note_groups(self, name: str, issuer: str, groups: PersonGroups) -> None:
+        """Keeps in which groups somebody is who has come now."""
+        body = json.dumps({"issuer": issuer, "groups": sorted(groups.names), "issuedAt": groups.issued_at})
+        values = (_CAME, name, self._clock(), body)
+        self._database.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?)", *values)
+
+    def came(self, issuer: str) -> dict[str, PersonGroups]:
+        """Who has come by an issuer within the last thirty days, in which groups they were then."""
+        query = "SELECT key, body FROM documents WHERE kind = ? AND written_at > ?"
+        rows = self._database.rows(query, _CAME, self._clock() - REMEMBERED_SECONDS)
+        found = {name: json.loads(body) for name, body in rows}
+        return {
+            name: PersonGroups(frozenset(each["groups"]), each.get("issuedAt", 0.0))
+            for name, each in found.items()
+            if each["issuer"] == issuer
+        }
+
+    def all(self) -> list[PersonName]:
+        query = "SELECT name, issuer, subject, since FROM person_names ORDER BY name"
+        return [PersonName(*row) for row in self._database.rows(query)]
+
+    def forget(self, name: str) -> Removal | None:
+        """Gives a name free, and ends what is shared by it and with it: whoever has it next is somebody else. None if
+        nobody had it. A server that runs goes on knowing who has come by it. InvalidArgument for somebody who is
+        invited: they would go on to use it."""
+
+        def change(db: "sqlite3.Connection") -> Removal | None:
+            if db.execute("SELECT 1 FROM people WHERE name = ?", (name,)).fetchone() is not None:
+                raise InvalidArgument(f"{name} is invited; `people remove {name}` removes them first.")
+            found = db.execute("DELETE FROM person_names WHERE name = ?", (name,)).rowcount
+            db.execute("DELETE FROM documents WHERE kind = ? AND key = ?", (_CAME, name))
+            return Removal((*end_shares_of(db, name),)) if found else None
+
+        return _announced(self._database, self._database.write(change, durable=True))
+
+
+def _announced(database: Database, removal: Removal | None) -> Removal | None:
+    if removal is not None and removal.shares:
+        announce_ended_shares(database)
+    return removal
+
+
+class ListedCallers:
+    """Who was in a tokens file when a server looked last: whoever is taken out while none runs is missed by that."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def missing(self, file: Path, names: Collection[str]) -> list[str]:
+        """Those who were noted for this file and are not among these names."""
+        row = self._database.row("SELECT value FROM facts WHERE name = ?", f"callers:{file}")
+        return sorted({*json.loads(row[0])}.difference(names)) if row is not None else []
+
+    def note(self, file: Path, names: Collection[str]) -> None:
+        value = json.dumps(sorted(names))
+        self._database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", f"callers:{file}", value, durable=True)
+
+
+# -- invited people ----------------------------------------------------------------------------------------------------
+
+
+INVITE_SECONDS = 3 * 86_400.0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
+_MOST_INVITES = 10
+"""Invitations of one person that count at one time; the oldest end for new ones."""
+_MOST_PASSKEYS = 50
+_ADDRESS = "authorization_server"
+"""The fact that says where people reach the server."""
+_REMOVED = "removed_person:"
+"""Facts, by name: somebody was removed, and no server has ended what they have yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    subject: str
+    name: str
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPerson:
+    """A person as the operator sees them."""
+
+    name: str
+    groups: tuple[str, ...]
+    invited_at: float
+    passkeys: int
+    used_at: float | None
+    """When a passkey of theirs was last used."""
+    invites: int
+    """Links that can still be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passkey:
+    person: Person
+    public_key: bytes
+    sign_count: int
+
+
+class InvitedPeople:
+    """The people in one state directory."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._clock = clock
+
+    # -- the operator's side --------------------------------------------------------------------------------------
+
+    def invite(self, name: str, groups: Collection[str] = (), lasts: float = INVITE_SECONDS) -> str:
+        """A new person; returns the secret of the link with which they make their first passkey. InvalidArgument for a
+        name that cannot be, or is somebody's already, be it of somebody who has come by a provider or a proxy."""
+        if _NAME.fullmatch(name) is None:
+            raise InvalidArgument(f"{name!r} is no name: letters, digits and . _ @ + - are, 64 of them at most.")
+        if any(not group.isprintable() or not 0 < len(group) <= 128 for group in groups):
+            raise InvalidArgument("A group is a text of 1 to 128 visible characters.")
+        values = (secrets.token_hex(16), name, json.dumps([*groups]), self._clock(), 0.0)
+
+        def change(db: "sqlite3.Connection") -> str:
+            if db.execute("SELECT 1 FROM people WHERE name = ?", (name,)).fetchone() is not None:
+                raise InvalidArgument(f"{name} is invited already; `people link {name}` makes a new link.")
+            owner = db.execute("SELECT issuer FROM person_names WHERE name = ?", (name,)).fetchone()
+            if owner is not None and owner[0] != INVITED:
+                raise InvalidArgument(
+                    f"{name} is the name of somebody else, who has come by {owner[0]}; `people forget {name}` gives it "
+                    "free, with the sessions that go by it."
+                )
+            db.execute("INSERT INTO people VALUES (?, ?, ?, ?, ?)", values)
+            row = (name, INVITED, values[0], values[3])
+            db.execute("INSERT OR REPLACE INTO person_names VALUES (?, ?, ?, ?)", row)
+            return self._add_invite(db, values[0], lasts)
+
+        return self._database.write(change, durable=True)
+
+    def new_link(self, name: str, lasts: float = INVITE_SECONDS) -> str:
+        """The secret of another link for somebody, with which they make one more passkey. InvalidArgument if there is
+        nobody of this name."""
+
+        def change(db: "sqlite3.Connection") -> str:
+            row = db.execute("SELECT subject FROM people WHERE name = ?", (name,)).fetchone()
+            if row is None:
+                raise InvalidArgument(f"There is nobody called {name}.")
+            return self._add_invite(db, row[0], lasts)
+
+        return self._database.write(change, durable=True)
+
+    def _add_invite(self, db: "sqlite3.Connection", subject: str, lasts: float) -> str:
+        secret, now = secrets.token_urlsafe(32), self._clock()
+        db.execute("DELETE FROM invites WHERE expires_at <= ?", (now,))
+        drop_oldest(db, "invites", "hash", "expires_at", "subject", subject, _MOST_INVITES - 1)
+        db.execute("INSERT INTO invites VALUES (?, ?, ?)", (hash_of(secret), subject, now + lasts))
+        return secret
+
+    def remove(self, name: str) -> Removal | None:
+        """Removes a person with their passkeys, links, tokens and sign-ins, and ends what they share and what others
+        share with them: whoever is invited under the same name is somebody else. What runs for them is for a server to
+        end, now or when one is started: see `left_by_removed`. None if there was nobody."""
+
+        def change(db: "sqlite3.Connection") -> Removal | None:
+            removed = db.execute("DELETE FROM people WHERE name = ?", (name,)).rowcount
+            if removed:
+                # Those of a caller with a token of this name rest on something else, and stay.
+                for table in ("sign_ins", "tickets"):
+                    db.execute(
+                        f"DELETE FROM {table} WHERE principal = ? AND credential LIKE 'person:%'",  # noqa: S608
+                        (name,),
+                    )
+                db.execute("INSERT OR REPLACE INTO facts VALUES (?, '')", (f"{_REMOVED}{name}",))
+            return Removal((*end_shares_of(db, name),)) if removed else None
+
+        return _announced(self._database, self._database.write(change, durable=True))
+
+    def everybody(self) -> list[ListedPerson]:
+        """All people, by name."""
+        query = """
+            SELECT name, groups, invited_at,
+                (SELECT count(*) FROM passkeys WHERE passkeys.subject = people.subject),
+                (SELECT max(used_at) FROM passkeys WHERE passkeys.subject = people.subject),
+                (SELECT count(*) FROM invites WHERE invites.subject = people.subject AND expires_at > ?)
+            FROM people ORDER BY name
+        """
+        rows = self._database.rows(query, self._clock())
+        return [
+            ListedPerson(name, tuple(json.loads(groups)), invited_at, passkeys, used_at, invites)
+            for name, groups, invited_at, passkeys, used_at, invites in rows
+        ]
+
+    # -- the server's side ----------------------------------------------------------------------------------------
+
+    def left_by_removed(self) -> list[str]:
+        """Who was removed, while no server may have run, and may have left something that runs elsewhere."""
+        query = "SELECT name FROM facts WHERE substr(name, 1, ?) = ?"
+        return [name.removeprefix(_REMOVED) for (name,) in self._database.rows(query, len(_REMOVED), _REMOVED)]
+
+    def note_ended(self, name: str) -> None:
+        """What somebody has left who was removed was ended."""
+        self._database.execute("DELETE FROM facts WHERE name = ?", f"{_REMOVED}{name}", durable=True)
+
+    def groups(self) -> dict[str, PersonGroups]:
+        """In which groups every person is, by name."""
+        rows = self._database.rows("SELECT name, groups FROM people")
+        return {name: PersonGroups(frozenset(json.loads(groups))) for name, groups in rows}
+
+    def names(self) -> dict[str, str]:
+        """The name of every person, by subject."""
+        return self._database.read(lambda db: dict(db.execute("SELECT subject, name FROM people").fetchall()))
+
+    def signed_in(self, name: str) -> tuple[Person, float] | None:
+        """Somebody who is signed in at the console, and until when; None if they are not, or not any more."""
+        query = "SELECT subject, name, groups, console_until FROM people WHERE name = ? AND console_until > ?"
+        row = self._database.row(query, name, self._clock())
+        return None if row is None else (_person(row[:3]), row[3])
+
+    def note_sign_in(self, subject: str, until: float) -> None:
+        """Somebody has signed in at the console, until then."""
+        self._database.execute("UPDATE people SET console_until = ? WHERE subject = ?", until, subject)
+
+    def by_invite(self, secret: str) -> tuple[Person, list[bytes]] | None:
+        """Whose link this is, without using it up, and the ids of the passkeys that they have; None if it does not
+        count."""
+
+        def look(db: "sqlite3.Connection") -> tuple[Person, list[bytes]] | None:
+            row = self._invited(db, secret)
+            if row is None:
+                return None
+            keys = db.execute("SELECT credential_id FROM passkeys WHERE subject = ?", (row[0],)).fetchall()
+            return _person(row), [key for (key,) in keys]
+
+        return self._database.read(look)
+
+    def _invited(self, db: "sqlite3.Connection", secret: str) -> Any:
+        query = (
+            "SELECT subject, name, groups FROM invites JOIN people USING (subject) WHERE hash = ? AND expires_at > ?"
+        )
+        return db.execute(query, (hash_of(secret), self._clock())).fetchone()
+
+    def add_passkey(self, secret: str, credential_id: bytes, public_key: bytes, sign_count: int) -> Person | None:
+        """Uses a link up for a passkey; returns whose it is. None if the link does not count any more, or if the
+        passkey is somebody's already, or one too many; the link stays as it is then."""
+
+        def change(db: "sqlite3.Connection") -> Person | None:
+            row, now = self._invited(db, secret), self._clock()
+            if row is None or db.execute("SELECT 1 FROM passkeys WHERE credential_id = ?", (credential_id,)).fetchone():
+                return None
+            (count,) = db.execute("SELECT count(*) FROM passkeys WHERE subject = ?", (row[0],)).fetchone()
+            if count >= _MOST_PASSKEYS:
+                return None
+            db.execute("DELETE FROM invites WHERE hash = ?", (hash_of(secret),))
+            values = (credential_id, row[0], public_key, sign_count, now, now)
+            db.execute("INSERT INTO passkeys VALUES (?, ?, ?, ?, ?, ?)", values)
+            return _person(row)
+
+        return self._database.write(change, durable=True)
+
+    def passkey(self, credential_id: bytes) -> Passkey | None:
+        query = (
+            "SELECT subject, name, groups, public_key, sign_count FROM passkeys JOIN people USING (subject)"
+            " WHERE credential_id = ?"
+        )
+        row = self._database.row(query, credential_id)
+        return None if row is None else Passkey(_person(row[:3]), row[3], row[4])
+
+    def note_use(self, credential_id: bytes, sign_count: int) -> bool:
+        """Notes that a passkey was used; whether it is still there."""
+        statement = "UPDATE passkeys SET sign_count = ?, used_at = ? WHERE credential_id = ?"
+        return self._database.execute(statement, sign_count, self._clock(), credential_id) > 0
+
+    # -- where the server is --------------------------------------------------------------------------------------
+
+    def serve_at(self, address: str) -> None:
+        """Notes where people reach the server, for those who make links."""
+        self._database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", _ADDRESS, address)
+
+    def address(self) -> str | None:
+        """Where people reach the server that was started last; None if none was."""
+        row = self._database.row("SELECT value FROM facts WHERE name = ?", _ADDRESS)
+        return None if row is None else str(row[0])
+
+
+def _person(row: Any) -> Person:
+    return Person(row[0], row[1], tuple(json.loads(row[2])))
+
+
+def change_mark(state_dir: Path) -> Path:
+    """The file that is written when somebody was invited or removed, so that servers look at once. In a directory of
+    its own: whoever watches it is not woken by what is written beside it."""
+    private_directory(state_dir / "people")
+    return state_dir / "people" / "changed"
+
+
+def announce_change(state_dir: Path) -> None:
+    """To be called after the change was committed: a server that is woken must find it."""
+    replace_file(change_mark(state_dir), str(time.time_ns()).encode())

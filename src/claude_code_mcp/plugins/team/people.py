@@ -1,0 +1,315 @@
+"""People who come with access tokens of an issuer, the operator's or the one in this server, or have signed in there
+for the console.
+
+Each is a caller under the name that the issuer gives them. A name belongs to the first who comes by it, a subject of an
+issuer, and stays theirs over restarts: whoever has it next at the provider does not get their sessions. The operator
+gives it free with `claude-code-mcp people forget NAME`. Whoever is invited has their name from the invitation on, and
+is removed with everything that runs. No name of a caller with a token, and none that means something to this server, is
+anybody's.
+
+Groups are those of the token that was issued last. They are kept, and count from the start of the next server on until
+somebody shows a token there: what is done in the place of an absent person is done by their profile, and notices for a
+group reach those who have not come yet. What rests on tokens ends with the newest that was shown.
+
+Others are named by a trusted proxy that has let them in: a header such as `X-Forwarded-User` (`ProxyUsers`). It is
+believed of the proxies of the settings alone, by the address of the peer itself. From everybody else the header is
+taken out before anything looks at it, and so is one that comes twice: a proxy that adds its own behind that of a client
+says nothing. The name is a person's own within this server, apart from those that an issuer gives.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from ...core import json_text
+from ...core.config import Settings
+from ...core.errors import InvalidArgument, UpstreamUnavailable
+from ...core.model.options import is_reserved
+from .access_tokens import Grant, TokenIssuer
+from .known_people import Identity, PersonGroups, PersonNames
+
+log = logging.getLogger(__name__)
+
+_MOST_GRANTED = 10_000
+_NOTED_FOR = 86_400.0
+"""Seconds after which it is written again that somebody comes."""
+_PERSON = "person:"
+"""How the credentials of people begin that come with access tokens."""
+
+Admit = Callable[[str, Collection[str]], Awaitable[str | None]]
+"""Why somebody who is in these groups cannot be served; None if they can."""
+Assign = Callable[[str, Collection[str]], None]  # takes over which groups somebody is in
+Returning = Callable[[str], Awaitable[tuple[Grant, float] | None]]  # who is signed in by this name, until when
+
+
+def is_person(identity: Identity) -> bool:
+    return identity.credential.startswith(_PERSON)
+
+
+class _Person(NamedTuple):
+    """Somebody who has shown an access token, and when the newest one ends."""
+
+    subject: str
+    expires_at: float
+    scopes: tuple[str, ...]
+    issued_at: float  # of the token that says which groups they are in
+
+
+class People:
+    """Those of one issuer, or of the proxies in front of this server."""
+
+    def __init__(
+        self,
+        issuer: str,
+        admit: Admit,
+        assign: Assign | None,
+        names: PersonNames | None,
+        is_taken: Callable[[str], bool],
+        tokens: TokenIssuer | None = None,
+        returning: Returning | None = None,
+        remembered: Mapping[str, PersonGroups] | None = None,
+    ) -> None:
+        """`admit` is asked before somebody is let in, then comes `assign`. `is_taken` says of a name whether a caller
+        with a token has it. Without `names`, who has a name is known until the end of this server. `returning` finds
+        who has signed in before this server was started. `remembered` are people from before with their groups; if that
+        is None, those whom `names` have. Blocks on the disk."""
+        self._issuer = issuer
+        self.tokens = tokens
+        """Checks what they bring; None where a proxy has looked at that."""
+        self._admit = admit
+        self._assign = assign
+        self._names = names
+        self._is_taken = is_taken
+        self._returning = returning
+        self._gone: set[str] = set()
+        """Subjects of people who were removed while this server runs. No subject is given twice."""
+        self._known: OrderedDict[str, _Person] = OrderedDict()
+        """By name; those whose last call is the longest ago go first."""
+        self._remembered = dict(self._from_before() if remembered is None else remembered)
+        """The groups, by name, of those who have come to this server or to one before it."""
+        self._noted: dict[str, float] = {}
+        """When the groups of somebody were written."""
+        if assign is not None:
+            for name, groups in self._remembered.items():
+                assign(name, groups.names)
+
+    def _from_before(self) -> Mapping[str, PersonGroups]:
+        try:
+            return self._names.came(self._issuer) if self._names is not None else {}
+        except OSError as error:
+            log.error("who has come to a server before this one cannot be read: %s", error)
+            return {}
+
+    async def let_in(self, grant: Grant, until: float) -> Identity | None:
+        """The caller that somebody with this grant is, until then at least; None if their name is not free or they
+        cannot be served, which is logged. UpstreamUnavailable while that cannot be said."""
+        if not self._is_free(grant) or not await self._own_name(grant):
+            return None
+        # A token from before says nothing of the groups: whoever has left one would be in it again by showing it.
+        outdated = self._is_outdated(grant)
+        if not outdated or grant.name not in self._known:
+            groups = self._remembered[grant.name].names if outdated else grant.groups
+            reason = await self._admit(grant.name, groups)
+            if reason is not None:
+                log.error("%s has a good access token and is not let in: %s", grant.name, reason)
+                return None
+        if not outdated:
+            await self._remember(grant)
+        # Again: the list of callers may have changed meanwhile, or somebody else have come by this name. Nothing is
+        # awaited from here on, and only then are the groups taken over: nobody changes what somebody else may do.
+        if not self._is_free(grant):
+            return None
+        known = self._known.get(grant.name)
+        # By what is known now: a newer token may have been shown meanwhile.
+        if not self._is_outdated(grant) and self._assign is not None:
+            self._assign(grant.name, grant.groups)
+        issued_at = max(grant.issued_at, self._issued_at(grant.name))
+        # What rests on the sign-in of the console outlasts the tokens of clients.
+        until = until if known is None else max(until, known.expires_at)
+        self._known[grant.name] = _Person(grant.subject, until, grant.scopes, issued_at)
+        self._known.move_to_end(grant.name)
+        while len(self._known) > _MOST_GRANTED:
+            self._known.popitem(last=False)
+        return self._identity_of(grant.name, grant.subject)
+
+    def _is_free(self, grant: Grant) -> bool:
+        """Whether a name can be that of the person with this subject: nobody has it who comes with a token, and no
+        other person has come by it."""
+        if is_reserved(grant.name) or self._is_taken(grant.name):
+            log.error("an access token is refused: its name %s is that of a caller with a token", grant.name)
+            return False
+        known = self._known.get(grant.name)
+        if grant.subject in self._gone or (known is not None and known.subject != grant.subject):
+            log.error("an access token is refused: %s is the name of somebody else", grant.name)
+            return False
+        return True
+
+    async def _own_name(self, grant: Grant) -> bool:
+        """Whether the name is theirs for good, from now on if it was nobody's."""
+        if self._names is None or grant.name in self._known:
+            return True
+        try:
+            own = await asyncio.to_thread(self._names.take, grant.name, self._issuer, grant.subject)
+        except OSError as error:
+            # Not known whose it is: somebody else's sessions would be open to whoever comes now.
+            log.error("whose name %s is cannot be read: %s", grant.name, error)
+            raise UpstreamUnavailable("Who you are cannot be looked up just now.") from None
+        if not own:
+            log.error(
+                "an access token is refused: %s is the name of somebody else, of before; if that is right, "
+                "`claude-code-mcp people forget %s` gives it free",
+                grant.name,
+                grant.name,
+            )
+        return own
+
+    async def _remember(self, grant: Grant) -> None:
+        """Writes in which groups somebody is who comes, if they have changed, and once a day. Two tokens at the same
+        time may be written in the wrong order: the next request writes it again."""
+        groups, now = PersonGroups(frozenset(grant.groups), grant.issued_at), time.time()
+        before, fresh = self._remembered.get(grant.name), now - self._noted.get(grant.name, 0.0) < _NOTED_FOR
+        if self._names is None or (fresh and before is not None and before.names == groups.names):
+            return
+        try:
+            await asyncio.to_thread(self._names.note_groups, grant.name, self._issuer, groups)
+        except OSError as error:
+            log.warning("in which groups %s is will not be known after a restart: %s", grant.name, error)
+        self._noted[grant.name], self._remembered[grant.name] = now, groups
+
+    def _is_outdated(self, grant: Grant) -> bool:
+        """Whether somebody has shown a token that was issued later than this one, here or to a server before."""
+        return self._issued_at(grant.name) > grant.issued_at
+
+    def _issued_at(self, name: str) -> float:
+        """When the newest token was issued that somebody of this name has shown; 0 if there was none."""
+        known, remembered = self._known.get(name), self._remembered.get(name)
+        return known.issued_at if known is not None else remembered.issued_at if remembered is not None else 0.0
+
+    async def take_back(self, identity: Identity) -> None:
+        """Lets somebody in again who has not come since this server was started and is signed in from before.
+        UpstreamUnavailable while that cannot be said."""
+        if self._returning is None or identity.principal in self._known:
+            return
+        signed_in = await self._returning(identity.principal)
+        if signed_in is not None:
+            await self.let_in(*signed_in)
+
+    def expires_at(self, identity: Identity) -> float | None:
+        """Until when this very person is let in by what they have shown; None if they are not."""
+        # The person too and not only the name: after a restart the sign-ins from before are still on the disk.
+        person = self._known.get(identity.principal)
+        if person is None or self._identity_of(identity.principal, person.subject) != identity:
+            return None
+        return person.expires_at if person.expires_at > time.time() else None
+
+    def has(self, identity: Identity) -> bool:
+        """Whether this very person has come."""
+        person = self._known.get(identity.principal)
+        return person is not None and self._identity_of(identity.principal, person.subject) == identity
+
+    def scopes_of(self, identity: Identity) -> Collection[str]:
+        """What somebody may do by their newest access token."""
+        person = self._known.get(identity.principal)
+        return person.scopes if person is not None else ()
+
+    def knows(self, name: str) -> bool:
+        return name in self._known
+
+    def remembers(self, name: str) -> bool:
+        """Whether somebody of this name has come, to this server or to one before it, and is not removed."""
+        return name in self._known or name in self._remembered
+
+    def drop(self, names: Collection[str]) -> list[Identity]:
+        """Lets nobody be somebody of these names any more; returns who was."""
+        found = [name for name in self._known if name in names]
+        return [self._identity_of(name, self._known.pop(name).subject) for name in found]
+
+    def end(self, name: str, subject: str | None) -> list[Identity]:
+        """Lets nobody be somebody of this name until they come anew and, with a `subject`, never that person again;
+        returns who was."""
+        if subject is not None:
+            self._gone.add(subject)
+            self._remembered.pop(name, None)
+        return self.drop([name])
+
+    def _identity_of(self, name: str, subject: str) -> Identity:
+        """The same for all tokens of one person: a connection goes on with the next one."""
+        encoded = json_text.encode([self._issuer, subject])
+        return Identity(name, f"{_PERSON}{hashlib.sha256(encoded).hexdigest()}")
+
+
+# -- users named by a trusted proxy -----------------------------------------------------------------------------------
+
+
+_PROXY_USER = "claude_code_mcp.proxy_user"
+"""In the scope of a request: the name, and the groups."""
+_SECRET_HEADER = b"x-proxy-secret"
+_NAME = re.compile(r"[!-~]{1,128}")
+_MOST_GROUPS = 200
+
+
+class ProxyUsers:
+    """Wraps an application; what it believes of where a request is from is as uvicorn does it."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        inner = ProxyHeadersMiddleware(app, [*settings.http_proxies])  # type: ignore[arg-type]
+        self._app: Any = inner
+        self._trusted = inner.trusted_hosts
+        user, groups = settings.proxy_user_header, settings.proxy_groups_header
+        self._user = user.lower().encode() if user is not None else None
+        self._groups = groups.lower().encode() if groups is not None else None
+        secret = settings.proxy_secret
+        self._secret = secret.get_secret_value().encode() if secret is not None else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._user is not None:
+            scope = self._with_user(scope)
+        await self._app(scope, receive, send)
+
+    def _with_user(self, scope: Scope) -> Scope:
+        # Before anything is changed: inside, the address is the one that the proxy has told.
+        peer = (scope.get("client") or ("",))[0]
+        users = [value for name, value in scope["headers"] if name.lower() == self._user]
+        groups = [value for name, value in scope["headers"] if name.lower() == self._groups]
+        secrets = [value for name, value in scope["headers"] if name.lower() == _SECRET_HEADER]
+        taken_out = (self._user, self._groups, _SECRET_HEADER)
+        kept = [pair for pair in scope["headers"] if pair[0].lower() not in taken_out]
+        found: Scope = {**scope, "headers": kept}
+        if peer in self._trusted and self._is_proved(secrets) and len(users) == 1 and len(groups) <= 1:
+            name = users[0].decode("latin-1")
+            if _NAME.fullmatch(name):
+                listed = groups[0].decode("latin-1").split(",") if groups else []
+                found[_PROXY_USER] = name, tuple(group.strip() for group in listed if group.strip())[:_MOST_GROUPS]
+        return found
+
+    def _is_proved(self, secrets: list[bytes]) -> bool:
+        """Whether it is the proxy, and not another program with its address."""
+        if self._secret is None:
+            return True
+        return len(secrets) == 1 and hmac.compare_digest(secrets[0], self._secret)
+
+
+def user_of(scope: Scope) -> tuple[str, tuple[str, ...]] | None:
+    """The name and the groups of whom a trusted proxy has let in; None without one."""
+    return scope.get(_PROXY_USER)
+
+
+def check_proxy_settings(settings: Settings) -> None:
+    """InvalidArgument for a header that nobody could be believed about."""
+    if settings.proxy_user_header is not None and not settings.http_proxies:
+        raise InvalidArgument(
+            "CLAUDE_CODE_MCP_PROXY_USER_HEADER needs CLAUDE_CODE_MCP_TRUSTED_PROXIES: from others it is not believed."
+        )
+    if "*" in settings.http_proxies and settings.proxy_user_header is not None:
+        raise InvalidArgument(
+            "CLAUDE_CODE_MCP_TRUSTED_PROXIES must name the proxies: with * anybody could say who they are."
+        )

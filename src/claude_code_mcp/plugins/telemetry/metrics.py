@@ -1,0 +1,261 @@
+"""Metrics for Prometheus: sessions, turns, questions, tokens and costs, memory and the delay of the event loop.
+
+Labels are bounded: of callers and models so many have their name, and the others are `other` together. What a caller
+who is not the operator is shown names nobody but themselves.
+
+Imports prometheus_client, so only servers with metrics switched on import this module.
+"""
+
+import asyncio
+import re
+import time
+from collections import Counter as CountOf
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import Any, Protocol
+
+import psutil
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from ...core.model.events import (
+    AuditEvent,
+    AuditKind,
+    Event,
+    QuestionOpened,
+    QuestionSettled,
+    Spent,
+    TurnEnded,
+    TurnStarted,
+)
+from ...core.model.outcome import State, Usage
+
+_PREFIX = "claude_code_mcp"
+_TURN_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+_WAIT_SECONDS = (0.01, 0.1, 1, 5, 15, 30, 60, 120, 300, 600)
+_LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+_LAG_INTERVAL = 0.5
+_MOST_MODELS = 50
+_MOST_CALLERS = 100
+_OTHER = "other"
+_NO_MODEL = "none"
+"""Of a turn that ended before a model was asked."""
+
+
+class MeasuredSession(Protocol):
+    """What is measured of a session."""
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def live(self) -> bool: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def queued(self) -> str | None: ...
+    @property
+    def memory_bytes(self) -> int | None: ...
+
+
+class Metrics:
+    """An observer that counts. `sessions` returns those in memory at the time of the call, and `connections` those to
+    the MCP servers of the hub: the name of the server, and the state."""
+
+    def __init__(
+        self,
+        sessions: Callable[[], Iterable[MeasuredSession]],
+        connections: Callable[[], Iterable[tuple[str, str]]] = tuple,
+    ) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of lines
+        self._registry = registry = CollectorRegistry()
+        self._sessions = sessions
+        self._started: dict[str, float] = {}
+        self._models: set[str] = set()
+        self._callers: set[str] = set()
+        self._turns = Counter(
+            f"{_PREFIX}_turns", "Turns by how they ended", ["outcome", "caller", "model"], registry=registry
+        )
+        self._turn_seconds = Histogram(
+            f"{_PREFIX}_turn_seconds", "How long turns took", ["outcome"], buckets=_TURN_SECONDS, registry=registry
+        )
+        self._errors = Counter(f"{_PREFIX}_errors", "Calls that failed, by code", ["code"], registry=registry)
+        self._acts = Counter(f"{_PREFIX}_acts", "What callers did", ["act"], registry=registry)
+        self._questions = Counter(
+            f"{_PREFIX}_questions",
+            "Questions by kind, channel and end",
+            ["kind", "channel", "decision"],
+            registry=registry,
+        )
+        self._opened = Counter(f"{_PREFIX}_questions_opened", "Questions asked", ["kind"], registry=registry)
+        self._waits = Histogram(
+            f"{_PREFIX}_question_seconds",
+            "How long questions waited",
+            ["kind", "channel"],
+            buckets=_WAIT_SECONDS,
+            registry=registry,
+        )
+        self._tokens = Counter(
+            f"{_PREFIX}_tokens", "Tokens by model and caller", ["model", "kind", "caller"], registry=registry
+        )
+        self._cost = Counter(
+            f"{_PREFIX}_cost_usd", "Dollars by model and caller", ["model", "caller"], registry=registry
+        )
+        self._lag = Histogram(
+            f"{_PREFIX}_event_loop_lag_seconds", "Delay of the event loop", buckets=_LAG_SECONDS, registry=registry
+        )
+        registry.register(_CurrentSessions(sessions))
+        registry.register(_HubConnections(connections))
+
+    def render(self, viewer: str | None = None) -> bytes:
+        """All metrics in Prometheus' text format; for a `viewer` who is a caller, those of all other callers together,
+        and of their sessions no id. Blocks for a moment: it looks at processes."""
+        if viewer is None:
+            return generate_latest(self._registry)
+        # It only ever asks for what is to be written.
+        own = {session.id for session in self._sessions() if session.owner == viewer}
+        shown: Any = _SeenBy(self._registry, viewer, own)
+        return generate_latest(shown)
+
+    async def watch_the_loop(self) -> None:
+        """Measures how late the event loop is. Never returns."""
+        while True:
+            due = time.perf_counter() + _LAG_INTERVAL
+            await asyncio.sleep(_LAG_INTERVAL)
+            self._lag.observe(max(0.0, time.perf_counter() - due))
+
+    # -- observing --------------------------------------------------------------------------------------------
+
+    def act(self, act: AuditEvent) -> None:
+        self._acts.labels(str(act.kind)).inc()
+        if act.kind is AuditKind.FAILED:
+            self._errors.labels(str(act.details.get("code", "INTERNAL"))).inc()
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        match event:
+            case TurnStarted():
+                self._started[session_id] = time.monotonic()
+            case TurnEnded(outcome=outcome):
+                took = time.monotonic() - self._started.pop(session_id, time.monotonic())
+                model = max(outcome.usage.models.items(), key=lambda used: used[1].cost_usd, default=(None, None))[0]
+                shown = _NO_MODEL if model is None else self._model_label(model)
+                self._turns.labels(str(outcome.code), self._caller_label(owner), shown).inc()
+                self._turn_seconds.labels(str(outcome.code)).observe(took)
+                self._count_usage(outcome.usage, owner)
+            case Spent(usage=usage):
+                self._count_usage(usage, owner)
+            case QuestionOpened(question=question):
+                self._opened.labels(str(question.kind)).inc()
+            case QuestionSettled(question=question, resolution=resolution):
+                answer = resolution.answer
+                decision = "none" if answer is None else "allow" if answer.allow else "deny"
+                self._questions.labels(str(question.kind), resolution.by, decision).inc()
+                waited = max(0.0, resolution.at - question.opened_at)
+                self._waits.labels(str(question.kind), resolution.by).observe(waited)
+
+    def _count_usage(self, usage: Usage, owner: str) -> None:
+        caller = self._caller_label(owner)
+        for name, used in usage.models.items():
+            model = self._model_label(name)
+            self._cost.labels(model, caller).inc(used.cost_usd)
+            self._tokens.labels(model, "input", caller).inc(used.input_tokens)
+            self._tokens.labels(model, "output", caller).inc(used.output_tokens)
+            self._tokens.labels(model, "cache_read", caller).inc(used.cache_read_tokens)
+            self._tokens.labels(model, "cache_creation", caller).inc(used.cache_creation_tokens)
+
+    def _caller_label(self, caller: str) -> str:
+        """Everybody whom an issuer knows may come, so the names are bounded too: those who come first have one."""
+        fits = re.fullmatch(r"[!-~]{1,128}", caller) is not None
+        if not fits or (caller not in self._callers and len(self._callers) >= _MOST_CALLERS):
+            return _OTHER
+        self._callers.add(caller)
+        return caller
+
+    def _model_label(self, model: str) -> str:
+        """Callers choose models, so labels are bounded in form and number; every other model is `other`."""
+        fits = re.fullmatch(r"claude[A-Za-z0-9.:@\[\]-]{0,60}", model) is not None
+        if not fits or (model not in self._models and len(self._models) >= _MOST_MODELS):
+            return _OTHER
+        self._models.add(model)
+        return model
+
+
+class _SeenBy:
+    """The metrics of a registry as one caller may see them: what is said of others is added up."""
+
+    def __init__(self, registry: CollectorRegistry, viewer: str, sessions: Container[str]) -> None:
+        """`sessions` are the viewer's own: which ids others have is not for them to know."""
+        self._registry = registry
+        # Nor which MCP servers there are that the policy may keep from them.
+        self._shown: dict[str, Container[str]] = {"caller": {viewer}, "session": sessions, "server": ()}
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            if any(not sample.labels.keys().isdisjoint(self._shown) for sample in metric.samples):
+                metric.samples = [*self._merged(metric.samples)]
+            yield metric
+
+    def _merged(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        sums: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
+        for sample in samples:
+            shown = (
+                (label, value if label not in self._shown or value in self._shown[label] else _OTHER)
+                for label, value in sample.labels.items()
+            )
+            sums[sample.name, tuple(shown)] += sample.value
+        for (name, labels), value in sums.items():
+            yield Sample(name, dict(labels), value)
+
+
+class _CurrentSessions(Collector):
+    """Gauges that are computed when the metrics are rendered."""
+
+    def __init__(self, sessions: Callable[[], Iterable[MeasuredSession]]) -> None:
+        self._sessions = sessions
+
+    def collect(self) -> Iterator[Metric]:
+        sessions = list(self._sessions())
+        places = GaugeMetricFamily(f"{_PREFIX}_sessions", "Sessions in memory", labels=["place"])
+        queued = sum(session.state is State.STARTING for session in sessions)
+        parked = sum(not session.live and session.state is not State.STARTING for session in sessions)
+        places.add_metric(["live"], sum(session.live for session in sessions))
+        places.add_metric(["queued"], queued)
+        places.add_metric(["parked"], parked)
+        yield places
+        states = GaugeMetricFamily(f"{_PREFIX}_session_states", "Sessions in memory by state", labels=["state"])
+        for state in State:
+            states.add_metric([str(state)], sum(session.state is state for session in sessions))
+        yield states
+        memory = GaugeMetricFamily(f"{_PREFIX}_memory_bytes", "Memory in use", labels=["process"])
+        memory.add_metric(["server"], psutil.Process().memory_info().rss)
+        memory.add_metric(["sessions"], sum(session.memory_bytes or 0 for session in sessions))
+        yield memory
+        own = GaugeMetricFamily(
+            f"{_PREFIX}_session_memory_bytes", "Memory of a session with all that it started", labels=["session"]
+        )
+        for session in sessions:
+            if session.memory_bytes is not None:
+                own.add_metric([session.id], session.memory_bytes)
+        yield own
+        waiting = GaugeMetricFamily(f"{_PREFIX}_waiting_to_start", "Sessions in the queue of starts")
+        waiting.add_metric([], sum(session.queued is not None for session in sessions))
+        yield waiting
+
+
+class _HubConnections(Collector):
+    """The connections to MCP servers, by server and state, when the metrics are rendered."""
+
+    def __init__(self, connections: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        self._connections = connections
+
+    def collect(self) -> Iterator[Metric]:
+        found = GaugeMetricFamily(
+            f"{_PREFIX}_hub_connections", "Connections to MCP servers by state", labels=["server", "state"]
+        )
+        for (server, state), count in CountOf(self._connections()).items():
+            found.add_metric([server, state], count)
+        yield found

@@ -1,0 +1,433 @@
+"""A conversation as blocks, folded from what the server sends; a text that is being written, in chunks. Pure.
+
+While an answer streams only its last chunk changes, so that only this one has to be drawn again: a chunk ends at an
+empty line outside of code before a line that is not indented, or when it is too long; code that is torn apart goes on
+in a block of its own. Each character is looked at a bounded number of times, and no more than `LONGEST` are kept.
+
+Two sources tell of the same things: the transcript (`add_history`, backwards, page by page) and the feed of a session
+that is at work (`fold`). A block has the id of what it shows, so that whatever comes twice is one block. A window of
+the newest blocks is kept; what lies before it can be read again. All text becomes visible here: nothing that is drawn
+later holds a control character.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...client.styled_lines import call_line, result_text
+from ...core.model.outcome import BUSY_STATUSES, call_statuses
+from ...core.model.text import clip_line, cut, visible
+
+LONGEST = 200_000
+"""Characters that are kept of one text; the oldest chunks go first."""
+_LONG_CHUNK = 4_000
+_FENCES = ("```", "~~~")
+
+
+class ChunkedText:
+    def __init__(self, text: str = "") -> None:
+        self.chunks: list[str] = []
+        """Those that stay as they are, oldest first."""
+        self.left_out = 0
+        """Characters of the beginning that are no longer kept, and"""
+        self.dropped = 0
+        """in how many chunks."""
+        self._lines: list[str] = []
+        """The whole lines of the last chunk."""
+        self._size = 0
+        self._kept = 0
+        self._rest: list[str] = []
+        """The pieces of a line that is not whole."""
+        self._rest_size = 0
+        self._fence = ""
+        """The line that has begun the code in which we are."""
+        if text:
+            self.append(text)
+
+    def append(self, text: str) -> None:
+        *whole, rest = text.split("\n")
+        for line in whole:
+            self._take_line("".join((*self._rest, line)))
+            self._rest, self._rest_size = [], 0
+        if rest:
+            self._rest.append(rest)
+            self._rest_size += len(rest)
+            # A text without a line break would otherwise be joined anew for each fragment, which is quadratic.
+            if self._rest_size > _LONG_CHUNK:
+                self._take_line("".join(self._rest))
+                self._rest, self._rest_size = [], 0
+
+    @property
+    def tail(self) -> str:
+        """The chunk that is being written; empty if there is none."""
+        return "\n".join((*self._lines, *(("".join(self._rest),) if self._rest else ())))
+
+    @property
+    def size(self) -> int:
+        return self._kept + self._size + self._rest_size
+
+    @property
+    def text(self) -> str:
+        """All that is kept."""
+        return "\n".join(filter(None, (*self.chunks, self.tail)))
+
+    def _take_line(self, line: str) -> None:
+        if self._lines and not self._fence and not self._lines[-1].strip() and line[:1].strip():
+            self._end_chunk()
+        self._lines.append(line)
+        self._size += len(line) + 1
+        self._follow_fence(line)
+        if self._size > _LONG_CHUNK:
+            fence = self._fence
+            if fence:
+                self._lines.append(fence.lstrip()[:3])
+            self._end_chunk()
+            if fence:
+                self._lines, self._size = [fence], len(fence) + 1
+
+    def _follow_fence(self, line: str) -> None:
+        mark = line.strip()
+        if not self._fence and mark.startswith(_FENCES):
+            self._fence = line[:100]
+        elif self._fence and mark.startswith(self._fence.strip()[:3]) and not mark.strip(mark[0]):
+            self._fence = ""
+
+    def _end_chunk(self) -> None:
+        chunk = "\n".join(self._lines)
+        self._lines, self._size = [], 0
+        self.chunks.append(chunk)
+        self._kept += len(chunk)
+        while self._kept > LONGEST:
+            gone = len(self.chunks.pop(0))
+            self._kept -= gone
+            self.left_out += gone
+            self.dropped += 1
+
+
+# -- blocks -----------------------------------------------------------------------------------------------------------
+
+
+MOST_BLOCKS = 400
+MOST_CHARACTERS = 3_000_000
+_READ_BACK = 5
+"""How many times as much is kept while somebody reads back."""
+_LONGEST_RESULT = 50_000
+_SHOWN_NOTES = {"expired": "A question was not answered in time.", "withdrawn": "A question was withdrawn."}
+
+
+@dataclass(slots=True, eq=False)
+class ConversationBlock:
+    """One thing that was said or done."""
+
+    kind: str
+    """`prompt`, `message`, `text`, `thinking`, `tool` or `note`."""
+    id: str = ""
+    body: ChunkedText = field(default_factory=ChunkedText)
+    name: str = ""
+    """Of the tool."""
+    summary: str = ""
+    """A tool call in one line."""
+    input: Any = None
+    status: str = ""
+    """Of a tool call: `ok`, `error`, or empty while nothing came back."""
+    result: str = ""
+    diff: str = ""
+    within_agent: bool = False
+    """Whether a subagent did it."""
+    agent: str = ""
+    """The subagent that the call has started, whose conversation can be read."""
+    is_open: bool = False
+    """Whether a block that can be folded is unfolded."""
+    streaming: bool = False
+    revision: int = 0
+    """Grows with every change, so that what is drawn of it can be kept."""
+
+    @property
+    def can_fold(self) -> bool:
+        return self.kind in ("tool", "thinking")
+
+    @property
+    def size(self) -> int:
+        return self.body.size + len(self.result) + len(self.diff) + 2 * len(self.summary) + 200
+
+    @property
+    def text(self) -> str:
+        """The text of the block as it is copied."""
+        if self.kind != "tool":
+            return self.body.text
+        return "\n".join(filter(None, (self.summary, self.result)))
+
+
+class ShownConversation:
+    """The blocks of one session, as far as they are kept."""
+
+    def __init__(self, session_id: str, cwd: str = "") -> None:
+        self.session_id = session_id
+        self.cwd = cwd
+        self.blocks: list[ConversationBlock] = []
+        self.cursor: str | None = None
+        """Where the feed goes on."""
+        self.summary: dict[str, Any] = {}
+        """The status line's facts, as the server last told them."""
+        self.model = ""
+        self.commands: list[str] = []
+        """The slash commands that the session knows."""
+        self.previous: str | None = None
+        """Where older history goes on; None if there is none, or if that is not known."""
+        self.has_older = False
+        self.is_read_back = False
+        """Whether somebody reads older blocks: then more of them are kept."""
+        self.revision = 0
+        """Grows with every change of any block."""
+        self._by_id: dict[str, ConversationBlock] = {}
+        self._stream: ConversationBlock | None = None
+        self._writing_input = 0
+
+    # -- the feed ---------------------------------------------------------------------------------------------
+
+    def fold(self, page: Mapping[str, Any]) -> None:
+        """Takes a page of the feed."""
+        self.session_id = page["sessionId"]
+        self.cursor = page["nextCursor"]
+        self.summary = dict(page["session"])
+        self.cwd = self.summary.get("workingDirectory") or self.cwd
+        for event in page["events"]:
+            self._fold_event(event)
+        self._shrink()
+        self.revision += 1
+
+    def _fold_event(self, event: Mapping[str, Any]) -> None:
+        match event["type"]:
+            case "fragment":
+                self._fold_fragment(event)
+            case "message":
+                self._fold_message(event["message"])
+            case "turn_started":
+                self._end_stream()
+                self._add(ConversationBlock("prompt", event["messageId"], _body(event["prompt"])))
+            case "message_joined":
+                self._joined(event["messageId"], event["text"])
+            case "turn_ended":
+                self._end_stream()
+                if event["code"] not in ("ok", "completed", "success"):
+                    # Claude Code says of some failures what they are as its answer too, and that stands here already.
+                    answer = self.blocks[-1].text.strip() if self.blocks and self.blocks[-1].kind == "text" else ""
+                    reason = visible(event.get("detail") or event["result"]).removeprefix(answer).strip()
+                    self._note(f"The turn ended: {event['code']}. {reason}".strip())
+            case "budget":
+                self._note(event["warning"])
+            case "gap":
+                self._note("Some of what happened here is no longer kept.")
+            case "expired" | "withdrawn":
+                self._note(_SHOWN_NOTES[event["type"]])
+
+    def _fold_fragment(self, event: Mapping[str, Any]) -> None:
+        kind = event["kind"]
+        if kind == "partial_json":
+            self._writing_input += event["size"]
+            return
+        if self._stream is None or self._stream.kind != kind:
+            self._end_stream()
+            self._stream = ConversationBlock(kind, streaming=True)
+            self.blocks.append(self._stream)
+        self._stream.body.append(visible(event["text"]))
+        self._stream.revision += 1
+
+    def _end_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.streaming = False
+            self._stream.revision += 1
+            self._stream = None
+
+    def _fold_message(self, message: Mapping[str, Any]) -> None:
+        kind, content = message.get("type"), (message.get("message") or {}).get("content")
+        if kind == "system" and message.get("subtype") == "init":
+            self.model = visible(str(message.get("model") or self.model))
+            self.commands = [visible(str(name)) for name in message.get("slash_commands") or ()]
+        elif kind == "system" and message.get("subtype") == "task_started":
+            self._agent_started(message)
+        elif kind == "system" and message.get("subtype") == "compact_boundary":
+            self._note("The conversation so far was summarized.")
+        elif kind in ("assistant", "user") and isinstance(content, list):
+            statuses = call_statuses(message)
+            for part in content:
+                if isinstance(part, Mapping):
+                    self._fold_part(kind, message, part, statuses)
+        elif "omitted_bytes" in message:
+            self._note(f"A message of {message['omitted_bytes']} bytes is too long to be shown here.")
+
+    def _fold_part(
+        self, kind: str, message: Mapping[str, Any], part: Mapping[str, Any], statuses: Mapping[str, str]
+    ) -> None:
+        within = message.get("parent_tool_use_id") is not None
+        match part.get("type"):
+            case ("text" | "thinking") as wanted if kind == "assistant" and not within:
+                self._whole(str(wanted), str(message.get("uuid") or ""), str(part.get(str(wanted)) or ""))
+            case "tool_use":
+                self._writing_input = 0
+                self._add(self._call(str(part.get("id")), str(part.get("name")), part.get("input"), within))
+            case "tool_result":
+                self._result(part, statuses, message.get("tool_use_result"))
+
+    def _whole(self, kind: str, block_id: str, text: str) -> None:
+        """A text that was streamed, or not, is whole."""
+        # The whole text takes the place of what was streamed:
+        # fragments may have been left out where the reader was slow.
+        streamed, self._stream = self._stream, None
+        if streamed is not None and (streamed.kind != kind or block_id in self._by_id):
+            self._remove(streamed)
+            streamed = None
+        if block_id in self._by_id or not text.strip():
+            if streamed is not None:
+                self._remove(streamed)
+            return
+        block = streamed or ConversationBlock(kind)
+        block.id, block.body, block.streaming = block_id, _body(text), False
+        block.revision += 1
+        if streamed is None:
+            self._add(block)
+        else:
+            self._by_id[block_id] = block
+
+    def _call(self, block_id: str, name: str, tool_input: Any, within: bool = False) -> ConversationBlock:
+        summary = clip_line(call_line(name, tool_input, self.cwd), 500)
+        return ConversationBlock(
+            "tool", block_id, name=visible(name), summary=summary, input=tool_input, within_agent=within
+        )
+
+    def _result(self, part: Mapping[str, Any], statuses: Mapping[str, str], details: object = None) -> None:
+        call = str(part.get("tool_use_id"))
+        block = self._by_id.get(call)
+        if block is not None and block.kind == "tool":
+            block.status = statuses.get(call, "error")
+            block.result = cut(visible(result_text(part.get("content"))), _LONGEST_RESULT)
+            named = details.get("agentId") if isinstance(details, Mapping) else None
+            block.agent = visible(str(named)) if named else block.agent
+            block.revision += 1
+
+    def _agent_started(self, message: Mapping[str, Any]) -> None:
+        """A subagent begins to work: its conversation can be read before its call has a result."""
+        block = self._by_id.get(str(message.get("tool_use_id")))
+        if block is not None and block.kind == "tool" and message.get("task_type") == "local_agent":
+            block.agent = visible(str(message.get("task_id") or ""))
+            block.revision += 1
+
+    def _note(self, text: str) -> None:
+        self._end_stream()
+        self.blocks.append(ConversationBlock("note", body=_body(text)))
+
+    def _add(self, block: ConversationBlock) -> None:
+        if block.id and block.id in self._by_id:
+            return
+        if self._stream is not None and block.kind != "tool":
+            self._end_stream()
+        self.blocks.append(block)
+        if block.id:
+            self._by_id[block.id] = block
+
+    def _remove(self, block: ConversationBlock) -> None:
+        self.blocks = [other for other in self.blocks if other is not block]
+        self._by_id.pop(block.id, None)
+
+    def sent(self, text: str) -> None:
+        """A message was sent into the running turn; the transcript tells of it later."""
+        self._add(ConversationBlock("message", body=_body(text)))
+        self.revision += 1
+
+    def _joined(self, message_id: str, text: str) -> None:
+        """A message was taken up by the running turn; one that was sent from here is shown already."""
+        body = _body(text)
+        for block in reversed(self.blocks):
+            # The newest first: an older one with the same text may never have been taken up.
+            if block.kind == "message" and not block.id and block.body.text == body.text:
+                block.id = message_id
+                self._by_id.setdefault(message_id, block)
+                return
+        self._end_stream()
+        self._add(ConversationBlock("message", message_id, body))
+
+    # -- history ----------------------------------------------------------------------------------------------
+
+    @property
+    def first_id(self) -> str:
+        """The id of the oldest block that the transcript knows; empty if there is none."""
+        return next((block.id for block in self.blocks if block.id), "")
+
+    def add_history(self, items: Iterable[Mapping[str, Any]], previous: str | None) -> int:
+        """Puts a page of the transcript before everything; the value is the number of blocks that are new."""
+        older = [block for block in map(self._of_item, items) if not block.id or block.id not in self._by_id]
+        self.blocks[:0] = older
+        self._by_id.update({block.id: block for block in older if block.id})
+        self.previous, self.has_older = previous, previous is not None
+        self.revision += 1
+        return len(older)
+
+    def add_newer(self, items: Iterable[Mapping[str, Any]]) -> None:
+        """Puts what a transcript has more at its end, where somebody else drives the session; only what follows the
+        newest block that is known there."""
+        pages = list(items)
+        known = [number for number, item in enumerate(pages) if item.get("id") in self._by_id]
+        for item in pages[known[-1] :] if known else pages:
+            if not item.get("id"):
+                continue  # a note: whether it is here already cannot be told
+            block = self._of_item(item)
+            before = self._by_id.get(block.id)
+            if before is None:
+                self._add(block)
+            elif before.kind == "tool" and before.status != block.status:
+                before.status, before.result, before.diff = block.status, block.result, block.diff
+                before.agent = block.agent
+                before.revision += 1
+        self._shrink()
+        self.revision += 1
+
+    def _of_item(self, item: Mapping[str, Any]) -> ConversationBlock:
+        if item["kind"] != "tool":
+            return ConversationBlock(item["kind"], item.get("id") or "", _body(item.get("text") or ""))
+        block = self._call(item["id"], item.get("name") or "tool", item.get("input"))
+        block.status, block.diff = item.get("status") or "", visible(item.get("diff") or "")
+        block.agent = visible(item.get("agent") or "")
+        block.result = cut(visible(item.get("result") or ""), _LONGEST_RESULT)
+        return block
+
+    def _shrink(self) -> None:
+        """Drops the oldest blocks beyond the window; the newest stays."""
+        size, kept, more = 0, 0, _READ_BACK if self.is_read_back else 1
+        for block in reversed(self.blocks):
+            size += block.size
+            if kept and (kept >= MOST_BLOCKS * more or size > MOST_CHARACTERS * more):
+                break
+            kept += 1
+        gone = self.blocks[: len(self.blocks) - kept]
+        if gone:
+            del self.blocks[: len(gone)]
+            for block in gone:
+                self._by_id.pop(block.id, None)
+            # Where the pages go on is not known any more: `load_older` looks for the oldest block that is left.
+            self.previous, self.has_older = None, True
+
+    # -- what is drawn beside it ------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> str:
+        return str(self.summary.get("status") or "")
+
+    @property
+    def busy(self) -> bool:
+        return self.status in BUSY_STATUSES
+
+    @property
+    def activity(self) -> str:
+        """A remark on work in progress that no block shows; empty if there is none."""
+        if self._writing_input:
+            return f"writing the input of a tool ({self._writing_input} characters)"
+        return ""
+
+    def search(self, text: str) -> list[int]:
+        """The blocks that contain a text, in any case."""
+        wanted = text.casefold()
+        return [number for number, block in enumerate(self.blocks) if wanted and wanted in block.text.casefold()]
+
+
+def _body(text: str) -> ChunkedText:
+    return ChunkedText(visible(text))

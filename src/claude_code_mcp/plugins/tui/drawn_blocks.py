@@ -1,0 +1,297 @@
+"""Blocks of a conversation as styled lines, drawn once, and again where a block changes; the colours of a theme.
+
+Text is drawn as Markdown without HTML, link definitions and hyperlinks: everything in it is to be seen, and nothing in
+it is a command to the terminal. What is drawn at once is bounded, because texts come in chunks. Where Markdown needs
+more columns than there are, the text is drawn as it was written: nothing is lost, and nothing fails.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from copy import copy
+from dataclasses import dataclass, field
+from itertools import chain
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.markdown import Markdown
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from rich.theme import Theme
+from textual.strip import Strip
+
+from ...client.styled_lines import Line, input_lines
+from ...client.styled_lines import Style as LineStyle
+from ...core.model.text import clip_line
+from .blocks import ConversationBlock
+
+_MOST_LINES = 2_000
+"""Lines that are drawn of the input and of the result of one call."""
+_DEEPEST = 100
+"""Levels that the parser goes into; it leaves out what is nested more deeply."""
+_PARSER = (
+    MarkdownIt("commonmark", {"html": False, "maxNesting": _DEEPEST})
+    .enable("table")
+    .enable("strikethrough")
+    .disable("reference")
+)
+_EMPTY = Markdown("", hyperlinks=False)
+_SIGNS = {"ok": ("✓", "good"), "error": ("✗", "bad"), "denied": ("✗ denied", "bad"), "": ("…", "quiet")}
+
+
+@dataclass(frozen=True)
+class Palette:
+    """The colours of a theme. Without colour all that matters is also said by a sign."""
+
+    dark: bool = True
+
+    @property
+    def code_theme(self) -> str:
+        return "github-dark" if self.dark else "default"
+
+    def style(self, role: str) -> Style:
+        return (_DARK if self.dark else _LIGHT)[role]
+
+    def line(self, style: LineStyle) -> Style:
+        return self.style(str(style))
+
+
+def _styles(**roles: str) -> dict[str, Style]:
+    return {role: Style.parse(style) for role, style in roles.items()}
+
+
+_DARK = _styles(
+    prompt="bold #7cc5ff", quiet="#8b949e", good="#56d364", bad="#ff7b72", note="italic #8b949e", tool="#d2a8ff",
+    plain="", head="bold", added="#56d364", removed="#ff7b72", same="#8b949e", found="reverse", ask="bold #e3b341",
+    heading="bold #7cc5ff", code="#ffa657", quote="#8b949e", bullet="#7cc5ff", border="#8b949e",
+)  # fmt: skip
+_LIGHT = _styles(
+    prompt="bold #0550ae", quiet="#57606a", good="#116329", bad="#a40e26", note="italic #57606a", tool="#6639ba",
+    plain="", head="bold", added="#116329", removed="#a40e26", same="#57606a", found="reverse", ask="bold #7d4e00",
+    heading="bold #0550ae", code="#953800", quote="#57606a", bullet="#0550ae", border="#57606a",
+)  # fmt: skip
+
+
+def _console(palette: Palette) -> Console:
+    heading, quiet = palette.style("heading"), palette.style("quiet")
+    styles = {
+        **{f"markdown.h{level}": heading for level in range(1, 8)},
+        "markdown.code": palette.style("code"),
+        "markdown.code_block": Style(),
+        "markdown.block_quote": palette.style("quote"),
+        "markdown.item.bullet": palette.style("bullet"),
+        "markdown.item.number": palette.style("bullet"),
+        "markdown.link": Style(underline=True),
+        "markdown.link_url": quiet,
+        "markdown.hr": quiet,
+        "markdown.table.border": palette.style("border"),
+        "markdown.table.header": palette.style("head"),
+    }
+    return Console(
+        color_system="truecolor",
+        force_terminal=True,
+        legacy_windows=False,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        theme=Theme(styles),
+        width=80,
+    )
+
+
+_CONSOLES: dict[Palette, Console] = {}
+
+
+_LEAST_WIDTH = 8
+"""Columns that are drawn in any case; a part of the screen that has fewer shows their beginning."""
+_LEAST_TEXT = 10
+"""Columns that must be left for the text inside of quotes and lists."""
+_INDENTS = {"blockquote": 2, "bullet_list": 3, "ordered_list": 6}
+_CELL = 5
+"""Columns that a column of a table needs at least, with what is between it and the next one."""
+
+
+def lines_of(drawn: RenderableType, width: int, palette: Palette) -> list[Strip]:
+    """What Rich draws, as lines; control codes are left out."""
+    if palette not in _CONSOLES:
+        _CONSOLES[palette] = _console(palette)
+    console = _CONSOLES[palette]
+    options = console.options.update(width=max(_LEAST_WIDTH, width), height=None)
+    lines = console.render_lines(drawn, options, pad=False)
+    return [Strip([segment for segment in line if not segment.control]) for line in lines]
+
+
+def markdown_lines(text: str, width: int, palette: Palette) -> list[Strip]:
+    """Text that a model wrote, which is visible already, drawn as Markdown, or as it was written where that needs more
+    columns than there are."""
+    tokens = _PARSER.parse(text)
+    if _columns_needed(tokens) <= width:
+        drawn = copy(_EMPTY)  # a new one would make a parser of its own each time
+        drawn.markup, drawn.parsed, drawn.code_theme = text, tokens, palette.code_theme
+        try:
+            return lines_of(drawn, width, palette)
+        except ValueError:
+            pass  # Rich divides by the columns that are left of some indent, which a model can make as deep as it likes
+    return lines_of(Text(text, overflow="fold"), width, palette)
+
+
+def _columns_needed(tokens: Iterable[Token]) -> int:
+    """How many columns Markdown needs for its indents, or for the columns of its widest table; more than there ever are
+    if the parser has left something out."""
+    indent = deepest = cells = widest = 0
+    for token in tokens:
+        if token.level >= _DEEPEST - 1:
+            return sys.maxsize
+        kind, _, end = token.type.rpartition("_")
+        step = _INDENTS.get(kind, 0)
+        indent += step if end == "open" else -step
+        deepest = max(deepest, indent)
+        if token.type == "tr_open":
+            cells = 0
+        elif kind in ("th", "td") and end == "open":
+            cells += 1
+            widest = max(widest, indent + cells * _CELL)
+    return max(deepest + _LEAST_TEXT if deepest else 0, widest)
+
+
+@dataclass(frozen=True)
+class DrawnAtAnyWidth:
+    """Markdown, or what Rich draws, for a widget that may be given no column at all for a moment: at least some are
+    drawn then. In our colours and not in those of its console."""
+
+    drawn: RenderableType
+    palette: Palette
+    is_markdown: bool = False
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        lines = markdown_lines(str(self.drawn), options.max_width, self.palette) if self.is_markdown else None
+        for strip in lines or lines_of(self.drawn, options.max_width, self.palette):
+            yield from strip
+            yield Segment.line()
+
+
+def styled_lines(lines: Iterable[Line], palette: Palette) -> Text:
+    """Lines as they are, in the colours of what they are."""
+    text = Text(overflow="fold", end="")
+    for number, line in enumerate(lines):
+        text.append(("\n" if number else "") + line.text, palette.line(line.style))
+    return text
+
+
+@dataclass
+class DrawnBlock:
+    """What is drawn of a block. Drawn again, it does only what has changed."""
+
+    block: ConversationBlock
+    strips: list[Strip] = field(default_factory=list)
+    _key: object = None
+    _body: object = None
+    _stable: deque[list[Strip]] = field(default_factory=deque)
+    """The lines of each chunk that stays as it is."""
+    _dropped: int = 0
+    """Chunks that were drawn once and are gone."""
+
+    def is_current(self, width: int, palette: Palette) -> bool:
+        """Whether it is drawn as it is now, at this width."""
+        return self._key == self._now(width, palette)
+
+    def _now(self, width: int, palette: Palette) -> object:
+        return (self.block.revision, self.block.is_open, self.block.streaming, width, palette)
+
+    def draw(self, width: int, palette: Palette) -> bool:
+        """Whether anything is different now."""
+        block, key = self.block, self._now(width, palette)
+        if key == self._key:
+            return False
+        if block.kind == "text":
+            self._draw_text(width, palette)
+        else:
+            self.strips = [*_drawn(block, width, palette), Strip([])]
+        self._key = key
+        return True
+
+    def _draw_text(self, width: int, palette: Palette) -> None:
+        body = self.block.body
+        # By identity: a body that was replaced has other chunks, even if it is as long as the one before.
+        fixed = (id(body), width, palette)
+        if fixed != self._body:
+            self._body, self._stable, self._dropped = fixed, deque(), body.dropped
+        while self._dropped < body.dropped and self._stable:
+            self._stable.popleft()
+            self._dropped += 1
+        self._dropped = body.dropped
+        for chunk in body.chunks[len(self._stable) :]:
+            self._stable.append([*_lines_of_chunk(chunk, width, palette), Strip([])])
+        tail = _lines_of_chunk(body.tail, width, palette) if body.tail.strip() else []
+        head = f"[the first {body.left_out:,} characters are not shown]" if body.left_out else ""
+        noted = lines_of(Text(head, palette.style("note")), width, palette) if head else []
+        self.strips = [*noted, *chain.from_iterable(self._stable), *tail, *([Strip([])] if tail else [])]
+
+
+def _lines_of_chunk(chunk: str, width: int, palette: Palette) -> list[Strip]:
+    lines = markdown_lines(chunk, width, palette)
+    while lines and not lines[-1].text.strip():
+        lines.pop()
+    while lines and not lines[0].text.strip():
+        lines.pop(0)
+    return lines
+
+
+def _drawn(block: ConversationBlock, width: int, palette: Palette) -> list[Strip]:
+    match block.kind:
+        case "prompt" | "message":
+            sign = ">" if block.kind == "prompt" else "+"
+            text = Text(overflow="fold").append(f"{sign} ", palette.style("prompt"))
+            return lines_of(text.append(block.body.text, palette.style("prompt")), width, palette)
+        case "thinking":
+            return _thinking(block, width, palette)
+        case "tool":
+            details = _call_details(block, width, palette) if block.is_open else []
+            return [*_call_line(block, width, palette), *details]
+    return lines_of(Text(block.body.text, palette.style("note"), overflow="fold"), width, palette)
+
+
+def _thinking(block: ConversationBlock, width: int, palette: Palette) -> list[Strip]:
+    quiet = palette.style("quiet")
+    text = block.body.text
+    if not block.is_open:
+        line = f"▸ thinking{' …' if block.streaming else ''} {clip_line(text, max(8, width - 14))}"
+        return lines_of(Text(line, quiet, no_wrap=True, overflow="ellipsis"), width, palette)
+    head = lines_of(Text("▾ thinking", quiet), width, palette)
+    return [*head, *lines_of(Padding(Text(text, quiet, overflow="fold"), (0, 0, 0, 2)), width, palette)]
+
+
+def _call_line(block: ConversationBlock, width: int, palette: Palette) -> list[Strip]:
+    sign, role = _SIGNS.get(block.status, ("?", "quiet"))
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append("▾ " if block.is_open else "▸ ", palette.style("quiet"))
+    text.append(f"{sign} ", palette.style(role))
+    text.append(("  ↳ " if block.within_agent else "") + block.summary, palette.style("tool"))
+    if block.agent:
+        text.append("  a: its conversation", palette.style("quiet"))
+    outcome = clip_line(block.result, 120)
+    if outcome and not block.is_open:
+        text.append(f"  {outcome}", palette.style("bad" if block.status in ("error", "denied") else "quiet"))
+    return lines_of(text, width, palette)
+
+
+def _call_details(block: ConversationBlock, width: int, palette: Palette) -> list[Strip]:
+    inputs = list(_bounded(input_lines(block.name, block.input, block.diff)))
+    details = lines_of(Padding(styled_lines(inputs, palette), (0, 0, 0, 4)), width, palette)
+    if block.result and not block.diff:
+        shown = (Line(line, LineStyle.SAME) for line in block.result.split("\n"))
+        result = styled_lines(_bounded(shown), palette)
+        rule = lines_of(Text("  ─── result", palette.style("quiet")), width, palette)
+        details += [*rule, *lines_of(Padding(result, (0, 0, 0, 4)), width, palette)]
+    return details
+
+
+def _bounded(lines: Iterable[Line]) -> Iterator[Line]:
+    for number, line in enumerate(lines):
+        if number >= _MOST_LINES:
+            yield Line("[more lines are not shown here; an export has all]", LineStyle.HEAD)
+            return
+        yield line

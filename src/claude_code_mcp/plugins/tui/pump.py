@@ -1,0 +1,366 @@
+"""The connection to the server, opened again when lost, and what comes from it.
+
+A lost connection loses nothing but what was being read: sessions and questions belong to the server.
+
+The list and the conversation have a loop each, which waits until the server reports a change. A conversation is asked
+for what is new when the last answer was drawn, at most `FRAMES` times a second: whatever was streamed meanwhile comes
+in one piece.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from ...client.connections import CallFailed, McpClient, NotRunning, in_thread
+from ...client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report
+from ...core.errors import ClaudeCodeError
+from .blocks import ShownConversation
+
+T = TypeVar("T")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+
+
+class ServerLink:
+    """One server, as long as this program runs."""
+
+    def __init__(self, open_client: Callable[[], McpClient]) -> None:
+        """`open_client` blocks, and raises ClaudeCodeError or NotRunning if there is no server."""
+        self._open = open_client
+        self._client: McpClient | None = None
+        self._connected = asyncio.Event()
+        self._lost = asyncio.Event()
+        self.problem = ""
+        """Why there is no connection; empty while there is one."""
+        self.has_notifications = False
+        """Whether the server reports changes."""
+        self._on_change: Callable[[str], None] = lambda _: None
+
+    async def run(self, changed: Callable[[], None], resource_changed: Callable[[str], None]) -> None:
+        """Keeps a connection until it is cancelled. `changed` is called when there is one or none any more,
+        `resource_changed` with the address of every resource that has changed."""
+        pause = _FIRST_PAUSE
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client = await in_thread(self._open)
+            except (ClaudeCodeError, NotRunning, OSError) as error:
+                self.problem = str(error)
+                changed()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            pause = _FIRST_PAUSE
+
+            def notified(method: str, params: Mapping[str, Any]) -> None:
+                if method == "notifications/resources/updated":
+                    with contextlib.suppress(RuntimeError):  # the loop is closed
+                        loop.call_soon_threadsafe(resource_changed, str(params.get("uri")))
+
+            self._client, self.problem = client, ""
+            self.has_notifications = client.listen(notified)
+            # Before the connection is announced: a call that fails right after that must not be overlooked.
+            self._lost.clear()
+            self._connected.set()
+            changed()
+            await self._lost.wait()
+            self._connected.clear()
+            changed()
+            await in_thread(client.close)
+
+    async def do(self, work: Callable[[LiveSessions], T]) -> T:
+        """What the server answers, once there is one. CallFailed if it refuses, NotRunning if it ends meanwhile."""
+        await self._connected.wait()
+        client = self._client
+        assert client is not None
+        try:
+            return await in_thread(work, LiveSessions(client))
+        except NotRunning as error:
+            # A call that was made on an earlier connection says nothing about the one that there is now.
+            if client is self._client:
+                self.problem = str(error)
+                self._lost.set()
+            raise
+
+    async def close(self) -> None:
+        """Leaves the server. What is still asked ends with NotRunning."""
+        if self._client is not None:
+            await in_thread(self._client.close)
+
+
+# -- pump -------------------------------------------------------------------------------------------------------------
+
+
+FRAMES = 25
+_LISTED_AGAIN = 5.0
+"""Seconds after which the list is read again although no change was reported: ages and costs grow."""
+_LISTED_WITHOUT_WORD = 1.5
+"""The same where the server reports no changes."""
+_CALM = 0.2
+_AFTER_FAILURE = 1.0
+_WAIT = 20
+_LIST = "claude-sessions:///"
+_MOST_PAGES = 50
+_SHORTEST_SEARCH = 2
+
+
+WHOLE = "~"
+
+
+def sought(wanted: str) -> str:
+    """The text that a filter looks for."""
+    return wanted.removeprefix(WHOLE).strip()
+
+
+class Listener(Protocol):
+    """What draws the application: is called when something that it shows has changed."""
+
+    def list_changed(self) -> None: ...
+
+    def conversation_opened(self) -> None:
+        """Another conversation is followed, or the same one anew."""
+
+    def conversation_changed(self) -> None: ...
+
+    def questions_changed(self) -> None: ...
+
+    def question_closed(self, asked: OpenQuestion, how: str) -> None:
+        """A question was answered, but not here."""
+
+    def show_problem(self, problem: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAt:
+    """An open question, and the place in the session's log where it was open."""
+
+    asked: OpenQuestion
+    cursor: str | None
+
+
+class Pump:
+    """Runs the loops; holds what they have read."""
+
+    def __init__(self, link: ServerLink, listener: Listener) -> None:
+        self._link = link
+        self._listener = listener
+        self._list_changed = asyncio.Event()
+        self._grown = asyncio.Event()
+        """Whether somebody has written more of the transcript that is shown."""
+        self.live: list[dict[str, Any]] = []
+        self.stored: list[dict[str, Any]] = []
+        self.wanted = ""
+        """The text that sessions are filtered by; behind `~`, one that is looked for in whole conversations."""
+        self.found: tuple[str, frozenset[str]] = ("", frozenset())
+        """The text that the server has looked for last, and the sessions that it found."""
+        self.questions: dict[str, AskedAt] = {}
+        self.answered: set[str] = set()
+        """Questions that were answered here."""
+        self.conversation: ShownConversation | None = None
+        self.is_listed = False
+        self._subscribed: str | None = None
+        """The resource of the session that is followed."""
+
+    def resource_changed(self, uri: str) -> None:
+        """A resource has changed."""
+        if uri == _LIST:
+            self._list_changed.set()
+        elif self.conversation is not None and uri == _turns(self.conversation.session_id):
+            self._grown.set()
+
+    @property
+    def progress(self) -> int:
+        """Grows with whatever happens in the conversation that is shown."""
+        return self.conversation.revision if self.conversation is not None else 0
+
+    def list_again(self) -> None:
+        self._list_changed.set()
+
+    # -- the list ---------------------------------------------------------------------------------------------
+
+    async def follow_list(self) -> None:
+        """Reads the list of sessions and open questions, now and after every change, until it is cancelled."""
+        while True:
+            # Before the reading: a change that comes during it has the list read once more.
+            self._list_changed.clear()
+            try:
+                await self._read_list()
+            except (CallFailed, NotRunning) as error:
+                self._listener.show_problem(str(error))
+                await asyncio.sleep(_AFTER_FAILURE)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LISTED_AGAIN if self._link.has_notifications else _LISTED_WITHOUT_WORD):
+                    await self._list_changed.wait()
+            await asyncio.sleep(_CALM)
+
+    async def connected(self) -> None:
+        """There is a server again: subscribes to changes of the list."""
+        with contextlib.suppress(CallFailed, NotRunning):
+            if self._link.has_notifications:
+                await self._link.do(lambda sessions: sessions.resources.subscribe(_LIST))
+        self._list_changed.set()
+
+    async def _read_list(self) -> None:
+        wanted = self.wanted
+        text, whole = sought(wanted), wanted.startswith(WHOLE)
+        text = text if len(text) >= _SHORTEST_SEARCH else ""
+        self.live, self.stored = await self._link.do(
+            lambda sessions: (sessions.live(), sessions.stored(text, whole=whole))
+        )
+        self.found = (wanted, frozenset(row["sessionId"] for row in self.stored) if text else frozenset())
+        self.is_listed = True
+        self._listener.list_changed()
+        asking = [session for session in self.live if session.get("asks")]
+        await self._take_questions(await self._link.do(partial(_questions, asking=asking)) if asking else {})
+
+    async def _take_questions(self, found: dict[str, AskedAt]) -> None:
+        gone = [known for question_id, known in self.questions.items() if question_id not in found]
+        changed = found.keys() != self.questions.keys()
+        # Before anything is awaited: the next look compares with these, and reports no question as closed twice.
+        self.questions = found
+        for known in gone:
+            if known.asked.id not in self.answered:
+                how = await self._how_closed(known)
+                self._listener.question_closed(known.asked, how)
+        if changed:
+            self._listener.questions_changed()
+
+    async def _how_closed(self, known: AskedAt) -> str:
+        asked = known.asked
+        try:
+            return await self._link.do(
+                lambda sessions: OpenQuestions(sessions).closure(asked.session["sessionId"], asked.id, known.cursor)
+            )
+        except (CallFailed, NotRunning):
+            return ""
+
+    def open_questions(self) -> list[OpenQuestion]:
+        """The open questions that were not answered here, the oldest known first."""
+        return [known.asked for known in self.questions.values() if known.asked.id not in self.answered]
+
+    # -- the conversation -------------------------------------------------------------------------------------
+
+    async def follow(self, session_id: str | None) -> None:
+        """Shows a session and what happens in it, until it is cancelled; None: no session, but a new one."""
+        if session_id is None:
+            self.conversation = None
+            self._listener.conversation_opened()
+            await self._unsubscribe()
+            return
+        conversation = self._begin(session_id)
+        await self._unsubscribe()
+        wait, has_history = 0, False
+        while True:
+            try:
+                if self._subscribed is None:
+                    await self._subscribe(conversation)
+                read = partial(_feed, session_id=conversation.session_id, cursor=conversation.cursor)
+                page = await self._link.do(partial(read, wait=wait))
+                if page.get("restarted"):
+                    conversation, has_history = self._begin(page["sessionId"]), False
+                conversation.fold(page)
+                if not has_history:
+                    await self.load_older(conversation)
+                    has_history = True
+                self._listener.conversation_changed()
+                self._notice_questions(conversation.summary.get("questions") or ())
+                wait = _WAIT
+                await asyncio.sleep(1 / FRAMES)
+            except CallFailed as error:
+                self._listener.show_problem(str(error))
+                await asyncio.sleep(_AFTER_FAILURE)
+            except NotRunning:
+                # The next server knows nothing of the subscription.
+                self._subscribed = None
+                await asyncio.sleep(_CALM)
+
+    def _begin(self, session_id: str) -> ShownConversation:
+        self.conversation = ShownConversation(session_id)
+        self._listener.conversation_opened()
+        return self.conversation
+
+    async def _subscribe(self, conversation: ShownConversation) -> None:
+        # Before it is awaited: whoever is cancelled meanwhile leaves something that can be unsubscribed from.
+        self._subscribed = _turns(conversation.session_id)
+        uri = self._subscribed
+        if self._link.has_notifications:
+            with contextlib.suppress(CallFailed):
+                await self._link.do(lambda sessions: sessions.resources.subscribe(uri))
+
+    async def _unsubscribe(self) -> None:
+        """Ends the subscription to the session that was shown: a person goes through many of them."""
+        uri, self._subscribed = self._subscribed, None
+        if uri is not None and self._link.has_notifications:
+            with contextlib.suppress(CallFailed, NotRunning):
+                await self._link.do(lambda sessions: sessions.resources.unsubscribe(uri))
+
+    def _notice_questions(self, open_ids: Iterable[str]) -> None:
+        """A question that is new, or gone, is in the list too."""
+        of_session = {
+            question_id
+            for question_id, known in self.questions.items()
+            if self.conversation is not None and known.asked.session["sessionId"] == self.conversation.session_id
+        }
+        if {*open_ids} != of_session:
+            self._list_changed.set()
+
+    async def follow_growth(self) -> None:
+        """Reads the end of the transcript again when somebody else writes it."""
+        while True:
+            await self._grown.wait()
+            # Before the reading: what is written during it is read in the next round.
+            self._grown.clear()
+            conversation = self.conversation
+            if conversation is not None and not conversation.busy:
+                with contextlib.suppress(CallFailed, NotRunning):
+                    page = await self._link.do(partial(_items, session_id=conversation.session_id))
+                    conversation.add_newer(page["items"])
+                    self._listener.conversation_changed()
+            await asyncio.sleep(_CALM)
+
+    async def load_older(self, conversation: ShownConversation) -> int:
+        """Reads a page of what lies before the oldest block; the value is how many blocks that has added."""
+        before, oldest = conversation.previous, conversation.first_id if conversation.has_older else ""
+        for _ in range(_MOST_PAGES):
+            try:
+                read = partial(_items, session_id=conversation.session_id, before=before)
+                page = await self._link.do(read)
+            except CallFailed:
+                return 0  # it has said nothing yet
+            items, before = page["items"], page["previous"]
+            if oldest and conversation.previous is None:
+                # Older blocks were dropped: the pages are gone through from the end to the one that has the oldest.
+                numbers = [number for number, item in enumerate(items) if item.get("id") == oldest]
+                if not numbers and before is not None:
+                    continue
+                items = items[: numbers[0]] if numbers else items
+            return conversation.add_history(items, before)
+        return 0
+
+
+def _feed(sessions: LiveSessions, **wanted: Any) -> Report:
+    return sessions.resources.feed(**wanted)
+
+
+def _items(sessions: LiveSessions, **wanted: Any) -> Report:
+    return sessions.resources.items(**wanted)
+
+
+def _questions(sessions: LiveSessions, asking: list[dict[str, Any]]) -> dict[str, AskedAt]:
+    """The open questions of these sessions, whole."""
+    found: dict[str, AskedAt] = {}
+    for session in asking:
+        try:
+            report = sessions.status(session["sessionId"], outputLines=0)
+            for asked in OpenQuestions(sessions).within(report, session):
+                found[asked.id] = AskedAt(asked, report.get("nextCursor"))
+        except CallFailed:
+            continue  # it was ended meanwhile
+    return found
+
+
+def _turns(session_id: str) -> str:
+    return f"claude-session:///{session_id}/turns"

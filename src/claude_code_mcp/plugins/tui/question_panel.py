@@ -1,0 +1,525 @@
+"""An open question above the input: which one it is, all of it, and the keys that answer it, part by part.
+
+The panel shows a question of the session that is on the screen. One of another session is shown only when the person
+asks for it, says whose it is, and goes when the person turns to something else.
+
+The keys count only while the panel has the focus, which it never takes by itself, and which it gives back with every
+answer: no letter of a message that somebody is typing can allow anything, and no key that was meant for one question
+answers the next.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from rich.console import Group, RenderableType
+from rich.style import Style
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.message import Message
+from textual.widgets import Input, Static
+
+from ...client.live_sessions import OpenQuestion
+from ...client.styled_lines import ACCEPT_EDITS, NoAnswer, decide, question_lines
+from ...core.model.question import Choice, QuestionKind
+from ...core.model.text import clip_line, visible
+from .drawn_blocks import DrawnAtAnyWidth, Palette, styled_lines
+from .pump import Pump
+
+_ENTER_HINT = "Ctrl+N or Tab: answer"
+_KINDS = {QuestionKind.PERMISSION: "Permission", QuestionKind.PLAN_REVIEW: "Plan"}
+
+
+class PartAnswers:
+    """The answers to a question with several parts, one after another: which part is being answered, what is marked in
+    it, and the answers so far."""
+
+    def __init__(self, asked: OpenQuestion) -> None:
+        self._choices = asked.question.choices
+        self._answers: list[str | list[str]] = []
+        self.cursor = 0
+        self.marked: set[int] = set()
+
+    @property
+    def part(self) -> Choice | None:
+        """The part that is being answered; None if the question has none."""
+        return self._choices[len(self._answers)] if len(self._answers) < len(self._choices) else None
+
+    @property
+    def progress(self) -> str:
+        return f"{len(self._answers) + 1} of {len(self._choices)}" if len(self._choices) > 1 else ""
+
+    def move(self, step: int) -> None:
+        if self.part is not None and self.part.labels:
+            self.cursor = (self.cursor + step) % len(self.part.labels)
+
+    def mark(self, number: int | None = None) -> None:
+        """Marks an option, or takes the mark away; where only one may be chosen, it is that one."""
+        number = self.cursor if number is None else number
+        if self.part is None or not 0 <= number < len(self.part.labels):
+            return
+        self.cursor = number
+        self.marked = self.marked ^ {number} if self.part.several else {number}
+
+    def confirm(self) -> dict[str, Any] | None:
+        """Answers the part with what is marked or, where one is to be chosen and none is marked, with the option at the
+        cursor. The arguments of `claude_respond` after the last part, None before it or if nothing is marked."""
+        part = self.part
+        if part is None or not part.labels:
+            return None
+        if part.several:
+            chosen = [part.labels[number] for number in sorted(self.marked)]
+            return self._answered(chosen) if chosen else None
+        return self._answered(part.labels[min(self.marked, default=self.cursor)])
+
+    def say(self, text: str) -> dict[str, Any] | None:
+        """Answers the part with a text."""
+        return self._answered(text.strip()) if text.strip() and self.part is not None else None
+
+    def _answered(self, answer: str | list[str]) -> dict[str, Any] | None:
+        self._answers.append(answer)
+        self.cursor, self.marked = 0, set()
+        return None if self.part is not None else {"decision": "allow", "answers": self._answers}
+
+
+# -- what it says ------------------------------------------------------------------------------------------------------
+
+
+def head_line(asked: OpenQuestion, palette: Palette, *, elsewhere: bool, also_here: bool) -> Text:
+    """What is asked and by which session. One of another session than the one on the screen says so first, and whether
+    this one asks too."""
+    session = asked.session
+    title = visible(clip_line(session.get("displayText") or session["sessionId"][:8], 60))
+    kind = _KINDS.get(asked.question.kind, "Question")
+    line = Text(no_wrap=True, overflow="ellipsis")
+    if elsewhere:
+        line.append(" another session ", palette.style("ask") + palette.style("found")).append(" ")
+    line.append(f"{kind} · {title}", palette.style("ask"))
+    return line.append(" · this session asks too: Esc", palette.style("bad")) if elsewhere and also_here else line
+
+
+def question_body(
+    asked: OpenQuestion, parts: PartAnswers | None, palette: Palette, *, as_source: bool
+) -> RenderableType:
+    """All of a question; of one with several parts, the part that is being answered."""
+    question = asked.question
+    if parts is not None:
+        return DrawnAtAnyWidth(_choice(parts, palette), palette)
+    plan = question.tool_input.get("plan")
+    if question.kind is QuestionKind.PLAN_REVIEW and isinstance(plan, str) and not as_source:
+        return DrawnAtAnyWidth(visible(plan), palette, is_markdown=True)
+    return styled_lines(question_lines(question), palette)
+
+
+def _choice(parts: PartAnswers, palette: Palette) -> RenderableType:
+    part = parts.part
+    if part is None:
+        return Text("This question has no parts that could be answered; it can be denied.")
+    head = Text(" ".join(filter(None, (visible(part.question), parts.progress))), palette.style("head"))
+    return Group(head, *(_option(part, number, parts, palette) for number in range(len(part.options))))
+
+
+def _option(part: Choice, number: int, parts: PartAnswers, palette: Palette) -> Text:
+    label, description = part.options[number]
+    box = ("[x]" if number in parts.marked else "[ ]") if part.several else ""
+    pointer = "❯" if number == parts.cursor else " "
+    text = Text(f"{pointer} {number + 1} {box}{' ' if box else ''}{visible(label)}", Style(meta={"option": number}))
+    if description and description != label:
+        text.append(f"  {visible(description)}", palette.style("quiet"))
+    return text
+
+
+def answer_keys(asked: OpenQuestion, *, elsewhere: bool) -> str:
+    """The keys that answer a question while its panel has the focus."""
+    go = ", o: open that session" if elsewhere else ""
+    match asked.question.kind:
+        case QuestionKind.PERMISSION:
+            session = ", s: for this session" if asked.for_session else ""
+            return f"a: allow once{session}, d: deny with a reason{go}, PgUp/PgDn: scroll, Esc: later"
+        case QuestionKind.PLAN_REVIEW:
+            edits = ", e: approve and accept edits" if ACCEPT_EDITS in asked.question.modes else ""
+            return f"a: approve{edits}, d: feedback, m: as written{go}, PgUp/PgDn: scroll, Esc: later"
+    return f"1-9 or ↑↓: choose, Space: mark, Enter: answer, t: type, d: decline{go}, Esc: later"
+
+
+def is_answer_possible(asked: OpenQuestion, action: str, parameters: tuple[object, ...]) -> bool:
+    """Whether an action of the panel makes sense for this question."""
+    kind = asked.question.kind
+    if action == "decide":
+        possible = {
+            "allow": kind is not QuestionKind.USER_QUESTION,
+            "session": kind is QuestionKind.PERMISSION and asked.for_session,
+            "edits": kind is QuestionKind.PLAN_REVIEW and ACCEPT_EDITS in asked.question.modes,
+        }
+        return possible[str(parameters[0])]
+    if action in ("say", "mark", "confirm"):
+        return kind is QuestionKind.USER_QUESTION
+    return action != "source" or kind is QuestionKind.PLAN_REVIEW
+
+
+# -- the panel ---------------------------------------------------------------------------------------------------------
+
+
+class AnswerLine(Input):
+    """A line for a reason or an answer in words; not there until it is asked for."""
+
+    DEFAULT_CSS = "AnswerLine { height: 1; border: none; display: none; padding: 0; }"
+
+    def __init__(self) -> None:
+        super().__init__(compact=True, select_on_focus=False)
+        self._on_text: Callable[[str], None] = lambda _: None
+
+    def ask(self, hint: str, on_text: Callable[[str], None]) -> None:
+        """Takes a line, which `on_text` is called with; whatever was begun before is dropped."""
+        self.value, self.placeholder, self.display = "", hint, True
+        self._on_text = on_text
+        self.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        # A line that was taken away meanwhile, because its question was closed, answers nothing.
+        if self.display:
+            self.display = False
+            self.screen.query_one(QuestionPanel).focus()
+            self._on_text(event.value)
+
+
+class QuestionPanel(Vertical, can_focus=True):
+    """Shows one question at a time; `Answered` has the arguments of `claude_respond`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("a", "decide('allow')", "Allow"),
+        Binding("s", "decide('session')", "Session"),
+        Binding("e", "decide('edits')", "Accept edits"),
+        Binding("d", "deny", "Deny…"),
+        Binding("t", "say", "Type an answer"),
+        Binding("m", "source", "Source"),
+        Binding("o", "open_asking", "Open session"),
+        Binding("up,k", "move(-1)", "Up", show=False),
+        Binding("down,j", "move(1)", "Down", show=False),
+        Binding("space", "mark", "Mark", show=False),
+        Binding("enter", "confirm", "Confirm"),
+        Binding("pageup", "move(-1, True)", "Page up", show=False),
+        Binding("pagedown", "move(1, True)", "Page down", show=False),
+        Binding("escape", "leave", "Back"),
+    ]
+    DEFAULT_CSS = """
+    QuestionPanel { height: auto; max-height: 60%; display: none; border: round $warning; padding: 0 1; }
+    QuestionPanel:focus, QuestionPanel:focus-within { border: heavy $warning; }
+    QuestionPanel.-elsewhere { border: double $error; }
+    QuestionPanel VerticalScroll { height: auto; max-height: 100%; }
+    QuestionPanel Static { height: auto; }
+    QuestionPanel #asked-by { height: 1; }
+    """
+
+    class Answered(Message):
+        def __init__(self, asked: OpenQuestion, decision: dict[str, Any]) -> None:
+            super().__init__()
+            self.asked = asked
+            self.decision = decision
+
+    class Left(Message):
+        """The person has turned to something else: `by_focus` by going there, and may have come back meanwhile."""
+
+        def __init__(self, *, by_focus: bool = False) -> None:
+            super().__init__()
+            self.by_focus = by_focus
+
+    class SessionWanted(Message):
+        """The person wants to see the session that asks."""
+
+        def __init__(self, session_id: str) -> None:
+            super().__init__()
+            self.session_id = session_id
+
+    def __init__(self, palette: Palette, *, id: str) -> None:  # noqa: A002 - as Textual has it
+        super().__init__(id=id)
+        self.palette = palette
+        self.asked: OpenQuestion | None = None
+        self.elsewhere = False
+        """Whether it is of another session than the one that is on the screen."""
+        self.also_here = False
+        """Whether the session on the screen has an open question too."""
+        self.closed_text = ""
+        """Why the question that is shown can no longer be answered."""
+        self._left_with: str | None = None
+        """The question that was shown when the terminal lost the focus, while its keys came here."""
+        self._parts: PartAnswers | None = None
+        self._as_source = False
+
+    def compose(self) -> ComposeResult:
+        # Above the question, which may be longer than there is room for: keys and answer are seen in any case.
+        yield Static(id="asked-by", markup=False)
+        yield Static(id="keys", markup=False)
+        yield AnswerLine()
+        with VerticalScroll(can_focus=False):
+            yield Static(id="question", markup=False)
+
+    # -- what is shown ----------------------------------------------------------------------------------------
+
+    def show(self, asked: OpenQuestion | None, *, elsewhere: bool = False, also_here: bool = False) -> None:
+        """Shows a question, or none. Whatever was begun for another one is dropped."""
+        changed = (elsewhere, also_here) != (self.elsewhere, self.also_here)
+        self.elsewhere, self.also_here = elsewhere, also_here
+        self.set_class(elsewhere, "-elsewhere")
+        # The same question must stay as it is: the list is read
+        # all the time, and an answer that was begun would be lost.
+        if asked is not None and self.asked is not None and asked.id == self.asked.id:
+            if changed:
+                self.redraw()
+            return
+        self.asked, self.closed_text, self._as_source = asked, "", False
+        is_choice = asked is not None and asked.question.kind is QuestionKind.USER_QUESTION
+        self._parts = PartAnswers(asked) if is_choice and asked is not None else None
+        self.query_one(AnswerLine).display = False
+        self.display = asked is not None
+        if asked is not None:
+            self.query_one(VerticalScroll).scroll_home(animate=False)
+        self.redraw()
+
+    def close_with(self, text: str) -> None:
+        """The question was answered elsewhere: says so, and takes no key any more."""
+        self.closed_text = text
+        self.query_one(AnswerLine).display = False
+        self.redraw()
+
+    def redraw(self) -> None:
+        if self.asked is None:
+            return
+        head = head_line(self.asked, self.palette, elsewhere=self.elsewhere, also_here=self.also_here)
+        self.query_one("#asked-by", Static).update(head)
+        if self.closed_text:
+            self.query_one("#question", Static).update(Text(self.closed_text))
+        else:
+            body = question_body(self.asked, self._parts, self.palette, as_source=self._as_source)
+            self.query_one("#question", Static).update(body)
+        if self.closed_text:
+            keys = "Esc: close"
+        elif not self.is_entered:
+            keys = _ENTER_HINT
+        elif self.query_one(AnswerLine).display:
+            keys = "Enter: send, Esc: back"
+        else:
+            keys = answer_keys(self.asked, elsewhere=self.elsewhere)
+        self.query_one("#keys", Static).update(Text(keys, self.palette.style("quiet")))
+        self.refresh_bindings()
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether keys go to the question, or to the line in which an answer to it is typed."""
+        return self.has_focus or self.has_focus_within
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Which keys there are for this question."""
+        if self.asked is None or action == "leave":
+            return True
+        if self.closed_text:
+            return False
+        if action == "open_asking":
+            return self.elsewhere
+        return is_answer_possible(self.asked, action, parameters)
+
+    # -- answering --------------------------------------------------------------------------------------------
+
+    def action_decide(self, decision: str) -> None:
+        if self.asked is not None and not self.closed_text:
+            try:
+                self._answer(decide(self.asked, decision))
+            except NoAnswer as error:
+                self.app.notify(str(error), severity="warning", markup=False)
+
+    def action_deny(self) -> None:
+        what = "feedback" if self.asked and self.asked.question.kind is QuestionKind.PLAN_REVIEW else "reason"
+        asked = self.asked
+        if asked is not None:
+            deny = f"{what}, or nothing; Enter denies"
+            self.query_one(AnswerLine).ask(deny, lambda text: self._answer(decide(asked, "deny", text.strip())))
+
+    def action_say(self) -> None:
+        parts = self._parts
+        if parts is not None:
+            self.query_one(AnswerLine).ask("your answer", lambda text: self._chosen(parts.say(text)))
+
+    def action_move(self, step: int, by_page: bool = False) -> None:
+        scroll = self.query_one(VerticalScroll)
+        if self._parts is not None and not by_page:
+            self._parts.move(step)
+            self.redraw()
+        else:
+            scroll.scroll_relative(y=step * max(1, scroll.size.height - 1) if by_page else step, animate=False)
+
+    def action_mark(self) -> None:
+        if self._parts is not None:
+            self._parts.mark()
+            self.redraw()
+
+    def action_confirm(self) -> None:
+        if self._parts is not None:
+            self._chosen(self._parts.confirm())
+
+    def on_key(self, event: events.Key) -> None:
+        if self._parts is not None and self.has_focus and event.key in "123456789" and not self.closed_text:
+            event.stop()
+            self._parts.mark(int(event.key) - 1)
+            self.redraw()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on an option marks it, or answers with it where one is to be chosen and it is marked already."""
+        number = event.style.meta.get("option")
+        if self._parts is None or self.closed_text or not isinstance(number, int):
+            return
+        is_marked = number in self._parts.marked and not (self._parts.part and self._parts.part.several)
+        self._parts.mark(number)
+        self._chosen(self._parts.confirm() if is_marked else None)
+
+    def _chosen(self, decision: dict[str, Any] | None) -> None:
+        if decision is not None:
+            self._answer(decision)
+        else:
+            self.redraw()
+
+    def action_source(self) -> None:
+        self._as_source = not self._as_source
+        self.redraw()
+
+    def _answer(self, decision: dict[str, Any]) -> None:
+        if self.asked is not None and not self.closed_text:
+            self.post_message(self.Answered(self.asked, decision))
+
+    def action_leave(self) -> None:
+        line = self.query_one(AnswerLine)
+        if line.display:
+            line.display = False
+            self.focus()
+            self.redraw()
+            return
+        self.post_message(self.Left())
+
+    def action_open_asking(self) -> None:
+        if self.asked is not None:
+            self.post_message(self.SessionWanted(str(self.asked.session["sessionId"])))
+
+    def on_focus(self) -> None:
+        before, self._left_with = self._left_with, None
+        if before is not None and (self.asked is None or self.asked.id != before):
+            # The terminal was left with another question under the keys: none that was meant for that one counts here.
+            self.post_message(self.Left())
+        self.redraw()
+
+    def on_blur(self) -> None:
+        self.redraw()
+        if not self.app.app_focus:
+            self._left_with = self.asked.id if self.asked is not None else ""
+        else:
+            # After the next part has the focus: it may be the line in which the answer is typed.
+            self.call_after_refresh(self._check_left)
+
+    def on_descendant_blur(self) -> None:
+        self.call_after_refresh(self._check_left)
+
+    def on_descendant_focus(self) -> None:
+        self.redraw()
+
+    def _check_left(self) -> None:
+        if self.asked is not None and not self.closed_text and not self.is_entered and self.app.app_focus:
+            self.post_message(self.Left(by_focus=True))
+
+
+# -- which question it is ---------------------------------------------------------------------------------------------
+
+
+_CLOSED_SHOWN = 4.0
+"""Seconds that a question stays on the screen which was answered elsewhere."""
+
+
+class QuestionQueue:
+    """The open questions of all sessions, one of them in the panel."""
+
+    def __init__(self, panel: QuestionPanel, pump: Pump, focus_input: Callable[[], None]) -> None:
+        self._panel = panel
+        self._pump = pump
+        self._focus_input = focus_input
+        self._wanted: str | None = None
+        """A question of another session that the person has asked for."""
+
+    def choose(self) -> None:
+        """Shows the question that was asked for, else the first of this session; never gives the panel the focus."""
+        panel = self._panel
+        if panel.closed_text:
+            return
+        shown = next((asked for asked in self._open() if asked.id == self._wanted), None) or next(
+            (asked for asked in self._open() if self._is_here(asked)), None
+        )
+        if panel.is_entered and (shown is None or panel.asked is None or shown.id != panel.asked.id):
+            self._focus_input()  # a key that was meant for one question is for no other
+        self._show(shown)
+
+    def _open(self) -> list[OpenQuestion]:
+        return self._pump.open_questions()
+
+    def _is_here(self, asked: OpenQuestion) -> bool:
+        conversation = self._pump.conversation
+        return conversation is not None and asked.session["sessionId"] == conversation.session_id
+
+    def _show(self, asked: OpenQuestion | None) -> None:
+        elsewhere = asked is not None and not self._is_here(asked)
+        self._panel.show(asked, elsewhere=elsewhere, also_here=any(map(self._is_here, self._open())))
+
+    def go_on(self) -> None:
+        """Goes to the question that is shown or, from there, to the next one, of whatever session."""
+        panel, asked = self._panel, self._open()
+        if not asked:
+            panel.app.notify("No open questions.")
+            return
+        ids = [entry.id for entry in asked]
+        shown = panel.asked.id if panel.asked is not None and not panel.closed_text else ""
+        if shown not in ids or panel.has_focus:
+            at = (ids.index(shown) + 1) % len(ids) if shown in ids else 0
+            panel.closed_text = ""
+            self._wanted = ids[at]
+            self._show(asked[at])
+        panel.focus()
+
+    def leave(self) -> None:
+        """Back to the input, and to what is open in this session."""
+        self._wanted = None
+        panel = self._panel
+        if panel.closed_text:
+            panel.closed_text = ""
+            panel.show(None)
+        if panel.is_entered:
+            self._focus_input()
+        self.choose()
+
+    def forget(self) -> None:
+        """Another session is on the screen: what was asked for before is not shown over it."""
+        self._wanted = None
+
+    def closed(self, asked: OpenQuestion, how: str) -> None:
+        """A question was answered, but not here."""
+        panel = self._panel
+        if panel.asked is not None and panel.asked.id == asked.id:
+            panel.close_with(f"Answered elsewhere: {how}" if how else "The question is no longer open.")
+            panel.set_timer(_CLOSED_SHOWN, self._drop_closed)
+        else:
+            panel.app.notify(visible(f"{asked.question.description}: {how or 'no longer open'}"), markup=False)
+
+    def _drop_closed(self) -> None:
+        if self._panel.closed_text and not self._panel.has_focus:
+            self.leave()
+
+    async def answer(
+        self, asked: OpenQuestion, decision: dict[str, Any], send: Callable[[OpenQuestion, dict[str, Any]], Any]
+    ) -> None:
+        """Has an answer sent; a question whose answer is refused is offered again."""
+        # Before anything is awaited: the list may be read meanwhile and must not offer the question again.
+        self._pump.answered.add(asked.id)
+        self._focus_input()  # before anything is awaited: the next key is for no other question
+        if await send(asked, decision) is None:
+            self._pump.answered.discard(asked.id)
+        else:
+            self._wanted = None
+            self._pump.list_again()
+        self.choose()

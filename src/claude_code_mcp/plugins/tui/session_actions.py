@@ -1,0 +1,384 @@
+"""What a person does to sessions: begin, send, interrupt, switch model and mode, rename, fork, export, merge, delete.
+
+Every act is a call of a tool, in a worker: a refusal is shown, and nothing on the screen waits for it.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from textual.app import App
+
+from ...client.connections import CallFailed, NotRunning
+from ...client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, losses
+from ...client.styled_lines import LineComments, comments_message
+from ...core.model.options import BYPASS, PERMISSION_MODES
+from ...core.model.text import visible
+from .changes_screen import ChangesScreen
+from .pump import Pump, ServerLink
+from .screens import AskLine, NewSession, NewSessionRequest, Pick
+
+_CHECKPOINT = re.compile(r"^(\S{8,}) {2}(.+)$", re.MULTILINE)
+"""A message that files can be taken back to, in what the action `changes` says."""
+_MOST_JOINED = 20
+_BEGINNING = 40
+"""Characters by which a message is recognised that the server reports the beginning of."""
+_ASKED = {
+    "rename": "New title (empty: none)",
+    "tag": "New tag (empty: none)",
+    "model": "Model, or an alias such as opus (empty: Claude Code's choice)",
+    "merge": "Commit message for what is uncommitted there (empty: only what is committed)",
+}
+"""The actions that need a text, with what is asked for."""
+_PLAIN = ("fork", "pin", "unpin", "archive", "unarchive")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOnScreen:
+    """What the screen can say about sessions, and do with them."""
+
+    target: Callable[[], str | None]
+    """The session that acts are about: the highlighted one while the list has the focus, else the one that is shown."""
+    open: Callable[[str | None], None]
+    put_back: Callable[[str], None]
+    """Has a message that could not be sent stand in the input again."""
+
+
+class SessionActions:
+    """The acts; each returns at once, and goes on in a worker of the application."""
+
+    def __init__(
+        self, app: App[None], link: ServerLink, pump: Pump, directory: str, on_screen: SessionOnScreen
+    ) -> None:
+        self._app = app
+        self._link = link
+        self._pump = pump
+        self._directory = directory
+        self._on_screen = on_screen
+        self._joined: list[str] = []
+        """Messages that were sent while a turn ran, which Claude may not have read."""
+        self._work = WorkActions(self, app, pump, on_screen)
+
+    def commands(self) -> Mapping[str, Callable[[str], object]]:
+        """The acts by the names that the palette has for them; each takes what was typed behind its name."""
+        return {
+            **{action: partial(self._manage_by_name, action) for action in (*_ASKED, *_PLAIN)},
+            **self._work.commands(),
+            "new": lambda _: self._run(self._new()),
+            "interrupt": lambda _: self._run(self._interrupt()),
+            "wait": lambda _: self.for_target(self._switch_wait),
+            "continue": lambda _: self._manage("continue"),
+            "mode": lambda mode: self._manage("mode", text=mode) if mode else self._run(self._pick_mode()),
+            "export": lambda kind: self._manage("export", format=kind) if kind else self._run(self._pick_export()),
+            "share": lambda name: self.for_target(partial(self._share, name)),
+            "unshare": lambda name: self.for_target(partial(self._unshare, name)),
+            "cancel": lambda _: self.for_target(self._cancel),
+            "delete": lambda _: self.for_target(self._delete),
+        }
+
+    def _run(self, work: Any) -> None:
+        self._app.run_worker(work)
+
+    async def ask(self, work: Callable[[LiveSessions], Any]) -> Any:
+        """The answer of the server; None if it refuses or is gone, and then the person is notified."""
+        try:
+            return await self._link.do(work)
+        except (CallFailed, NotRunning) as error:
+            self._app.notify(visible(str(error)), severity="error", markup=False)
+            return None
+
+    # -- messages and answers ---------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """Sends a message, or begins a session with it."""
+        if self._pump.conversation is None:
+            self._run(self._create(NewSessionRequest(text, {"workingDirectory": self._directory})))
+        else:
+            self._run(self._send(text))
+
+    async def _send(self, text: str) -> None:
+        conversation = self._pump.conversation
+        assert conversation is not None
+        # Before the await: afterwards the turn that the message has joined may be over, or interrupted, and what was
+        # interrupted gives back only what is known here.
+        joins = conversation.busy
+        if joins:
+            self._joined = [*self._joined, text][-_MOST_JOINED:]
+        sent = await self.ask(lambda sessions: sessions.send(conversation.session_id, text))
+        for loss in losses(sent or {}):
+            self._app.notify(visible(loss), severity="warning", markup=False)
+        if sent is None:
+            # What could not be sent must not be lost: the input was emptied when it was sent.
+            if joins and text in self._joined:
+                self._joined.remove(text)
+            self._on_screen.put_back(text)
+        elif joins:
+            conversation.sent(text)
+
+    async def _create(self, request: NewSessionRequest) -> None:
+        made = await self.ask(lambda sessions: sessions.create(request.prompt, **request.options))
+        if made is None:
+            self._on_screen.put_back(request.prompt)
+        else:
+            self._pump.list_again()
+            self._on_screen.open(made["sessionId"])
+
+    async def send_answer(self, asked: OpenQuestion, decision: dict[str, Any]) -> Any:
+        """None if the answer was refused."""
+        return await self.ask(lambda sessions: OpenQuestions(sessions).answer(asked, decision))
+
+    async def _interrupt(self) -> None:
+        conversation = self._pump.conversation
+        if conversation is None or not (conversation.busy or _continues(conversation.summary)):
+            return
+        report = await self.ask(lambda sessions: sessions.interrupt(conversation.session_id))
+        # Claude has never read these: they must not be lost with the turn that they were sent into. The last one first,
+        # since each is put before what stands there. The server reports beginnings; what was typed here is known whole.
+        for beginning in reversed((report or {}).get("droppedMessages") or ()):
+            typed = next((text for text in self._joined if beginning.startswith(text[:_BEGINNING])), None)
+            if typed is not None:
+                self._joined.remove(typed)
+                self._on_screen.put_back(typed)
+            else:
+                self._app.notify(visible(f"Never read: {beginning}"), markup=False, severity="warning")
+
+    async def _switch_wait(self, session_id: str) -> None:
+        """Has the session wait for the reset of a usage limit, or end there if it would wait."""
+        report = await self.ask(lambda sessions: sessions.resources.feed(session_id))
+        if report is not None:
+            summary = report["session"]
+            waits = _continues(summary) if summary.get("limit") else summary.get("onLimit") == "wait"
+            await self.managed(session_id, "on_limit", {"text": "end" if waits else "wait"})
+
+    # -- sessions ---------------------------------------------------------------------------------------------
+
+    async def _new(self) -> None:
+        has_worktrees = await self.ask(lambda sessions: sessions.takes("claude_create_session", "worktree"))
+        dialog = NewSession(self._directory, await self._modes(), has_worktrees=bool(has_worktrees))
+        request = await self._app.push_screen_wait(dialog)
+        if request is not None:
+            directory = _absolute(request.options.get("workingDirectory") or "", self._directory)
+            await self._create(NewSessionRequest(request.prompt, {**request.options, "workingDirectory": directory}))
+
+    async def _modes(self) -> list[str]:
+        """The permission modes that can be used here."""
+        try:
+            has_bypass = await self._link.do(lambda sessions: sessions.has_bypass())
+        except (CallFailed, NotRunning):
+            has_bypass = False
+        return [mode for mode in PERMISSION_MODES if has_bypass or mode != BYPASS]
+
+    async def _pick_mode(self) -> None:
+        modes = await self._modes()
+        hint = "" if BYPASS in modes else f" ({BYPASS}: `claude-code-mcp bypass on` offers it)"
+        mode = await self._app.push_screen_wait(Pick(f"Permission mode{hint}", [(mode, mode) for mode in modes]))
+        if mode is not None:
+            self._manage("mode", text=mode)
+
+    async def _pick_export(self) -> None:
+        kinds = [("markdown", "Markdown"), ("html", "one page of HTML")]
+        kind = await self._app.push_screen_wait(Pick("Export as", kinds))
+        if kind is not None:
+            self._manage("export", format=kind)
+
+    def _manage_by_name(self, action: str, text: str) -> None:
+        if text or action in _PLAIN:
+            self._manage(action, **({"text": text} if text else {}))
+        else:
+            self.for_target(partial(self.ask_and_manage, action))
+
+    async def ask_and_manage(self, action: str, session_id: str) -> None:
+        answer = await self._app.push_screen_wait(AskLine(_ASKED[action]))
+        if answer is not None:
+            # An empty commit message would be one; without any, what is uncommitted refuses the merge.
+            await self.managed(session_id, action, {} if action == "merge" and not answer else {"text": answer})
+
+    def _manage(self, action: str, **more: Any) -> None:
+        self.for_target(lambda session_id: self.managed(session_id, action, more))
+
+    def for_target(self, act: Callable[[str], Any]) -> None:
+        session_id = self._on_screen.target()
+        if session_id is None:
+            self._app.notify("There is no session to do that to.", severity="warning")
+        else:
+            self._run(act(session_id))
+
+    async def managed(self, session_id: str, action: str, more: dict[str, Any]) -> bool:
+        """Whether the server has done it."""
+        done = await self.ask(lambda sessions: sessions.manage(session_id, action, **more))
+        if done is None:
+            return False
+        self._report(done)
+        if action == "fork":
+            self._on_screen.open(done["sessionId"])
+        return True
+
+    async def manage_or_ask(
+        self, session_id: str, action: str, more: dict[str, Any], code: str, yes: str, then: dict[str, Any]
+    ) -> None:
+        """Has it done. Where the server refuses with this code, its reason is shown, and a `yes` has it done so."""
+        try:
+            done = await self._link.do(lambda sessions: sessions.manage(session_id, action, **more))
+        except (CallFailed, NotRunning) as refusal:
+            if not isinstance(refusal, CallFailed) or refusal.code != code:
+                self._app.notify(visible(str(refusal)), severity="error", markup=False)
+            elif await self.confirmed(str(refusal), yes):
+                await self.managed(session_id, action, then)
+            return
+        self._report(done)
+
+    def _report(self, done: Mapping[str, Any]) -> None:
+        self._app.notify(visible(" ".join([done.get("message") or "Done.", *losses(done)])), markup=False)
+        self._pump.list_again()
+
+    # -- sharing ----------------------------------------------------------------------------------------------
+
+    async def _share(self, name: str, session_id: str) -> None:
+        name = name or await self._app.push_screen_wait(AskLine("Share it with (a person, or group:NAME)"))
+        if not name:
+            return
+        kinds = [("watch", "to watch it"), ("answer", "to answer its questions and write to it, too")]
+        access = await self._app.push_screen_wait(Pick(visible(f"Share it with {name}"), kinds))
+        if access is not None:
+            await self.managed(session_id, "share", {"text": name, "access": access})
+
+    async def _unshare(self, name: str, session_id: str) -> None:
+        """Takes it back from somebody; without a name, those that it is shared with are offered."""
+        if not name:
+            report = await self.ask(lambda sessions: sessions.manage(session_id, "shares"))
+            if report is None:
+                return
+            names = [share["with"] for share in report.get("sharedWith") or ()]
+            if not names:
+                self._app.notify("It is shared with nobody.")
+                return
+            chosen = await self._app.push_screen_wait(
+                Pick("Take it back from", [(each, visible(each)) for each in names])
+            )
+            if chosen is None:
+                return
+            name = chosen
+        await self.managed(session_id, "unshare", {"text": name})
+
+    # -- what is lost for good: only after a yes --------------------------------------------------------------
+
+    async def confirmed(self, question: str, yes: str) -> bool:
+        return bool(await self._app.push_screen_wait(Pick(visible(question), [("", "No"), ("yes", yes)])))
+
+    async def _cancel(self, session_id: str) -> None:
+        if await self.confirmed(f"End session {session_id[:8]}? It takes no more messages.", "End it"):
+            await self.ask(lambda sessions: sessions.cancel(session_id))
+            self._pump.list_again()
+
+    async def _delete(self, session_id: str) -> None:
+        question = f"Delete session {session_id[:8]} with its whole conversation?"
+        if not await self.confirmed(question, "Delete it"):
+            return
+        is_gone = await self.managed(session_id, "delete", {"confirm": True})
+        shown = self._pump.conversation
+        if is_gone and shown is not None and shown.session_id == session_id:
+            self._on_screen.open(None)
+
+
+class WorkActions:
+    """Acts on what a session has changed, and on the machine that it works on."""
+
+    def __init__(self, actions: SessionActions, app: App[None], pump: Pump, on_screen: SessionOnScreen) -> None:
+        self._actions = actions
+        self._app = app
+        self._pump = pump
+        self._on_screen = on_screen
+        self._comments: dict[str, LineComments] = {}
+        """Comments on the changes of sessions that are not sent yet."""
+
+    def commands(self) -> Mapping[str, Callable[[str], object]]:
+        """The acts by the names that the palette has for them."""
+        for_target = self._actions.for_target
+        return {
+            "diff": lambda _: for_target(self._show_changes),
+            "discard": lambda _: for_target(self._discard),
+            "rewind": lambda _: for_target(self._rewind),
+            "move": lambda machine: for_target(partial(self._move, machine)),
+        }
+
+    async def _show_changes(self, session_id: str) -> None:
+        report = await self._actions.ask(lambda sessions: sessions.manage(session_id, "diff"))
+        if report is None:
+            return
+        comments = self._comments.setdefault(session_id, LineComments())
+        in_worktree = report["source"] == "worktree"
+        screen = ChangesScreen(session_id, report["message"], comments, in_worktree=in_worktree)
+        act = await self._app.push_screen_wait(screen)
+        if act == "send":
+            await self._send_comments(session_id, comments)
+        elif len(comments):
+            self._app.notify(f"Comments that are not sent: {len(comments)}. F9 shows them again.")
+        if act == "merge":
+            await self._actions.ask_and_manage("merge", session_id)
+        elif act == "discard":
+            await self._discard(session_id)
+
+    async def _send_comments(self, session_id: str, comments: LineComments) -> None:
+        sent = [*comments]
+        message = comments_message(sent)
+        # Kept until the server has taken them: a refusal must not lose what was typed.
+        if await self._actions.ask(lambda sessions: sessions.send(session_id, message)) is None:
+            return
+        comments.remove(sent)
+        self._app.notify("The comment was sent." if len(sent) == 1 else f"{len(sent)} comments were sent.")
+        shown = self._pump.conversation
+        if shown is None or shown.session_id != session_id:
+            self._on_screen.open(session_id)
+
+    async def _discard(self, session_id: str) -> None:
+        """Discards at once what holds nothing that is not merged; otherwise the server says what would be lost."""
+        await self._actions.manage_or_ask(
+            session_id, "discard", {}, "PERMISSION_DENIED", "Discard it all the same", {"confirm": True}
+        )
+
+    async def _rewind(self, session_id: str) -> None:
+        listed = await self._actions.ask(lambda sessions: sessions.manage(session_id, "changes"))
+        if listed is None:
+            return
+        points = [(point[1], visible(point[2])) for point in _CHECKPOINT.finditer(listed["message"])]
+        chosen = await self._app.push_screen_wait(Pick("Take the files back to", points)) if points else None
+        overwrites = "Files that were changed since then are overwritten."
+        if chosen and await self._actions.confirmed(overwrites, "Take them back"):
+            await self._actions.managed(session_id, "rewind", {"text": chosen, "confirm": True})
+
+    async def _move(self, machine: str, session_id: str) -> None:
+        """Has a session go on at another machine of the fleet; while a turn runs, behind that if the person agrees."""
+        in_fleet = await self._actions.ask(lambda sessions: sessions.is_in_fleet())
+        if in_fleet is None:
+            return
+        if not in_fleet:
+            self._app.notify("There is no fleet that it could be moved in.", severity="warning")
+            return
+        machine = machine or await self._pick_machine(session_id) or ""
+        if machine:
+            wanted = {"machine": machine}
+            await self._actions.manage_or_ask(
+                session_id, "move", wanted, "SESSION_BUSY", "Move it after its turn", {**wanted, "wait": True}
+            )
+
+    async def _pick_machine(self, session_id: str) -> str | None:
+        """A machine that has sessions already, or one whose name is typed: a fleet lists the others when it refuses."""
+        rows = {row["sessionId"]: str(row.get("machine") or "") for row in (*self._pump.stored, *self._pump.live)}
+        here = rows.get(session_id, "")
+        others = sorted({*rows.values()} - {here, ""})
+        choices = [*((name, visible(name)) for name in others), ("", "another one, by its name")]
+        title = f"Move it from {here} to" if here else "Move it to"
+        chosen = await self._app.push_screen_wait(Pick(visible(title), choices))
+        return await self._app.push_screen_wait(AskLine("Name or id of the machine")) if chosen == "" else chosen
+
+
+def _continues(summary: Mapping[str, Any]) -> bool:
+    """Whether the session continues automatically after a usage limit."""
+    return bool((summary.get("limit") or {}).get("continuesAt"))
+
+
+def _absolute(directory: str, base: str) -> str:
+    return os.path.normpath(os.path.join(base, os.path.expanduser(directory)))

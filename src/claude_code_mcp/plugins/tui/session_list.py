@@ -1,0 +1,379 @@
+"""The sessions on one side of the screen, and the lines above and below a conversation."""
+
+import os
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input, OptionList
+from textual.widgets.option_list import Option
+
+from ...client.live_sessions import machine_name
+from ...core.model.text import age, clip_line, local_time, sharing_line, visible
+from ...core.model.usage_limits import limit_name
+from .blocks import ShownConversation
+from .drawn_blocks import Palette
+
+_STATES = {
+    "waiting_for_input": ("?", "asks", "ask"),
+    "running": ("●", "working", "good"),
+    "completed": ("✓", "done", "quiet"),
+    "interrupted": ("◦", "interrupted", "quiet"),
+    "cancelled": ("×", "cancelled", "bad"),
+    "error": ("!", "failed", "bad"),
+    "limit_reached": ("◷", "usage limit", "ask"),
+}
+"""Each state's sign, its name for people, and the role of its colour."""
+_NEED = {"waiting_for_input": 0, "running": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """One session in the list. Every text is visible, and on one line."""
+
+    id: str
+    title: str
+    project: str
+    state: str
+    asks: tuple[str, ...]
+    age: str
+    cost: str
+    in_memory: bool
+    timestamp: str
+    owner: str = ""
+    """Whose it is, if somebody else has shared it."""
+    shared_with: str = ""
+    machine: str = ""
+    """Where it runs, in a fleet."""
+    limit: str = ""
+    """When it continues after a usage limit, or when that resets."""
+
+    @property
+    def sign(self) -> str:
+        return _STATES[self.state][0] if self.state in _STATES else "·"
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it neither needs a person nor is at work."""
+        return not self.in_memory or self.state not in _NEED
+
+    @property
+    def searched(self) -> str:
+        """What the terms of a filter are looked for in."""
+        return " ".join(
+            (self.title, self.project, self.state, self.id, self.owner, self.machine, *self.asks)
+        ).casefold()
+
+    @property
+    def details(self) -> str:
+        """The second line of the row."""
+        if self.asks:
+            return self.asks[0]
+        shared = f"of {self.owner}" if self.owner else "shared" if self.shared_with else ""
+        return " · ".join(filter(None, (self.limit, self.machine, shared, self.project, self.age, self.cost)))
+
+    @property
+    def sharing(self) -> str:
+        """Whose it is and who else may see it, for the line above the conversation; empty for what is nobody else's."""
+        owner = f"of {self.owner}" if self.owner else ""
+        return " · ".join(filter(None, (owner, f"shared with {self.shared_with}" if self.shared_with else "")))
+
+
+def row_of(listed: Mapping[str, Any], now: float) -> SessionRow:
+    """A session as the server lists it."""
+    cost = listed.get("costUsd")
+    return SessionRow(
+        id=listed["sessionId"],
+        title=visible(clip_line(listed.get("displayText") or "", 200)) or listed["sessionId"][:8],
+        project=visible(os.path.basename((listed.get("projectDirectory") or "").rstrip("/\\"))),
+        state=listed.get("activeStatus") or listed.get("lastStatus") or "",
+        asks=tuple(visible(clip_line(line, 200)) for line in listed.get("asks") or ()),
+        age=age(listed["timestamp"], now),
+        cost=f"${cost:.2f}" if cost else "",
+        in_memory=listed.get("activeStatus") is not None,
+        timestamp=listed["timestamp"],
+        owner=visible(clip_line(listed.get("owner") or "", 60)),
+        shared_with=visible(clip_line(sharing_line(listed.get("sharedWith") or ()), 200)),
+        machine=machine_name(listed),
+        limit=_limit(listed, now),
+    )
+
+
+def _limit(limit: Mapping[str, Any], now: float) -> str:
+    """`continues at 17:00`, or when the limit resets; empty without a limit."""
+    if limit.get("continuesAt"):
+        return f"continues at {local_time(limit['continuesAt'], now)}"
+    return f"resets at {local_time(limit['resetsAt'], now)}" if limit.get("resetsAt") else ""
+
+
+def arranged(
+    live: Iterable[Mapping[str, Any]],
+    stored: Iterable[Mapping[str, Any]],
+    now: float,
+    wanted: str = "",
+    found: Container[str] = (),
+) -> list[SessionRow]:
+    """Those that need a person first, then those at work, then the rest by machine, each by their last use; with
+    `wanted`, those that have all of its terms in title, project, state, id or machine, and those that were `found` for
+    it elsewhere."""
+    # Those in memory last, so that they take the place of what the disk says of the same session.
+    listed = {session["sessionId"]: session for session in (*stored, *live)}
+    terms = wanted.casefold().split()
+    rows = [row_of(session, now) for session in listed.values()]
+    rows = [row for row in rows if row.id in found or all(term in row.searched for term in terms)]
+    rows.sort(key=lambda row: row.timestamp, reverse=True)
+    # The machine that was used last comes first. Without a fleet all have none, and stay as they are.
+    machines = [*dict.fromkeys(row.machine for row in rows)]
+
+    def place(row: SessionRow) -> tuple[int, int]:
+        if row.is_at_rest:
+            return len(_NEED), machines.index(row.machine)
+        return _NEED[row.state], 0
+
+    return sorted(rows, key=place)
+
+
+def asking_elsewhere(rows: Iterable[SessionRow], current: str | None) -> int:
+    """How many questions are open in other sessions than this one."""
+    return sum(len(row.asks) for row in rows if row.id != current)
+
+
+# -- session list -----------------------------------------------------------------------------------------------------
+
+
+_ROLES = {"waiting_for_input": "ask", "running": "good", "error": "bad", "limit_reached": "ask"}
+
+
+class SessionSidebar(Vertical):
+    """Shows rows; tells which one is opened, and what is typed into the filter."""
+
+    DEFAULT_CSS = """
+    SessionSidebar { width: 26; height: 100%; border-right: solid $primary-darken-2; }
+    SessionSidebar Input { height: 1; border: none; padding: 0 1; }
+    SessionSidebar OptionList { height: 1fr; border: none; padding: 0; scrollbar-size-vertical: 1; }
+    """
+
+    class Opened(Message):
+        """A session is to be shown, at the text that it was found by if there is one."""
+
+        def __init__(self, session_id: str, wanted: str) -> None:
+            super().__init__()
+            self.session_id, self.wanted = session_id, wanted
+
+    class Highlighted(Message):
+        """The person has moved to a row."""
+
+        def __init__(self, session_id: str) -> None:
+            super().__init__()
+            self.session_id = session_id
+
+    class ListLeft(Message):
+        """The person does not want any of them."""
+
+    class Filtered(Message):
+        def __init__(self, wanted: str) -> None:
+            super().__init__()
+            self.wanted = wanted
+
+    def __init__(self, palette: Palette, *, id: str) -> None:  # noqa: A002 - as Textual has it
+        super().__init__(id=id)
+        self.palette = palette
+        self._current: str | None = None
+        self._rows: tuple[Sequence[SessionRow], str | None, int, Palette] | None = None
+
+    def compose(self) -> ComposeResult:
+        yield _Filter(placeholder="filter sessions", compact=True, select_on_focus=False)
+        yield _Rows(markup=False, compact=True)
+
+    def show(self, rows: Sequence[SessionRow], current: str | None, *, keep_highlight: bool = False) -> None:
+        """Shows these rows. The highlighted one stays highlighted, wherever it has moved to, until another session is
+        opened, and with `keep_highlight` also then."""
+        listing = self.query_one(_Rows)
+        width = max(12, listing.scrollable_content_region.width - 1)
+        shown = (tuple(rows), current, width, self.palette)
+        # Setting the options again would move the highlight and the scroll position under the person's hands.
+        if shown == self._rows:
+            return
+        self._rows = shown
+        before = listing.highlighted_option
+        wanted = before.id if before is not None and (keep_highlight or current == self._current) else current
+        self._current = current
+        top = listing.scroll_y
+        listing.set_options(self._options(rows, current, width))
+        if any(row.id == wanted for row in rows):
+            with self.prevent(OptionList.OptionHighlighted):
+                listing.highlighted = listing.get_option_index(str(wanted))
+        listing.scroll_to(y=top, animate=False, immediate=True)
+
+    def on_resize(self) -> None:
+        """Rows are cut to the columns that there are."""
+        if self._rows is not None:
+            rows, current, _, _ = self._rows
+            # After the list itself has its new size.
+            self.call_after_refresh(self.show, rows, current, keep_highlight=True)
+
+    def _options(self, rows: Iterable[SessionRow], current: str | None, width: int) -> Iterator[Option]:
+        """A row each; of those at rest in a fleet, a line with the name of the machine above the first on each."""
+        machine = ""
+        for row in rows:
+            if row.machine != machine and row.is_at_rest:
+                machine = row.machine
+                heading = Text(f"── {machine} ", self.palette.style("head"), no_wrap=True, end="")
+                heading.truncate(width, overflow="ellipsis")
+                yield Option(heading, disabled=True)
+            yield Option(self._drawn(row, current, width), row.id)
+
+    def _drawn(self, row: SessionRow, current: str | None, width: int) -> Text:
+        role = _ROLES.get(row.state if row.in_memory else "", "quiet")
+        style = self.palette.style(role)
+        text = Text(no_wrap=True, overflow="ellipsis", end="")
+        title = Text(f"{row.sign} {row.title}", no_wrap=True, end="")
+        title.stylize(style, 0, 1)
+        if row.id == current:
+            title.stylize("bold", 2)
+        title.truncate(width, overflow="ellipsis")
+        details = Text(f"  {row.details}", self.palette.style("ask" if row.asks else "quiet"), end="")
+        details.truncate(width, overflow="ellipsis")
+        return text.append(title).append("\n").append(details)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self.post_message(self.Filtered(event.value))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter in the filter opens the first of what is left."""
+        event.stop()
+        listing = self.query_one(_Rows)
+        first = next((option.id for option in listing.options if not option.disabled), None)
+        if first is not None:
+            wanted, self.query_one(Input).value = self.query_one(Input).value, ""
+            self._open(first, wanted)
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        event.stop()
+        if self.query_one(_Rows).has_focus and event.option.id is not None:
+            self.post_message(self.Highlighted(event.option.id))
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self._open(event.option.id, self.query_one(Input).value)
+
+    def _open(self, session_id: str | None, wanted: str) -> None:
+        if session_id is not None:
+            self.post_message(self.Opened(session_id, wanted))
+
+    def focus_filter(self) -> None:
+        self.query_one(Input).focus()
+
+    def focus_rows(self) -> None:
+        """Goes to the rows, to the first one if none is highlighted yet."""
+        rows = self.query_one(_Rows)
+        rows.focus()
+        if rows.highlighted is None:
+            rows.action_first()
+
+    def leave(self) -> None:
+        self.query_one(Input).value = ""
+        self.post_message(self.ListLeft())
+
+
+class _Filter(Input):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "rows", "Rows", show=False),
+        Binding("escape", "leave", "Back"),
+    ]
+
+    def action_rows(self) -> None:
+        _sidebar_of(self).focus_rows()
+
+    def action_leave(self) -> None:
+        _sidebar_of(self).leave()
+
+
+class _Rows(OptionList):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select", "Open"),
+        Binding("slash", "filter", "Filter"),
+        Binding("r", "app.command('rename')", "Rename"),
+        Binding("f", "app.command('fork')", "Fork"),
+        Binding("e", "app.command('export')", "Export"),
+        Binding("d", "app.command('diff')", "Diff"),
+        Binding("escape", "leave", "Back"),
+    ]
+
+    def action_filter(self) -> None:
+        _sidebar_of(self).focus_filter()
+
+    def action_leave(self) -> None:
+        _sidebar_of(self).leave()
+
+
+def _sidebar_of(part: Widget) -> SessionSidebar:
+    parent = part.parent
+    assert isinstance(parent, SessionSidebar)
+    return parent
+
+
+# -- status line ------------------------------------------------------------------------------------------------------
+
+
+def status_line(conversation: ShownConversation | None, now: float, palette: Palette) -> Text:
+    """State, model, mode, tokens, cost, elapsed time, and what is wrong."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    if conversation is None:
+        return text.append("Type a message to begin a session here, or open one on the left.", palette.style("quiet"))
+    facts = conversation.summary
+    sign, state, role = _STATES.get(conversation.status, ("", conversation.status or "…", "quiet"))
+    text.append(f"{sign} {state}".lstrip(), palette.style(role))
+    started = facts.get("turnStarted")
+    tokens = f"{_short(facts.get('inputTokens', 0))} in {_short(facts.get('outputTokens', 0))} out"
+    parts = [
+        f"{max(0, now - started):.0f} s" if started is not None else "",
+        conversation.model or facts.get("model") or "",
+        facts.get("permissionMode") or "",
+        tokens if facts.get("inputTokens") else "",
+        f"${facts['costUsd']:.4f}" if facts.get("costUsd") else "",
+        conversation.activity,
+    ]
+    text.append(visible("".join(f" · {part}" for part in parts if part)), palette.style("quiet"))
+    if facts.get("stalledSeconds"):
+        text.append(f" · nothing for {facts['stalledSeconds']} s", palette.style("ask"))
+    if facts.get("limit") is not None:
+        waits = _limit(facts["limit"], now) or "the time of the reset is not known"
+        keys = "Esc: do not, F7: now" if facts["limit"].get("continuesAt") else "F6: wait for it, F7: now"
+        text.append(f" · {waits} ({keys})", palette.style("ask"))
+    windows = (facts.get("planUsage") or {}).get("windows") or {}
+    plan = [f"{limit_name(name)} {used['used']:.0%}" for name, used in windows.items() if "used" in used]
+    if plan:
+        text.append(visible(f" · plan: {', '.join(plan)}"), palette.style("quiet"))
+    for name in ("retrying", "queued"):
+        if facts.get(name):
+            text.append(visible(f" · {facts[name]}"), palette.style("ask"))
+    return text
+
+
+def top_line(
+    title: str, asking: int, problem: str, palette: Palette, *, is_preview: bool = False, sharing: str = ""
+) -> Text:
+    """Which session is shown and with whom it is shared, whether only while the person goes through the list, how many
+    questions wait in others, and whether there is a server."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    if problem:
+        text.append(f" no server: {problem} ", palette.style("bad") + palette.style("found"))
+        text.append(" trying again ")
+    if asking:
+        text.append(f" {asking} ask{'s' if asking == 1 else ''} elsewhere: Ctrl+N ", palette.style("ask"))
+    if is_preview:
+        text.append(" preview: Enter opens, Esc goes back ", palette.style("prompt"))
+    text.append(f" {title}", palette.style("head"))
+    return text.append(f" · {sharing}", palette.style("quiet")) if sharing else text
+
+
+def _short(number: int) -> str:
+    return f"{number / 1000:.1f}k" if number >= 1000 else str(number)

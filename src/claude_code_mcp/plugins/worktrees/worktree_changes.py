@@ -1,0 +1,474 @@
+"""What was changed in the worktree of a session: seen, committed, merged or discarded.
+
+Nothing is lost by any of it without somebody's yes:
+
+- `commit` and `merge` change nothing at all unless everything can be done. A merge is worked out beside the checkouts
+  first; then the checkout that it goes to is moved forward by git in one step, which refuses where that would overwrite
+  a change, an untracked or an ignored file there. A conflict is never resolved here.
+- What somebody has agreed to (`WorktreePlan.digest`) is compared with the very objects that are then committed and
+  merged, not with a look before.
+- `discard` counts what would be gone (`Unsaved`) and needs that to be agreed to, as it is at that moment.
+"""
+
+import asyncio
+import contextlib
+import os
+import stat
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ...core import private_files
+from ...core.errors import InvalidArgument, PermissionDenied, SessionBusy
+from ...core.git import Git
+from ...core.model.options import Worktree
+from ..sandbox.homes import Home
+
+PLACE = os.path.join(".claude", "worktrees")
+"""Where the worktrees are in the main checkout of a repository."""
+
+
+def git_for(home: Home, worktree: Worktree) -> Git:
+    """Git for everything about a worktree. In a sandbox it is given the checkout around the worktree, and not that
+    alone: a directory that is given by itself cannot be removed there."""
+    main = worktree.path.partition(f"{os.sep}{PLACE}{os.sep}")[0]
+    return Git(home, (main, worktree.common_dir, worktree.repository))
+
+
+_UNMERGED = frozenset({"DD", "AU", "UD", "UA", "DU", "AA", "UU"})
+_DELETED = frozenset({"D ", " D"})
+_MOST_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Unsaved:
+    """What would be gone with a worktree and its branch."""
+
+    uncommitted: int = 0
+    """Files that are changed or not tracked."""
+    ignored: int = 0
+    """Files, and directories that are ignored as a whole."""
+    commits: int = 0
+    """Those that no other branch, tag or remote has."""
+    repositories: int = 0
+    """Submodules and other repositories that are checked out inside."""
+
+    def __bool__(self) -> bool:
+        return bool(self.uncommitted or self.ignored or self.commits or self.repositories)
+
+    def __str__(self) -> str:
+        parts = (
+            (self.uncommitted, "uncommitted file", "uncommitted files"),
+            (self.ignored, "ignored path", "ignored paths"),
+            (self.commits, "commit that no other branch has", "commits that no other branch has"),
+            (self.repositories, "repository inside", "repositories inside"),
+        )
+        named = [f"{count} {singular if count == 1 else plural}" for count, singular, plural in parts if count]
+        return ", ".join(named) or "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class WorktreePlan:
+    """What a commit, a merge or a pull request would be made of, as things are now."""
+
+    branch: str
+    into: str | None
+    """The branch that the session began on; None at a detached HEAD."""
+    repository: str
+    """The checkout that a merge changes."""
+    digest: str
+    """Names all of it: what is committed last, everything in the worktree, and where it would be merged."""
+    uncommitted: tuple[str, ...]
+    """Files that are changed or not tracked, and would be committed."""
+    commits: int
+    """Those that the branch to merge into does not have."""
+    refusal: str = ""
+    """Why it cannot be merged; empty if it can."""
+
+
+class WorktreeView:
+    """What is in the worktree of one session, for the sessions of one home. Looks, and changes nothing."""
+
+    def __init__(self, home: Home, worktree: Worktree) -> None:
+        self.worktree = worktree
+        self._git = git_for(home, worktree)
+
+    async def diff(self) -> str:
+        """Everything since the branch left the one that it is to be merged into: commits, changes and new files."""
+        await self._check_there()
+        tree = await self._whole_tree()
+        base = await self._fork_point()
+        how = ("--no-ext-diff", "--no-textconv", "--submodule=short", "--no-color", "--find-renames")
+        shown = ("--stat", "--patch", base, tree)
+        return _printable(await self._git.read("diff", *how, *shown, cwd=self.worktree.repository))
+
+    async def unsaved(self) -> Unsaved:
+        """What a removal would lose as things are now."""
+        commits = await self._own_commits()
+        if not await self._is_there():
+            return Unsaved(commits=commits)
+        # Files that git was told not to look at: it does not say whether they have changed.
+        flagged = (await self._in_worktree("ls-files", "-v", "-z")).split("\0")
+        names = [line[2:] for line in flagged if line and (line[0].islower() or line[0] == "S")]
+        hidden = await asyncio.to_thread(self._there, names)
+        staged = (await self._in_worktree("ls-files", "--stage", "-z")).split("\0")
+        modules = [line.partition("\t")[2] for line in staged if line.startswith("160000 ")]
+        repositories = await asyncio.to_thread(self._there, [f"{name}/.git" for name in modules])
+        # Last, as this is what is likeliest to change before somebody acts on it.
+        states = await self._states("--ignored=matching")
+        ignored = sum(state == "!!" for state, _ in states)
+        return Unsaved(len(states) - ignored + hidden, ignored, commits, repositories)
+
+    async def _states(self, *more: str, variables: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+        """Of every file that differs from the last commit, its state and its name. What is changed inside of a
+        submodule is not looked at, for which git would run by the submodule's own configuration."""
+        how = ("--porcelain", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=dirty")
+        output = await self._in_worktree("status", *how, *more, variables=variables)
+        return [(line[:2], line[3:]) for line in output.split("\0") if line]
+
+    def _there(self, names: Iterable[str]) -> int:
+        """How many of these are in the worktree. An index that a session wrote may have any name in it, also one that
+        leads out, and so may the links in the worktree: what is elsewhere is not counted."""
+        inside = (name for name in names if not {"", ".", ".."} & set(name.split("/")))
+        return sum(private_files.exists_at(os.path.join(self.worktree.path, name)) for name in inside)
+
+    async def _own_commits(self) -> int:
+        worktree = self.worktree
+        own = [tip for tip in (await self._tip(), await self._head()) if tip]
+        if not own:
+            return 0
+        others = (f"--exclude={worktree.branch}", "--branches", "--remotes", "--tags")
+        counted = await self._git.read("rev-list", "--count", *own, "--not", *others, cwd=worktree.repository)
+        return int(counted)
+
+    async def _tip(self) -> str:
+        """The last commit of the branch; empty if there is no such branch any more."""
+        return await self._commit(f"refs/heads/{self.worktree.branch}")
+
+    async def _commit(self, name: str) -> str:
+        asked = ("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        return (await self._git.run(*asked, cwd=self.worktree.repository)).output.strip()
+
+    async def _head(self) -> str:
+        """What is checked out in the worktree; empty if that is gone."""
+        if not await self._is_there():
+            return ""
+        asked = ("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+        return (await self._git.run(*asked, cwd=self.worktree.path, git_dir=self.worktree.git_dir)).output.strip()
+
+    async def _fork_point(self) -> str:
+        worktree = self.worktree
+        if worktree.into is not None:
+            bases = await self._git.run(
+                "merge-base", f"refs/heads/{worktree.into}", await self._head(), cwd=worktree.repository
+            )
+            if not bases.code:
+                return bases.output.strip()
+        return worktree.base
+
+    async def _whole_tree(self) -> str:
+        """Everything in the worktree that is not ignored, as a tree, worked out in an index beside the real one.
+
+        Not by `git add`, which asks another git what is changed inside of each submodule, by the submodule's own
+        configuration: of those only the commit counts here that they are at.
+        """
+        index = os.path.join(self.worktree.git_dir, f"index-{uuid.uuid4().hex}")
+        beside = {"GIT_INDEX_FILE": index}
+        try:
+            await self._in_worktree("read-tree", "-m", "HEAD", variables=beside)
+            states = await self._states(variables=beside)
+            removed = [name for state, name in states if state[1] == "D"]
+            present = [name.removesuffix("/") for state, name in states if state[1] not in " D"]
+            # First what is gone: a link may have taken the place of a directory.
+            for how, names in (("--force-remove",), removed), (("--add", "--replace", "--remove"), present):
+                if names:
+                    listed = os.fsencode("".join(f"{name}\0" for name in names))
+                    await self._in_worktree("update-index", *how, "-z", "--stdin", variables=beside, stdin=listed)
+            return (await self._in_worktree("write-tree", variables=beside)).strip()
+        finally:
+            for leftover in (index, f"{index}.lock"):
+                with contextlib.suppress(OSError):
+                    os.unlink(leftover)
+
+    async def _in_worktree(self, *arguments: str, **how: object) -> str:
+        return await self._git.read(*arguments, cwd=self.worktree.path, git_dir=self.worktree.git_dir, **how)
+
+    async def _is_there(self) -> bool:
+        return await asyncio.to_thread(_is_directory, self.worktree.path)
+
+    async def _check_there(self) -> None:
+        if not await self._is_there():
+            raise _refused(f"the worktree {self.worktree.path} is gone")
+
+
+class WorktreeChanges(WorktreeView):
+    """What is in the worktree of one session, and what becomes of it: committed, merged or discarded."""
+
+    async def plan(self) -> WorktreePlan:
+        """What would be committed and merged. Nothing changes, except that git may keep objects that nothing refers
+        to."""
+        await self._check_there()
+        worktree, tip = self.worktree, await self._checked_tip()
+        names = tuple(_printable(name) for _, name in await self._states())
+        tree = await self._whole_tree() if names else await self._tree(tip)
+        target, refusal, commits = "", "", 0
+        try:
+            target = await self._checked_target()
+            await self._check_filters()
+            work = await self._work_to_merge(tip, "as it would be")
+            await self._merged(target, work)
+            listed = await self._git.read("rev-list", "--count", tip, f"^{target}", cwd=worktree.repository)
+            commits = int(listed)
+        except InvalidArgument as error:
+            refusal = error.message
+        digest = _digest(tip, tree, target)
+        return WorktreePlan(worktree.branch, worktree.into, worktree.repository, digest, names, commits, refusal)
+
+    async def commit(self, message: str | None, agreed: str | None = None) -> str:
+        """Commits everything that is not ignored on the branch of the worktree; returns its last commit, which is the
+        one before if there was nothing to commit.
+
+        `agreed` is the digest of a plan; PermissionDenied, with nothing changed, if the branch or a file is another
+        than it was then. InvalidArgument without a message where one is needed, or while the worktree is in the middle
+        of a merge.
+        """
+        await self._check_there()
+        tip = await self._checked_tip()
+        await self._check_filters()
+        work = await self._work_to_merge(tip, message)
+        if agreed is not None and agreed.split(":")[:2] != [tip, await self._tree(work)]:
+            raise _not_agreed("committed")
+        if work != tip and not await self._advance(tip, work):
+            raise _refused(f"{self.worktree.branch} was changed meanwhile; nothing was committed")
+        return work
+
+    async def merge(self, message: str | None, agreed: str | None = None) -> str:
+        """Merges the branch into the one that the session began on, where that is checked out; returns what was done.
+
+        Uncommitted files are committed with this message; without one InvalidArgument, as for everything else that
+        stands in the way, conflicts first. `agreed` is the digest of a plan; PermissionDenied if something else would
+        be merged, or into another commit. Then nothing has changed anywhere.
+        """
+        await self._check_there()
+        worktree, tip = self.worktree, await self._checked_tip()
+        target = await self._checked_target()
+        await self._check_filters()
+        work = await self._work_to_merge(tip, message)
+        if agreed is not None and agreed != _digest(tip, await self._tree(work), target):
+            raise _not_agreed("merged")
+        merged = await self._merged(target, work)
+        if merged == target:
+            return f"{worktree.into} has everything of {worktree.branch} already."
+        how = ("--ff-only", "--no-overwrite-ignore", "--no-autostash", "--no-verify-signatures", "--quiet")
+        # Git refuses where the branch has moved since it was read: then this is no fast-forward any more.
+        reply = await self._git.run("merge", *how, merged, cwd=worktree.repository)
+        if reply.code:
+            raise _refused(f"git does not change the checkout {worktree.repository}: {reply.reason}")
+        # After the merge: if that is refused, nothing has changed. A branch that somebody has committed to meanwhile
+        # stays where it is.
+        if work != tip:
+            await self._advance(tip, work)
+        return f"{worktree.branch} is merged into {worktree.into} in {worktree.repository}, now at {merged[:12]}."
+
+    async def _advance(self, tip: str, work: str) -> bool:
+        """Moves the branch on from `tip`, and the index with it; no file changes. False if the branch is elsewhere."""
+        moved = await self._git.run(
+            "update-ref", f"refs/heads/{self.worktree.branch}", work, tip, cwd=self.worktree.repository
+        )
+        if not moved.code:
+            await self._in_worktree("reset", "--quiet", "--mixed")
+        return not moved.code
+
+    async def _tree(self, commit: str) -> str:
+        named = await self._git.read("rev-parse", "--verify", f"{commit}^{{tree}}", cwd=self.worktree.repository)
+        return named.strip()
+
+    async def _check_filters(self) -> None:
+        """Files that go through a filter of the repository's own would be committed and checked out without it."""
+        worktree = self.worktree
+        filters = await self._git.own_filters(worktree.path, worktree.git_dir)
+        filters = filters or await self._git.own_filters(worktree.repository)
+        if filters:
+            raise _refused(
+                f"the repository's own configuration has filters for its files ({', '.join(filters)}), which are not "
+                f"run here; merge {worktree.branch} yourself"
+            )
+
+    async def _checked_tip(self) -> str:
+        """The last commit of the branch, which must be what is checked out in the worktree."""
+        worktree = self.worktree
+        on = await self._git.run("symbolic-ref", "--quiet", "HEAD", cwd=worktree.path, git_dir=worktree.git_dir)
+        if on.output.strip() != f"refs/heads/{worktree.branch}":
+            now = on.output.strip().removeprefix("refs/heads/") or "a detached HEAD"
+            raise _refused(f"the worktree has {now} checked out instead of its branch {worktree.branch}")
+        return await self._tip()
+
+    async def _checked_target(self) -> str:
+        """The last commit of the branch that it is merged into, which must be checked out where the session began."""
+        worktree = self.worktree
+        if worktree.into is None:
+            raise _refused(f"the session began at a detached HEAD; merge {worktree.branch} where you want it")
+        if not await asyncio.to_thread(_is_directory, worktree.repository):
+            raise _refused(f"the checkout {worktree.repository} is gone; merge {worktree.branch} where you want it")
+        on = await self._git.run("symbolic-ref", "--quiet", "--short", "HEAD", cwd=worktree.repository)
+        if on.output.strip() != worktree.into:
+            now = on.output.strip() or "a detached HEAD"
+            raise _refused(
+                f"the session began on {worktree.into}, and {worktree.repository} has {now} checked out. Check out "
+                f"{worktree.into} there, or merge {worktree.branch} yourself"
+            )
+        return await self._commit("HEAD")
+
+    async def _work_to_merge(self, tip: str, message: str | None) -> str:
+        """The last commit, or one of everything that is not committed yet, which nothing refers to so far."""
+        states = await self._states()
+        if not states:
+            return tip
+        await asyncio.to_thread(self._check_committable, states)
+        if not message:
+            names = ", ".join(name for _, name in states[:_MOST_NAMED])
+            more = f" and {len(states) - _MOST_NAMED} more" if len(states) > _MOST_NAMED else ""
+            raise _refused(f"these files are not committed: {names}{more}. A commit message as text commits them")
+        tree = await self._whole_tree()
+        return (await self._in_worktree("commit-tree", tree, "-p", tip, "-m", message)).strip()
+
+    def _check_committable(self, states: list[tuple[str, str]]) -> None:
+        unmerged = [name for state, name in states if state in _UNMERGED]
+        if unmerged or private_files.exists_at(os.path.join(self.worktree.git_dir, "MERGE_HEAD")):
+            raise _refused("the worktree is in the middle of a merge; have the session finish it")
+        inside = [name for state, name in states if state == "??" and name.endswith("/")]
+        if inside:
+            raise _refused(f"{inside[0]} is a repository of its own, which would not be committed; move or ignore it")
+
+    async def _merged(self, target: str, work: str) -> str:
+        """A commit that has both, without touching any file; the one that has both already, if there is one."""
+        worktree, repository = self.worktree, self.worktree.repository
+        for older, newer in ((work, target), (target, work)):
+            if not (await self._git.run("merge-base", "--is-ancestor", older, newer, cwd=repository)).code:
+                return newer
+        reply = await self._git.run(
+            "merge-tree", "--write-tree", "--name-only", "--no-messages", target, work, cwd=repository
+        )
+        tree, *names = reply.output.split("\n")
+        if reply.code == 1 and names:
+            conflicts = ", ".join(dict.fromkeys(name for name in names if name))
+            raise _refused(
+                f"{worktree.branch} conflicts with {worktree.into} in {conflicts}. Nothing was changed; have the "
+                f"session merge {worktree.into} into its branch first"
+            )
+        if reply.code:
+            raise _refused(f"git cannot merge branches that have diverged (it takes 2.38 or later): {reply.reason}")
+        title = f"Merge branch '{worktree.branch}' into {worktree.into}"
+        made = await self._git.read("commit-tree", tree, "-p", target, "-p", work, "-m", title, cwd=repository)
+        return made.strip()
+
+    # -- discarding -----------------------------------------------------------------------------------------------
+
+    async def discard(self, agreed: Unsaved | None) -> str:
+        """Removes the worktree and its branch; returns what was done. No session may run there any more.
+
+        `agreed` is what may be lost by it, None everything; PermissionDenied if that is not what would be lost.
+        SessionBusy while a process works there, InvalidArgument if it is locked or another worktree lies in it.
+        """
+        worktree = self.worktree
+        others = await self._check_removable()
+        # Noted now: the branch is deleted only if it still is where it was looked at.
+        tip = await self._tip()
+        # Counted again: what was agreed to may be minutes old. And last: the removal looks at nothing itself.
+        lost = await self.unsaved()
+        if agreed is not None and lost != agreed:
+            raise PermissionDenied(f"This would lose {lost}, which nobody has agreed to; nothing was discarded.")
+        await self._remove()
+        if not tip or worktree.branch in others:
+            return f"The worktree {worktree.path} is removed; the branch {worktree.branch} stays."
+        await self._git.read("update-ref", "-d", f"refs/heads/{worktree.branch}", tip, cwd=worktree.repository)
+        return f"The worktree {worktree.path} and its branch {worktree.branch}, which was at {tip[:12]}, are removed."
+
+    async def take_back(self) -> None:
+        """Removes the worktree and its branch if nothing is in it that was not checked out by its making;
+        InvalidArgument otherwise. A commit of its own keeps the branch."""
+        worktree = self.worktree
+        if await self._is_there():
+            new = [name for state, name in await self._states() if state not in _DELETED]
+            if new:
+                raise _refused(f"it has new files ({len(new)})")
+            await self._remove()
+        # Only as long as the branch is at the commit that it was made at.
+        gone = ("update-ref", "-d", f"refs/heads/{worktree.branch}", worktree.base)
+        await self._git.run(*gone, cwd=worktree.repository)
+
+    async def _remove(self) -> None:
+        """With force: otherwise git has another git look for changes, by the worktree's own configuration. What would
+        be lost was counted right before."""
+        worktree = self.worktree
+        reply = await self._git.run("worktree", "remove", "--force", worktree.path, cwd=worktree.repository)
+        if reply.code:
+            raise _refused(f"git does not remove it: {reply.reason}")
+
+    async def _check_removable(self) -> set[str]:
+        """The branches that other worktrees have checked out."""
+        worktree = self.worktree
+        output = await self._git.read("worktree", "list", "--porcelain", cwd=worktree.repository)
+        branches: set[str] = set()
+        known = False
+        for entry in output.split("\n\n"):
+            facts = dict(line.partition(" ")[::2] for line in entry.splitlines())
+            path = facts.get("worktree", "")
+            if path == worktree.path:
+                known = True
+                if "locked" in facts:
+                    raise _refused(f"it is locked ({facts['locked'] or 'without a reason'}); `git worktree unlock` it")
+            elif path.startswith(worktree.path + os.sep):
+                raise _refused(f"another worktree lies in it: {path}")
+            else:
+                branches.add(facts.get("branch", "").removeprefix("refs/heads/"))
+        if not known:
+            raise _refused(f"git knows no worktree {worktree.path}")
+        pid = await asyncio.to_thread(process_in, worktree.path)
+        if pid is not None:
+            raise SessionBusy(f"Process {pid} works in {worktree.path}; end it first.", pid=pid)
+        return branches
+
+
+def process_in(directory: str) -> int | None:
+    """A process of this user whose working directory is there, None if there is none. Blocks for a moment."""
+    import psutil  # noqa: PLC0415 - takes a while, and few sessions have a worktree
+
+    for process in psutil.process_iter():
+        # Processes of other users, and such as have just ended.
+        with contextlib.suppress(psutil.Error, OSError):
+            place = process.cwd()
+            if place == directory or place.startswith(directory + os.sep):
+                return process.pid
+    return None
+
+
+def _is_directory(path: str) -> bool:
+    """Whether there is a directory at this path, which had no link in it when it was recorded; InvalidArgument if
+    something else is there now, or it cannot be looked at: that is not the same as being gone."""
+    try:
+        is_directory = stat.S_ISDIR(private_files.stat_at(path).st_mode)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        is_directory = False
+    if not is_directory:
+        raise _refused(f"{path} is no directory any more, or cannot be looked at")
+    return True
+
+
+def _printable(text: str) -> str:
+    """Without the bytes that are no UTF-8, which names of files and their contents may have."""
+    return os.fsencode(text).decode("utf-8", "replace")
+
+
+def _digest(tip: str, tree: str, target: str) -> str:
+    return f"{tip}:{tree}:{target}"
+
+
+def _not_agreed(done: str) -> PermissionDenied:
+    return PermissionDenied(f"Something has changed since you looked; nothing was {done}. Look again.", field="agreed")
+
+
+def _refused(reason: str) -> InvalidArgument:
+    return InvalidArgument(f"worktree: {_printable(reason)}.", field="worktree")

@@ -1,0 +1,255 @@
+"""The start on stdio: first answers from a manifest while the server is imported; or, inside a session, instead of it.
+
+Importing this module must stay cheap (a few built-in modules; a test counts them), since it comes before the first
+answer. The server takes over when it is loaded: it gets every byte that was not answered, see `GreetedInput`.
+
+Inside a session (the second half of this file): Claude Code starts every MCP server that it has registered, so each
+session would start another copy of us, whose sessions would do the same. Such a copy knows itself by its environment.
+It answers as a server without tools, so that Claude Code has nothing to complain of, and loads neither the server nor a
+hub.
+"""
+
+import _signal  # type: ignore[import-not-found]  # `signal` itself takes a while to import
+import os
+import select
+import sys
+from stat import S_ISFIFO, S_ISSOCK
+
+from ...core.processes.environment import MAX_DEPTH, depth
+from .first_answers import GreetedInput, Greeting, find
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, NoReturn
+
+    Serve = Callable[[list[str], GreetedInput], int]
+
+SWITCH = "CLAUDE_CODE_MCP_GREETING"
+"""The variable that turns the greeting off: the server then loads first and speaks later."""
+
+_TERMINAL_HINT = b"""\
+claude-code-mcp waits for an MCP client on standard input; a client starts it by itself.
+To register it with one: claude-code-mcp config CLIENT. Ctrl-C ends it.
+"""
+"""Written to stderr when the server is started in a terminal."""
+
+_QUIET_MS = 20
+"""How long the client must be silent before loading may take the processor away from it."""
+_SWITCH_INTERVAL = 0.0005
+"""Seconds that the loading thread keeps the interpreter while the main thread has a request to answer."""
+
+
+def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
+    """Serves MCP on stdio; the value is the exit code. `load` imports the server and returns the function that runs it.
+
+    `load` is called in a thread while requests are answered here, and again in this thread to get its result: an
+    import that failed is repeated, and raises here. Without pipes or a manifest the server is loaded first.
+    """
+    _open_missing_streams()
+    if sys.platform != "win32":
+        _signal.signal(_signal.SIGINT, exit_on_interrupt)
+    if os.environ.get(SWITCH) == "off" or not on_pipes():
+        if os.isatty(0) and not any(argument.startswith("--ht") for argument in argv):
+            os.write(2, _TERMINAL_HINT)
+        return load()(argv, GreetedInput())
+    manifest, leave_manifest = find(argv)
+    if manifest is None:
+        return load()(argv, GreetedInput(leave_manifest=leave_manifest))
+    greeting = Greeting(manifest)
+    with _Loading(load) as loading:
+        try:
+            _answer_until_loaded(greeting, loading)
+        except (BrokenPipeError, ConnectionError):
+            loading.exit(0)
+    greeted = greeting.handover()
+    greeted.leave_manifest = leave_manifest
+    return load()(argv, greeted)
+
+
+def exit_on_interrupt(*_: object) -> "NoReturn":
+    """Handles Ctrl-C until the server installs its own handler: nothing needs to be closed yet. A KeyboardInterrupt
+    could be lost in callbacks that may not raise, such as those of the import system."""
+    os._exit(130)
+
+
+def _open_missing_streams() -> None:
+    """Opens the null device in place of a standard stream that is closed: else the next file would take its number."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+
+
+def on_pipes() -> bool:
+    """Whether stdin and stdout are two pipes: not a terminal, not a file, not one socket for both directions."""
+    if sys.platform == "win32":
+        return False
+    try:
+        stdin, stdout = os.fstat(0), os.fstat(1)
+    except OSError:
+        return False
+    if (stdin.st_dev, stdin.st_ino) == (stdout.st_dev, stdout.st_ino):
+        return False
+    return all(S_ISFIFO(stream.st_mode) or S_ISSOCK(stream.st_mode) for stream in (stdin, stdout))
+
+
+class _Loading:
+    """The import of the server in a thread of its own; it makes `fd` readable when it is done."""
+
+    def __init__(self, load: "Callable[[], Serve]") -> None:
+        self._load = load
+        self.started = False
+
+    def __enter__(self) -> "_Loading":
+        self.fd, self._done = os.pipe()
+        self._interval = sys.getswitchinterval()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.started:
+            # Before the descriptors are closed: the thread writes to one of them as its last act.
+            self._thread.join()
+            sys.setswitchinterval(self._interval)
+        os.close(self.fd)
+        os.close(self._done)
+
+    def start(self) -> None:
+        """Begins, if it has not begun. `threading` must be imported here: it takes its importer for the main thread."""
+        if self.started:
+            return
+        import threading  # noqa: PLC0415 - not before the first answer
+
+        self.started = True
+        # Before the thread begins: with the usual interval it would keep the interpreter while a request waits.
+        sys.setswitchinterval(_SWITCH_INTERVAL)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._load()
+        except BaseException:  # noqa: S110 - the main thread repeats the import, and it is raised there
+            pass
+        finally:
+            # Also when the import fails: the main thread waits for this.
+            os.write(self._done, b".")
+
+    def exit(self, code: int) -> "NoReturn":
+        """Ends the process: there is nothing to clean up, and a thread in mid-import would not survive a usual end."""
+        if self.started:
+            os._exit(code)
+        sys.exit(code)
+
+
+def _answer_until_loaded(greeting: Greeting, loading: _Loading) -> None:
+    """Answers until the server is loaded; ends the process if the client closes its end with all requests answered.
+
+    Loading begins when the client has been quiet for a moment, has the list of tools, or waits for the server.
+    """
+    sources = select.poll()
+    sources.register(0, select.POLLIN)
+    sources.register(loading.fd, select.POLLIN)
+    while True:
+        ready = [fd for fd, _ in sources.poll(None if loading.started else _QUIET_MS)]
+        if loading.fd in ready:
+            return
+        if 0 in ready and not _read_and_answer(greeting):
+            if greeting.satisfied:
+                loading.exit(0)
+            # The end of a pipe would be reported at every poll: a busy loop beside the import.
+            sources.unregister(0)
+            loading.start()
+        if not ready or greeting.waiting or greeting.listed:
+            loading.start()
+
+
+def _read_and_answer(greeting: Greeting) -> bool:
+    """Reads once and writes the answers; returns whether there may be more to read here."""
+    try:
+        data = os.read(0, 1 << 16)
+    except BlockingIOError:
+        return True
+    _write(greeting.receive(data) if data else greeting.end())
+    return bool(data) and not greeting.full
+
+
+def _write(data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(1, data) :]
+        except BlockingIOError:
+            writable = select.poll()
+            writable.register(1, select.POLLOUT)
+            writable.poll()
+
+
+# -- nested -----------------------------------------------------------------------------------------------------------
+
+
+_LATEST_HANDSHAKE = "2025-11-25"
+_UNKNOWN_METHOD = -32601
+_LISTS = {
+    "tools/list": "tools",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+    "prompts/list": "prompts",
+}
+
+
+def serve_nothing(argv: list[str]) -> int:
+    """Serves nothing on stdio until the client leaves; over HTTP it refuses to start. The value is the exit code."""
+    nesting = depth(os.environ)
+    sys.stderr.write(
+        f"claude-code-mcp: started inside a session of claude-code-mcp (depth {nesting}): it offers no tools there. "
+        f"{MAX_DEPTH}={nesting} for the outermost server allows it.\n"
+    )
+    if any(argument.startswith("--ht") for argument in argv):
+        return 2
+    try:
+        for answer in _answers(sys.stdin.buffer):
+            sys.stdout.buffer.write(answer)
+            sys.stdout.buffer.flush()
+    except KeyboardInterrupt:
+        return 130
+    except (BrokenPipeError, ConnectionError):
+        pass
+    return 0
+
+
+def _answers(lines: "Iterable[bytes]") -> "Iterable[bytes]":
+    import json  # noqa: PLC0415 - the usual start does not come here
+
+    for line in lines:
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(message, dict) and "method" in message and isinstance(message.get("id"), int | str):
+            yield json.dumps({"jsonrpc": "2.0", "id": message["id"], **_answer(message)}).encode() + b"\n"
+
+
+def _answer(message: "Mapping[str, Any]") -> "dict[str, Any]":
+    method, params = message["method"], message.get("params")
+    if method == "initialize":
+        return {"result": _initialize_result(params)}
+    if method == "ping":
+        return {"result": {}}
+    if method in _LISTS:
+        return {"result": {_LISTS[method]: []}}
+    # `server/discover` too: clients of the newest protocol then begin with the handshake.
+    return {"error": {"code": _UNKNOWN_METHOD, "message": "This server offers nothing inside its own sessions."}}
+
+
+def _initialize_result(params: object) -> "dict[str, Any]":
+    from ... import __version__  # noqa: PLC0415
+
+    requested = params.get("protocolVersion") if isinstance(params, dict) else None
+    known = isinstance(requested, str) and "2024-11-05" <= requested <= _LATEST_HANDSHAKE
+    return {
+        "protocolVersion": requested if known else _LATEST_HANDSHAKE,
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "claude-code-mcp", "version": __version__},
+        "instructions": "Offers no tools: it runs inside a session that another claude-code-mcp has started.",
+    }

@@ -1,0 +1,417 @@
+"""The process that a client starts with `--shared`: a relay between its pipes and the shared server.
+
+It answers the greeting while there is no connection, starts the server if there is none, and passes lines on. When the
+server ends, whatever the reason, it connects to the next one, starting it if need be; the client notices nothing but
+errors for what was in flight, see `relay.py`. Where no shared server can be had it says so on stderr and serves in this
+process, as without `--shared`.
+
+Nothing blocks: what one side does not read yet is kept up to `_ROOM` bytes, and then the other side is not read
+either. Importing this module must stay cheap, as for `startup/greeting/loop.py`; there is only one thread.
+"""
+
+import _signal  # type: ignore[import-not-found]  # `signal` itself takes a while to import
+import os
+import select
+import sys
+import time
+
+from ...core.processes.environment import depth
+from ..greeting import loop
+from ..greeting.first_answers import GreetedInput, Greeting, find
+from . import hello, place
+from .hello import Lines, unreadable
+from .relay import Relay
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
+    from collections.abc import Callable
+    from typing import NoReturn
+
+_CHUNK = 1 << 16
+_ROOM = 1 << 20
+"""Bytes that are kept for a side that does not read."""
+_RETRY = 0.03
+"""Seconds between two looks for a server that is just starting or ending; the lock has no event to wait for."""
+_ANSWER_SECONDS = 120.0
+"""Seconds within which a server must have answered."""
+_OTHERS_FIRST = 10.0
+"""Seconds that a newer version, or whoever wants a restart, has to start the next server."""
+_STEADY = 5.0
+"""Seconds after which a connection counts as one that works."""
+_FAILURES = 6
+"""How many connections in a row may fail before this process serves on its own."""
+
+_IN, _OUT, _GONE = 1, 4, 8 | 16  # POLLIN, POLLOUT, POLLERR and POLLHUP everywhere
+
+
+class _NoServer(Exception):
+    """Why there will be no shared server."""
+
+
+def serve_shared(argv: list[str], load: "Callable[[], loop.Serve]") -> int:
+    """Serves MCP on stdio through the shared server; the value is the exit code. `load` is as for `greet`."""
+    if not loop.on_pipes():
+        return loop.greet(argv, load)  # a terminal or a file: there is nobody to relay for
+    try:
+        where, fingerprint = place.find_place(argv[1:], os.environ)
+    except OSError as error:
+        _say_alone(str(error))
+        return loop.greet(argv, load)
+    if sys.platform != "win32":
+        _signal.signal(_signal.SIGINT, loop.exit_on_interrupt)
+        _signal.signal(_signal.SIGTERM, _exit)
+    front = _Front(argv, where, fingerprint)
+    try:
+        front.run()
+    except _NoServer as problem:
+        _say_alone(str(problem))
+        return load()(argv, front.hand_over())
+    except (BrokenPipeError, ConnectionError):
+        pass  # the client is gone
+    finally:
+        # Whatever happens: another process may share these ends of the pipes, and would find them non-blocking.
+        front.restore_pipes()
+    return 0
+
+
+def _exit(*_: object) -> "NoReturn":
+    os._exit(0)
+
+
+def _say_alone(reason: str) -> None:
+    """Says on stderr why this process serves its client itself. A reason may be a sentence or part of one."""
+    text = f"claude-code-mcp: serving in this process, without the shared server: {reason.rstrip('.')}.\n"
+    try:
+        os.write(2, text.encode(errors="backslashreplace"))
+    except OSError:
+        pass
+
+
+class _Front:
+    """The two pipes of the client, the socket of the server, and what is on its way between them."""
+
+    def __init__(self, argv: list[str], where: place.Place, fingerprint: str) -> None:
+        self._place = where
+        found, self._leave_manifest = (None, None)
+        # A gateway offers more than the manifest knows, such as which machine a session is to run on.
+        if os.environ.get(loop.SWITCH) != "off" and not place.is_gateway(where):
+            found, self._leave_manifest = find(argv)
+        self._greeting = Greeting(found) if found is not None else None
+        self._hello = hello.Hello(
+            directory=place.working_directory(),
+            environment=dict(os.environ),
+            fingerprint=fingerprint,
+            arguments=argv[1:],
+            identity=hello.new_identity(),
+            pid=os.getpid(),
+            manifest=self._leave_manifest,
+        ).line()
+        self._relay = Relay()
+        self._client_lines, self._server_lines = Lines(unreadable), Lines(self._relay.too_long)
+        self._socket: _socket.socket | None = None
+        self._online = False
+        self._client_ended = False
+        self._waiting: list[bytes] = []
+        """Lines of the client's for a server that is not there yet."""
+        self._waiting_bytes = 0
+        self._to_client, self._to_server = bytearray(), bytearray()
+        self._poll = select.poll()
+        self._masks: dict[int, int] = {}
+        self._failures = 0
+        now = time.monotonic()
+        self._next_try = now
+        self._since = now
+        """Since when there is no server, or the connection is there."""
+        self._may_start_at = now
+        self._lazy = False
+        """Whether the server is not wanted before the client sends something: it was told to end."""
+        self._rested = False
+        self._input_ended = False
+        """Whether the server knows that the client has sent its last."""
+
+    def run(self) -> None:
+        """Returns when the client is gone. `_NoServer` if it must be served in another way."""
+        for descriptor in (0, 1):
+            os.set_blocking(descriptor, False)
+        self._watch(1, 0)
+        while not self._done():
+            if self._socket is None:
+                self._look_for_server()
+            elif not self._online and time.monotonic() - self._since > _ANSWER_SECONDS:
+                raise _NoServer(f"it has not answered for {_ANSWER_SECONDS:g} s")
+            self._watch_all()
+            self._handle(self._poll.poll(self._timeout()))
+            if self._steady:
+                self._watch_all()
+            while self._steady:  # the usual state, in which there is nothing to decide
+                self._handle(self._poll.poll())
+
+    @property
+    def _steady(self) -> bool:
+        """Whether lines pass and none waits."""
+        return self._online and not self._to_client and not self._to_server and not self._client_ended
+
+    def _done(self) -> bool:
+        if not self._client_ended or self._to_client:
+            return False
+        if self._input_ended:
+            return self._socket is None  # what it has not answered by now stays unanswered
+        if self._greeting is not None and not self._online:
+            return self._greeting.satisfied
+        return self._socket is None and not self._waiting and not self._relay.waiting
+
+    def _handle(self, events: list[tuple[int, int]]) -> None:
+        """The server comes first, whose number is the highest: what a client sends after the end of a server is for
+        the next one."""
+        if len(events) > 1:
+            events.sort(reverse=True)
+        for descriptor, event in events:
+            self._handle_one(descriptor, event)
+
+    def _handle_one(self, descriptor: int, event: int) -> None:
+        if descriptor == 0:
+            self._read_client()
+        elif descriptor == 1:
+            if event & _GONE:
+                raise BrokenPipeError
+            self._write_client()
+        elif self._socket is not None and descriptor == self._socket.fileno():
+            if event & _OUT:
+                self._write_server()
+            if event & (_IN | _GONE):
+                self._read_server()
+
+    # -- what is waited for -----------------------------------------------------------------------------------
+
+    def _watch_all(self) -> None:
+        room = len(self._to_server) + self._waiting_bytes < _ROOM and not self._greeting_is_full
+        self._watch(0, _IN if room and not self._client_ended else None)
+        self._watch(1, _OUT if self._to_client else 0)
+        if self._socket is not None:
+            wanted = (_IN if len(self._to_client) < _ROOM else 0) | (_OUT if self._to_server else 0)
+            self._watch(self._socket.fileno(), wanted)
+
+    @property
+    def _greeting_is_full(self) -> bool:
+        return self._greeting is not None and self._greeting.full
+
+    def _watch(self, descriptor: int, mask: int | None) -> None:
+        """Sets what is polled for on a descriptor. With None it is not polled at all: the end of a pipe would be
+        reported again and again."""
+        if self._masks.get(descriptor) == mask:
+            return
+        if mask is None:
+            if self._masks.pop(descriptor, None) is not None:
+                self._poll.unregister(descriptor)
+            return
+        self._poll.register(descriptor, mask)
+        self._masks[descriptor] = mask
+
+    def _timeout(self) -> float | None:
+        """Milliseconds until something is to be done without an event."""
+        if self._online or (self._socket is None and self._rests):
+            return None
+        until = self._since + _ANSWER_SECONDS if self._socket is not None else self._next_try
+        return max(0.0, until - time.monotonic()) * 1000 + 1
+
+    @property
+    def _rests(self) -> bool:
+        """Whether nobody needs a server now."""
+        greeted = self._greeting is not None and self._greeting.waiting
+        return self._lazy and not self._waiting and not self._relay.waiting and not greeted
+
+    # -- the server -------------------------------------------------------------------------------------------
+
+    def _look_for_server(self) -> None:
+        """Connects, or starts the server. The next try is a moment later where somebody else has the lock."""
+        now = time.monotonic()
+        if self._rests:
+            self._rested = True
+            return
+        if self._rested:
+            self._rested, self._since = False, now
+        if now < self._next_try:
+            return
+        if now - self._since > _ANSWER_SECONDS:
+            raise _NoServer(f"nobody answers at {self._place.socket}")
+        # Before the try, which may raise or find that somebody else is just starting a server.
+        self._next_try = now + _RETRY
+        try:
+            connection = self._connect(now)
+        except PermissionError as error:
+            raise _NoServer(str(error)) from None
+        except OSError as error:
+            raise _NoServer(f"it cannot be started: {error}") from None
+        if connection is not None:
+            self._socket = connection
+            self._since = now
+            # In place of whatever was left for a server before: nothing may come before the hello.
+            self._to_server[:] = self._hello
+            self._write_server()
+
+    def _connect(self, now: float) -> "_socket.socket | None":
+        try:
+            return place.connect(self._place.socket)
+        # Nobody has been there, or a server that was killed has left its socket: both mean that none runs.
+        except (FileNotFoundError, ConnectionRefusedError):
+            pass
+        except BlockingIOError:
+            return None  # there are too many at once
+        if depth(os.environ):
+            raise _NoServer("none runs, and one that is started inside a session would end with it")
+        return place.start(self._place) if now >= self._may_start_at else None
+
+    def _welcome(self, line: bytes) -> None:
+        """The server has answered: from now on lines are passed on, beginning with those that have waited."""
+        try:
+            welcome = hello.read_welcome(line)
+        except ValueError:
+            raise _NoServer("what answers at the socket is no server of ours") from None
+        if welcome.refused:
+            raise _NoServer(welcome.refused)
+        if welcome.protocol != hello.PROTOCOL:
+            raise _NoServer(f"it is version {welcome.version}, which speaks another protocol")
+        if hello.is_newer(hello.BUILD, welcome.version):
+            # Before the lines of the client: a server that has nothing to do yet may end at once for the newer version.
+            self._to_server += hello.HANDOVER + b" " + hello.BUILD.encode() + b"\n"
+        self._online, self._lazy, self._since = True, False, time.monotonic()
+        if self._greeting is not None:
+            lines, rest = self._relay.greeted(self._greeting.handover())
+            self._waiting, self._greeting = [*lines, *self._waiting], None
+            self._client_lines.receive(rest)
+        # Before everything else that waits: a server takes no request before the handshake.
+        self._to_server += self._relay.resume()
+        for waiting in self._waiting:
+            self._to_server += self._relay.from_client(waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        self._write_server()
+        self._end_server_input()
+
+    def _control(self, line: bytes) -> None:
+        command, _, version = line.strip().partition(b" ")
+        if command == hello.STOPPING:
+            self._lazy = True
+        elif command == hello.RESTARTING or (
+            command == hello.HANDOVER and hello.is_newer(version.decode(errors="replace"), hello.BUILD)
+        ):
+            self._may_start_at = time.monotonic() + _OTHERS_FIRST
+
+    def _lost(self) -> None:
+        """The connection is gone. A server that ends as soon as it is connected to is given up after a while."""
+        assert self._socket is not None
+        self._watch(self._socket.fileno(), None)
+        self._socket.close()
+        now = time.monotonic()
+        steady = self._online and now - self._since > _STEADY
+        self._failures = 0 if steady else self._failures + 1
+        if self._online:
+            # Only for a server that has answered: of one that has not, nothing is in flight and no question is open.
+            self._to_client += self._relay.lost()
+        self._socket, self._online, self._since = None, False, now
+        # Half a line of the old server must not become the beginning of the new one's first line.
+        self._server_lines = Lines(self._relay.too_long)
+        self._to_server.clear()
+        # Ever longer: a server that cannot run would otherwise be started again without a pause.
+        self._next_try = now + _RETRY * self._failures**2
+        self._write_client()
+        if self._failures > _FAILURES and not self._rests:
+            raise _NoServer("it ends as soon as it is started")
+
+    # -- bytes ------------------------------------------------------------------------------------------------
+
+    def _read_client(self) -> None:
+        try:
+            data = os.read(0, _CHUNK)
+        except BlockingIOError:
+            return
+        if not data:
+            self._client_ended = True
+            self._watch(0, None)
+        if self._greeting is not None:
+            self._to_client += self._greeting.receive(data) if data else self._greeting.end()
+            self._write_client()
+            return
+        if not data and (rest := self._client_lines.take_rest()):
+            data = rest + b"\n"  # a last line without its end
+        lines = self._client_lines.receive(data)
+        if self._online:
+            self._to_server += b"".join([self._relay.from_client(line) for line in lines])
+            self._write_server()
+            self._end_server_input()
+        else:
+            self._waiting += lines
+            self._waiting_bytes += sum(map(len, lines))
+
+    def _read_server(self) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lost()
+            return
+        for line in self._server_lines.receive(data):
+            if not self._online:
+                self._welcome(line)
+            elif line.startswith(b"!"):
+                self._control(line)
+            else:
+                self._to_client += self._relay.from_server(line)
+        self._write_client()
+
+    def _write_client(self) -> None:
+        _write(self._to_client, _write_stdout)
+
+    def _write_server(self) -> None:
+        if self._socket is not None:
+            try:
+                _write(self._to_server, self._socket.send)
+            except OSError:
+                self._to_server.clear()  # it is gone, which the next read tells; what is in flight is known there
+            self._end_server_input()
+
+    def _end_server_input(self) -> None:
+        """Tells the server that the client has sent its last, when it has got all of it."""
+        if self._client_ended and self._online and not self._to_server and self._socket is not None:
+            try:
+                self._socket.shutdown(1)
+            except OSError:
+                pass  # it is gone
+            self._input_ended = True
+
+    @staticmethod
+    def restore_pipes() -> None:
+        """Makes them blocking again, which every process that shares them would notice."""
+        for descriptor in (0, 1):
+            os.set_blocking(descriptor, True)
+
+    def hand_over(self) -> GreetedInput:
+        """What a server in this process has to read, after all that was said is written."""
+        if self._socket is not None:
+            self._socket.close()
+        self.restore_pipes()
+        self._write_client()
+        if self._greeting is not None:
+            greeted = self._greeting.handover()
+            return GreetedInput(greeted.unread, greeted.answered, self._leave_manifest)
+        unread = [self._relay.resume(), *self._waiting, self._client_lines.take_rest()]
+        return GreetedInput(b"".join(unread), self._relay.replayed, self._leave_manifest)
+
+
+def _write_stdout(data: memoryview) -> int:
+    return os.write(1, data)
+
+
+def _write(buffer: bytearray, write: "Callable[[memoryview], int]") -> None:
+    """Writes what can be written now and removes it from the buffer."""
+    while buffer:
+        try:
+            with memoryview(buffer) as whole, whole[:_CHUNK] as part:
+                written = write(part)
+        except BlockingIOError:
+            return
+        del buffer[:written]

@@ -1,0 +1,481 @@
+"""Where the shared server of this user is found, and how it is started.
+
+There is one socket per set of server settings: a client that was configured with another policy must not end up at a
+server that runs under this one. What belongs to the client alone (its credentials, its directory, the path of the CLI)
+does not count: see `fingerprint`.
+
+A server holds the lock beside its socket for as long as it lives, and only the holder of the lock may bind or remove
+the socket. The module is imported before the first answer, so it imports only built-in modules.
+
+The starter binds the socket and takes the lock, and the server inherits both. So there is never a second server, and
+everybody can connect at once: connections wait at the socket until the server is loaded. The first in that queue is
+the starter's own, whose hello has the settings.
+
+The server is in a session of its own, has no descriptor of ours but those two and its log, and nothing of our
+environment that could be a secret: clients tell it theirs over the socket.
+"""
+
+import os
+import sys
+from binascii import crc32
+from stat import S_ISDIR
+
+from ...core.processes.environment import DEPTH, MARK, OWN_PREFIX
+from ..greeting.first_answers import config_file
+
+try:
+    import _socket
+    import fcntl
+except ImportError:  # Windows has no fcntl
+    _usable = False
+else:
+    _usable = hasattr(_socket, "AF_UNIX")
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import NoReturn, TypeVar
+
+    T = TypeVar("T")
+
+RUNTIME_DIR = f"{OWN_PREFIX}RUNTIME_DIR"
+SHARED = f"{OWN_PREFIX}SHARED"
+
+OF_THE_CLIENT = frozenset(
+    {MARK, DEPTH, SHARED, RUNTIME_DIR, f"{OWN_PREFIX}GREETING", f"{OWN_PREFIX}CONFIG", f"{OWN_PREFIX}SHARED_IDLE_MS"}
+)
+"""Variables of ours that say nothing about the server's settings. (The content of the file counts, not its name.)"""
+OF_HTTP = frozenset(
+    f"{OWN_PREFIX}{name}"
+    for name in (
+        "TOKEN",
+        "TOKENS_FILE",
+        "METRICS_TOKEN",
+        "ALLOWED_HOSTS",
+        "ALLOWED_ORIGINS",
+        "WEB",
+        "WEB_URL",
+        "WEB_PORT",
+        "PUSH_PRIVATE",
+    )
+)
+"""Variables of ours that no client on a socket has to do with."""
+FAMILIAR = (
+    "PERMISSION_TIMEOUT_MS",
+    "MAX_SESSIONS",
+    "EVENT_BUFFER_SIZE",
+    "MCP_TIMEOUT",
+    "MAX_MCP_OUTPUT_TOKENS",
+    "MCP_SERVER_CONNECTION_BATCH_SIZE",
+    "MCP_REMOTE_SERVER_CONNECTION_BATCH_SIZE",
+    "CLAUDE_CODE_MAX_EXECUTION_TIME",
+    "CLAUDE_CODE_DEFAULT_PERMISSION_MODE",
+    "CLAUDE_CODE_ALLOWED_TOOLS",
+)
+"""Settings of the server whose variables do not have our prefix."""
+_DIRECTORIES = ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME")
+"""What the default places of the server's files follow from."""
+_PATHS = tuple(f"{OWN_PREFIX}{name}" for name in ("STATE_DIR", "POLICY", "AUDIT_FILE", "HUB_FILE"))
+
+_LONGEST_ADDRESS = 100
+"""Bytes of a path that every platform takes as the address of a socket."""
+_OTHERS = 0o077
+_OTHERS_WRITE = 0o022
+_BACKLOG = 512
+
+
+def possible() -> bool:
+    """Whether this platform has what a shared server needs."""
+    return _usable
+
+
+class NoPlace(OSError):
+    """There can be no shared server here; the text says why."""
+
+
+class Place:
+    """The files of one shared server."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        self.directory = directory
+        self.name = name
+
+    @property
+    def socket(self) -> str:
+        return os.path.join(self.directory, f"{self.name}.sock")
+
+    @property
+    def lock(self) -> str:
+        return os.path.join(self.directory, f"{self.name}.lock")
+
+    @property
+    def log_file(self) -> str:
+        return os.path.join(self.directory, f"{self.name}.log")
+
+
+def find_place(arguments: "Sequence[str]", environment: "Mapping[str, str]") -> tuple[Place, str]:
+    """The place for a client with these arguments of `serve` and this environment, and the fingerprint of its
+    settings. The directory exists and is private afterwards; NoPlace if that is not possible, or if it cannot be told
+    whether a server runs elsewhere."""
+    directory, print_ = runtime_directory(environment), fingerprint(arguments, environment)
+    name = f"{crc32(print_.encode(errors='surrogateescape')):08x}"
+    return Place(directory, name), print_
+
+
+def places(environment: "Mapping[str, str]") -> list[Place]:
+    """Every place of this user in which a server has ever been started."""
+    directory = runtime_directory(environment)
+    return [
+        Place(directory, name.removesuffix(".lock")) for name in sorted(os.listdir(directory)) if name.endswith(".lock")
+    ]
+
+
+def is_held(place: Place) -> bool:
+    """Whether a server runs at this place. NoPlace if that cannot be told: a second one must not start then."""
+    descriptor = -1
+    try:
+        descriptor = os.open(place.lock, os.O_RDWR | os.O_NOFOLLOW)
+        # There is no other test. It has the lock for an instant: who wants to start a server just then tries again.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        raise NoPlace(f"whether a server runs at {place.socket} cannot be told: {error.strerror or error}") from None
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    return False
+
+
+_GATEWAY = b"gateway"
+
+
+def write_holder(lock: int, *, gateway: bool = False) -> None:
+    """Writes into a lock that is held who holds it."""
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, b"%d\n%b" % (os.getpid(), _GATEWAY if gateway else b""), 0)
+
+
+def is_gateway(place: Place) -> bool:
+    """Whether the gateway of a fleet serves at a place, or did so last. Its first answers are not those of a server."""
+    try:
+        descriptor = os.open(place.lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False  # nobody has been there
+    try:
+        return _GATEWAY in os.read(descriptor, 64)
+    finally:
+        os.close(descriptor)
+
+
+def fingerprint(arguments: "Sequence[str]", environment: "Mapping[str, str]") -> str:
+    """All that the settings of a server follow from, as a text that is equal only for equal settings. Paths that are
+    relative count together with the directory that they are relative to."""
+    ours = [name for name in environment if name.startswith(OWN_PREFIX)]
+    names = sorted({*ours, *FAMILIAR, *_DIRECTORIES} - OF_THE_CLIENT - OF_HTTP)
+    parts = [f"{name}={value}" for name in names if (value := environment.get(name))]
+    parts.append(f"arguments={list(server_arguments(arguments))}")
+    if any(path and path != "off" and not path.startswith(("/", "~")) for path in map(environment.get, _PATHS)):
+        parts.append(f"directory={working_directory()}")
+    file = config_file(arguments, environment)
+    if file:
+        try:
+            # By its content: a server that was started before the file was changed runs with other settings.
+            with open(os.path.expanduser(file), "rb") as opened:
+                parts.append(f"file={opened.read().hex()}")
+        except OSError:
+            parts.append(f"file={os.path.abspath(file)}")
+    return "\n".join(parts)
+
+
+def working_directory() -> str:
+    """The directory of this process, also when it is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"
+
+
+def server_arguments(arguments: "Sequence[str]") -> "Iterator[str]":
+    """The arguments of `serve` that are for the server: all but `--shared` and the file, whose content counts."""
+    skip = False
+    for argument in arguments:
+        name, joined, _ = argument.partition("=")
+        if not skip and not is_shared_flag(argument) and not _is_config_flag(name):
+            yield argument
+        skip = not skip and _is_config_flag(name) and not joined
+
+
+def is_shared_flag(argument: str) -> bool:
+    """argparse takes the beginning of a long flag for the whole."""
+    return len(argument) > 2 and "--shared".startswith(argument)
+
+
+def _is_config_flag(name: str) -> bool:
+    return len(name) > 2 and "--config".startswith(name)
+
+
+# -- the directory --------------------------------------------------------------------------------------------
+
+
+def runtime_directory(environment: "Mapping[str, str]") -> str:
+    """The directory of the sockets, made if it is missing. NoPlace if there is none that only we can enter."""
+    if not _usable:
+        raise NoPlace("this platform has no Unix sockets")
+    named = environment.get(RUNTIME_DIR)
+    if named:
+        return _private(os.path.abspath(os.path.expanduser(named)))
+    problems = []
+    for directory in (os.path.join(_state_directory(environment), "run"), *_runtime_candidates(environment)):
+        try:
+            return _private(directory)
+        except NoPlace as error:
+            problems.append(str(error))
+    raise NoPlace("; ".join(problems))
+
+
+def _runtime_candidates(environment: "Mapping[str, str]") -> list[str]:
+    """Directories to use when the state directory cannot be used. Many clients pass on few variables, so the usual
+    runtime directory is tried even where XDG_RUNTIME_DIR is not set."""
+    named = environment.get("XDG_RUNTIME_DIR", "")
+    usual = f"/run/user/{os.geteuid()}"
+    found = [directory for directory in (named, usual) if os.path.isabs(directory) and os.path.isdir(directory)]
+    return [os.path.join(directory, "claude-code-mcp") for directory in dict.fromkeys(found)]
+
+
+def _state_directory(environment: "Mapping[str, str]") -> str:
+    """Where our settings put the state, unless a file says otherwise."""
+    named = environment.get(f"{OWN_PREFIX}STATE_DIR")
+    if named:
+        return os.path.abspath(os.path.expanduser(named))
+    default = "~/Library/Application Support" if sys.platform == "darwin" else "~/.local/state"
+    base = environment.get("XDG_STATE_HOME", "").strip() or os.path.expanduser(default)
+    return os.path.join(base, "claude-code-mcp")
+
+
+def _private(path: str) -> str:
+    """The directory, made if it is missing. Only we may enter it, and only we or root may put another in its place."""
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        found, above = os.lstat(path), os.stat(os.path.dirname(path))
+    except OSError as error:
+        raise NoPlace(f"{path} cannot be made: {error.strerror or error}") from None
+    if not S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
+        raise NoPlace(f"{path} is not a directory of ours alone (0700)")
+    if above.st_uid not in (os.geteuid(), 0) or above.st_mode & _OTHERS_WRITE:
+        raise NoPlace(f"others can write to {os.path.dirname(path)}")
+    return path
+
+
+# -- the socket and the lock ----------------------------------------------------------------------------------
+
+
+def connect(path: str) -> "_socket.socket":
+    """A connection to the server, non-blocking. OSError where nobody listens, PermissionError if it is not ours."""
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        _with_address(path, connection.connect)
+        # Before anything is said: the hello has the whole environment of the client, with its secrets.
+        if not peer_is_ours(connection):
+            raise PermissionError(13, "the server at this socket belongs to another user", path)
+    except BaseException:
+        connection.close()
+        raise
+    os.set_inheritable(connection.fileno(), False)
+    return connection
+
+
+def bind(path: str) -> "_socket.socket":
+    """A socket that listens at the path, which must be free; for us alone."""
+    listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        os.set_inheritable(listener.fileno(), False)
+        _with_address(path, listener.bind)
+        # Before it listens: until then nobody can connect, whatever the mode was.
+        os.chmod(path, 0o600)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def take_lock(place: Place) -> int | None:
+    """The lock of a server as a descriptor that holds it until it is closed; None if somebody else has it."""
+    descriptor = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def peer_is_ours(connection: "_socket.socket") -> bool:
+    """Whether the process at the other end has our user id. True where the system does not report it: there the private
+    directory is what keeps others out."""
+    if hasattr(_socket, "SO_PEERCRED"):
+        credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid
+    elif hasattr(_socket, "LOCAL_PEERCRED"):
+        credentials = connection.getsockopt(0, _socket.LOCAL_PEERCRED, 76)  # version, uid, groups
+    else:
+        return True
+    return int.from_bytes(credentials[4:8], sys.byteorder) == os.geteuid()
+
+
+def peer_pid(connection: "_socket.socket") -> int:
+    """The process at the other end, as the kernel says; 0 where it does not."""
+    try:
+        if hasattr(_socket, "SO_PEERCRED"):
+            credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid
+        else:
+            credentials = connection.getsockopt(0, _LOCAL_PEERPID, 4)  # macOS
+    except OSError:
+        return 0
+    return int.from_bytes(credentials[:4], sys.byteorder)
+
+
+_LOCAL_PEERPID = 2
+
+
+def _with_address(path: str, use: "Callable[[str], T]") -> "T":
+    """Calls `use` with the path, or with a shorter name for the same file: the address of a socket has 104 bytes on
+    some platforms. Only one thread may be running where there is no /proc."""
+    if len(os.fsencode(path)) <= _LONGEST_ADDRESS:
+        return use(path)
+    directory, name = os.path.split(path)
+    opened = os.open(directory, os.O_RDONLY)
+    here = -1
+    try:
+        if os.path.isdir(f"/proc/self/fd/{opened}"):
+            return use(f"/proc/self/fd/{opened}/{name}")
+        here = os.open(".", os.O_RDONLY)
+        os.fchdir(opened)
+        return use(name)
+    finally:
+        if here >= 0:
+            os.fchdir(here)
+            os.close(here)
+        os.close(opened)
+
+
+# -- launch -----------------------------------------------------------------------------------------------------------
+
+
+LISTENER, LOCK = 3, 4
+"""The numbers under which the server finds what it inherits."""
+INHERITED = "--inherited"
+
+_LOG_LIMIT = 1 << 20
+_HIGHEST = 1 << 16
+"""Above every descriptor that a front could have inherited."""
+_KEPT = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SYSTEMROOT"}
+)
+_KEPT_PREFIXES = ("LC_", "XDG_", "PYTHON", "DYLD_")
+
+
+def start(place: Place, arguments: "Sequence[str]" = ()) -> "_socket.socket | None":
+    """Starts a server at the place and returns the first connection to it; None if somebody else holds the lock, and
+    so serves, starts or ends there. OSError if it cannot be started; then nothing is left behind."""
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise NoPlace("there is no Python interpreter to run it")
+    lock = take_lock(place)
+    if lock is None:
+        return None
+    try:
+        listener, connection = _listen_and_connect(place)
+        try:
+            log = open_log(place)
+            try:
+                path = os.path.join(place.directory, place.name)
+                command = [sys.executable, "-P", "-m", "claude_code_mcp", "shared", "run", INHERITED, path]
+                _detach(listener.fileno(), lock, log, [*command, *arguments])
+            finally:
+                os.close(log)
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            listener.close()
+        return connection
+    finally:
+        # Does not release it once the server runs: the lock belongs
+        # to the open file, of which the server has inherited a copy.
+        os.close(lock)
+
+
+def listen(place: Place) -> "_socket.socket":
+    """The socket of a server that is not found there yet by anybody else; only for the holder of the lock."""
+    listener, connection = _listen_and_connect(place)
+    connection.close()
+    return listener
+
+
+def _listen_and_connect(place: Place) -> "tuple[_socket.socket, _socket.socket]":
+    """The socket of the server, and a connection that was there before anybody else could find it."""
+    temporary = f"{place.socket}.new"
+    if os.path.lexists(temporary):
+        os.unlink(temporary)  # of a starter that was killed; whoever has the lock may do this
+    listener = bind(temporary)
+    try:
+        connection = connect(temporary)
+        os.rename(temporary, place.socket)  # takes the place of what a killed server has left
+    except BaseException:
+        listener.close()
+        raise
+    return listener, connection
+
+
+def open_log(place: Place) -> int:
+    """The log for appending; one that has grown too long is put aside first. Nobody else can read it."""
+    try:
+        if os.stat(place.log_file).st_size > _LOG_LIMIT:
+            os.rename(place.log_file, f"{place.log_file}.1")
+    except FileNotFoundError:
+        pass
+    return os.open(place.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+
+
+def clean_environment(environment: "Mapping[str, str]") -> dict[str, str]:
+    """What the interpreter needs to start, and nothing that could be a secret."""
+    return {name: value for name, value in environment.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
+
+
+def _detach(listener: int, lock: int, log: int, argv: list[str]) -> None:
+    """Runs the command as nobody's child. Only one thread may be running."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            # Twice, so that the server is nobody's child: no front
+            # has to wait for it, and it does not end with the client.
+            if os.fork() == 0:
+                _execute(listener, lock, log, argv)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _execute(listener: int, lock: int, log: int, argv: list[str]) -> "NoReturn":
+    """Becomes the command, with the descriptors at their numbers and all others closed."""
+    import fcntl  # noqa: PLC0415 - not on Windows
+
+    kept = [os.open(os.devnull, os.O_RDONLY), log, log, listener, lock]
+    # In two steps: put into its place directly, one could overwrite another that has not been moved yet.
+    aside = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in kept]  # above all the final numbers
+    for number, descriptor in enumerate(aside):
+        os.dup2(descriptor, number)
+    os.closerange(len(aside), _HIGHEST)
+    os.chdir("/")
+    os.execve(argv[0], argv, clean_environment(os.environ))
