@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from claude_code_mcp.core.model.options import LOCAL, SessionOptions
-from claude_code_mcp.core.sessions.background import RecordWriter
+from claude_code_mcp.core.sessions.record_writer import RecordWriter
 from claude_code_mcp.core.sessions.session_library import SessionLibrary
 from claude_code_mcp.core.state.session_records import SessionRecord, SessionRecords
 from claude_code_mcp.core.state.state_directory import database_in

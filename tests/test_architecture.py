@@ -164,7 +164,7 @@ PUBLIC: dict[str, set[str]] = {
 # A task must have an owner that keeps it and hears of its failure: these modules are such owners. Whoever awaits what
 # it started within the same function uses `ensure_future` or a task group.
 MAY_START_TASKS = {
-    "core.sessions.background",
+    "core.sessions.background_tasks",
     "hub.factory",  # some for each hub: they follow the files of the hub, and end before the hub is left
     "hub.provider",  # one: it waits for the first servers, and ends with the service
     "hub.server_pool",  # one: all owners of connections belong to it, and leaving the hub awaits it

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from claude_code_mcp.core.sessions.background import BackgroundTasks
+from claude_code_mcp.core.sessions.background_tasks import BackgroundTasks
 from tests.support.waiting import HANG_SECONDS
 
 

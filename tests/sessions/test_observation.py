@@ -4,7 +4,7 @@ import pytest
 
 from claude_code_mcp.core.errors import LimitReached, SessionNotFound
 from claude_code_mcp.core.model.events import AuditEvent, AuditKind, Event, Noise
-from claude_code_mcp.core.sessions.background import ObserverList
+from claude_code_mcp.core.sessions.observers import ObserverList
 
 
 class Listening:

@@ -36,7 +36,8 @@ from .processes.leftovers import sweep_quietly
 from .questions.broker import Broker, put_back
 from .questions.presentation import Redaction
 from .redaction import MARK, Redactor
-from .sessions.background import BackgroundTasks, Bookkeeper, Observer, ObserverList, StartTask
+from .sessions.background_tasks import BackgroundTasks, StartTask
+from .sessions.bookkeeper import Bookkeeper
 from .sessions.dependencies import ClientEnvironments, HostOf, SessionDeps, SessionReplica, Stores, make_launcher
 from .sessions.limit_waits import LimitWaits
 from .sessions.mcp_bridge import McpServerHost
@@ -52,6 +53,7 @@ from .sessions.message_acceptance import (
 )
 from .sessions.messages import UserMessage, WhenBusy
 from .sessions.neighbours import Neighbours
+from .sessions.observers import Observer, ObserverList
 from .sessions.plan_usage import PlanUsages
 from .sessions.policy_enforcer import PolicyEnforcer
 from .sessions.registry import SessionRelocation, Sessions

@@ -83,7 +83,7 @@ async def test_the_turn_that_makes_a_budget_low_says_so_and_no_other(
 async def test_a_server_says_what_one_that_was_killed_did_not_come_to_say(
     start_service: StartService, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("claude_code_mcp.core.sessions.background._LEFT_OVER_DELAY", 0.0)
+    monkeypatch.setattr("claude_code_mcp.core.sessions.bookkeeper._LEFT_OVER_DELAY", 0.0)
     now, day = time.time(), time.strftime("%Y-%m-%d", time.gmtime())
     budget, state = Budget(10.0, "month"), database_in(sandbox.root / "state")
 

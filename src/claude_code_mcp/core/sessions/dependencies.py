@@ -42,11 +42,13 @@ from ..state.session_records import MovedIds, SessionRecord, SessionRecords
 from ..state.state_directory import database_in
 from ..transcripts.session_catalogue import Catalogue
 from ..transcripts.transcripts import EXTENSION, ProjectFolders, Transcripts, read_lines
-from .background import DiskThreads, RecordWriter, StartTask
+from .background_tasks import StartTask
+from .disk_threads import DiskThreads
 from .launcher import Launcher
 from .mcp_bridge import McpServerHost
 from .neighbours import Neighbours
 from .policy_enforcer import PolicyEnforcer
+from .record_writer import RecordWriter
 from .session_library import SessionLibrary
 from .slots import Slots
 

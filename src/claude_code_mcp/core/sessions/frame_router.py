@@ -31,8 +31,9 @@ from ..model.question import FileChange
 from ..model.tool_names import plain_name
 from ..policy.rules import Decision, Verdict
 from ..transcripts.event_log import EventLog
-from .background import DiskThreads, StartTask
+from .background_tasks import StartTask
 from .dependencies import SessionDeps, SessionReplica, is_mirror, mirrored_entries
+from .disk_threads import DiskThreads
 from .file_changes import EDITING_TOOLS, changed_file, file_change
 from .frame_claims import CallClaim, FalseClaim, FrameClaims
 from .launcher import within_turn

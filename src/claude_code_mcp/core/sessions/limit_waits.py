@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ..errors import Cancelled, ClaudeCodeError, LimitReached, SessionBusy, TranscriptUnreadable, UpstreamUnavailable
 from ..model.events import AuditEvent, Event, WaitChanged
-from .background import StartTask
+from .background_tasks import StartTask
 from .dependencies import Stores
 
 log = logging.getLogger(__name__)

@@ -27,11 +27,11 @@ from ..model.outcome import Outcome, OutcomeCode
 from ..model.tool_names import PREFIX
 from ..redaction import Redactor
 from ..state.session_records import LONGEST_KEY, KeyName, KeyState, MessageKeys, SessionRecord, TakenKey
-from .background import ObserverList
 from .dependencies import SessionDeps
 from .launcher import needs_confirmation
 from .mcp_bridge import expand_prompt, usable_servers
 from .messages import UserMessage, WhenBusy, allowed_path, read_images
+from .observers import ObserverList
 from .registry import Sessions
 from .session import Session
 from .session_loader import messages_in_transcript

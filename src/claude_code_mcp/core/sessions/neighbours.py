@@ -23,7 +23,7 @@ from ..state.database import Database
 from ..state.session_holders import Holder, Leases, SessionHolders
 from ..state.session_records import SessionRecords
 from ..transcripts.watched_files import FileFollower
-from .background import StartTask
+from .background_tasks import StartTask
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from ..model.events import AuditEvent, Event, UsageReported
 from ..model.text import iso
 from ..state.database import Database
 from ..state.documents import Documents
-from .background import StartTask
+from .background_tasks import StartTask
 
 log = logging.getLogger(__name__)
 

@@ -29,9 +29,8 @@ from ..model.options import Image, SessionOptions
 from ..model.outcome import BUSY, Outcome, OutcomeCode, State, Usage
 from ..model.question import Question
 from ..model.usage_limits import LimitWait, OnLimit
-from ..state.session_records import SessionRecord
+from ..state.session_records import SessionRecord, recordable_outcome, recordable_prompt, recordable_wait
 from ..transcripts.event_log import EventLog, EventReader
-from .background import recordable_outcome, recordable_prompt, recordable_wait
 from .dependencies import SessionDeps
 from .event_writer import EventWriter, StallTimer, StateTracker
 from .frame_router import FrameRouter

@@ -25,8 +25,8 @@ from ..model.options import Caller, is_reserved
 from ..model.question import Answer, Question, Scope
 from ..state.shares import GROUP, Access, Share, Shares
 from ..state.spending import Budget, Period, SpentLine
-from .background import ObserverList
 from .dependencies import ClientEnvironments
+from .observers import ObserverList
 from .policy_enforcer import PolicyEnforcer
 
 log = logging.getLogger(__name__)

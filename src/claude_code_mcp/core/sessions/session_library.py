@@ -41,7 +41,7 @@ from ..transcripts.transcript_export import Detail, markdown, page, read_page, w
 from ..transcripts.transcript_reader import ConversationPage, Extent, grown_lines, read_page_before, whole_item
 from ..transcripts.transcripts import ProjectFolders, SessionFiles, unreadable_refused
 from ..transcripts.watched_files import FileFollower
-from .background import DiskThreads
+from .disk_threads import DiskThreads
 
 ExportFormat = Literal["markdown", "html"]
 _SUFFIX: dict[ExportFormat, str] = {"markdown": ".md", "html": ".html"}

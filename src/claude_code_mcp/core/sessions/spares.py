@@ -23,7 +23,7 @@ from ..model.options import SessionOptions
 from ..model.outcome import Usage
 from ..model.paths import config_directory
 from ..processes.child import Exit
-from .background import StartTask
+from .background_tasks import StartTask
 from .dependencies import SessionDeps
 from .launcher import Launch
 from .live_process import FrameReceiver, LifecycleListener, LiveProcess, ProcessOwner, launch_of

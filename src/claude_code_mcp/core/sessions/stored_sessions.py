@@ -30,9 +30,9 @@ from ..transcripts.edited_files import EditedFiles, edited_files
 from ..transcripts.session_catalogue import Entry
 from ..transcripts.transcript_export import Detail
 from ..transcripts.transcript_reader import Checkpoint, ConversationPage, Extent, read_checkpoints
-from .background import ObserverList
 from .dependencies import ClientEnvironments, SessionReplica, Stores
 from .file_changes import file_text
+from .observers import ObserverList
 from .registry import Sessions
 from .session import Session
 from .session_access import SessionAccess, SessionSharing

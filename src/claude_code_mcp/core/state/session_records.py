@@ -28,7 +28,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 LONGEST_RESULT = 256 << 10
 """Characters of a result that a record keeps; a longer one is read from the transcript."""
+_PROMPT_LENGTH = 1000
+"""Characters of the first prompt that a record keeps."""
 _LARGEST = 16 << 20
 _CHECKED_AT_ONCE = 100
 _MOST_HOPS = 1000
@@ -97,6 +99,38 @@ class SessionRecord(BaseModel):
     """Permission updates that a person granted for the whole session, in the form that the CLI takes them."""
     limit_wait: LimitWait | None = None
     """What a usage limit has stopped, and when it continues automatically."""
+
+
+def recordable_prompt(prompt: str | None) -> str | None:
+    """The beginning of a session's first prompt, as a record keeps it."""
+    return _encodable(prompt[:_PROMPT_LENGTH]) if prompt else None
+
+
+def recordable_wait(wait: LimitWait | None) -> LimitWait | None:
+    """A wait as a record keeps it."""
+    return replace(wait, text=_encodable(wait.text)) if wait is not None else None
+
+
+def recordable_outcome(outcome: Outcome | None) -> tuple[Outcome | None, bool]:
+    """An outcome as a record keeps it, and whether its result was cut: then the transcript has the rest."""
+    if outcome is None:
+        return None, False
+    if outcome.structured_output is not None and _size(outcome.structured_output) > LONGEST_RESULT:
+        outcome = replace(outcome, structured_output=None)
+    if outcome.permission_denials and _size(outcome.permission_denials) > LONGEST_RESULT:
+        outcome = replace(outcome, permission_denials=())
+    cut = len(outcome.result) > LONGEST_RESULT
+    result = _encodable(outcome.result[:LONGEST_RESULT])
+    return replace(outcome, result=result, detail=_encodable(outcome.detail)), cut
+
+
+def _encodable(text: str) -> str:
+    """Without lone surrogates, which no file can hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _size(value: object) -> int:
+    return len(json.dumps(value, default=str))
 
 
 @dataclass(frozen=True, slots=True)

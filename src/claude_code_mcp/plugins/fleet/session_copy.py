@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from ...core.errors import ClaudeCodeError, SessionBusy
 from ...core.model.events import AuditEvent, Event, QuestionOpened, QuestionSettled
-from ...core.sessions.background import BackgroundTasks
+from ...core.sessions.background_tasks import BackgroundTasks
 from ...core.sessions.dependencies import LocalFiles
 from ...core.state.session_marks import Mark, Marks
 from ...core.state.session_records import SessionRecord

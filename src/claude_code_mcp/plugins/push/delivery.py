@@ -32,7 +32,7 @@ from ...core.model.events import (
 )
 from ...core.model.options import LOCAL, Caller
 from ...core.service import Service
-from ...core.sessions.background import StartTask
+from ...core.sessions.background_tasks import StartTask
 from ...core.state.state_directory import database_in
 from .deliveries import Deliveries, PendingDelivery
 from .preferences import (

@@ -1,0 +1,80 @@
+"""Tasks that belong to the service, never to a caller."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
+
+_GRACE = 1.0
+"""Seconds that tasks have to end by themselves when the service closes."""
+_RESTART_DELAY = 30.0
+"""Seconds after which a watch that has failed is started again."""
+
+
+class StartTask(Protocol):
+    """Starts a task that is kept until it is done. One that is `endless` is cancelled when the service closes."""
+
+    def __call__(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]": ...
+
+
+class BackgroundTasks:
+    """Keeps every task until it is done, so that none is garbage-collected half way, and logs its failure."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._endless: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+        """`endless` is work that leaves nothing undone wherever it stops, such as a watch: nobody waits for its end."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        if endless:
+            self._endless.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def watch(self, work: Callable[[], Coroutine[Any, Any, None]], pause: float = _RESTART_DELAY) -> None:
+        """Runs work that goes on until the service closes. If it fails, that is logged, and it begins anew after
+        `pause` seconds: what parks processes or measures memory must not be missing for the days that a server runs."""
+
+        async def run_again_and_again() -> None:
+            while True:
+                try:
+                    return await work()
+                except Exception:
+                    log.exception("%s failed; it begins anew in %g s", _name_of(work), pause)
+                await asyncio.sleep(pause)
+
+        self.start(run_again_and_again(), endless=True)
+
+    def cancel_endless(self) -> None:
+        for task in self._endless:
+            task.cancel()
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        self._endless.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s failed", _name_of(task.get_coro()), exc_info=task.exception())
+
+    async def close(self, timeout: float) -> None:
+        """Lets tasks that are about to end do so, such as a note about a cost; cancels those that wait for something
+        outside, such as a person who was sent to sign in, and waits up to `timeout` seconds for them to be gone."""
+        # First: they never end by themselves, and would use up the time of the others.
+        self.cancel_endless()
+        if not self._tasks:
+            return
+        _, waiting = await asyncio.wait(self._tasks, timeout=_GRACE)
+        for task in waiting:
+            task.cancel()
+        if waiting:
+            await asyncio.wait(waiting, timeout=timeout)
+
+
+def _name_of(work: object) -> str:
+    """For the log: the function that a task runs."""
+    work = work.func if isinstance(work, partial) else work
+    return getattr(work, "__qualname__", type(work).__name__)

@@ -1,0 +1,143 @@
+"""What follows from every event of a session: its record, its owner's spending and a change of its id are written down;
+then the observers are told.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from ..errors import ClaudeCodeError
+from ..model.events import AuditEvent, AuditKind, BudgetWarned, Event, Spent, StateChanged, TurnEnded, TurnStarted
+from ..model.options import LOCAL
+from ..model.outcome import BUSY, State, Usage
+from ..questions.broker import Broker
+from ..state.spending import BudgetWarning, NotedAmount
+from ..transcripts.event_log import EventLog
+from .background_tasks import StartTask
+from .observers import ObserverList
+from .policy_enforcer import PrincipalLimits
+from .record_writer import Recorded, RecordWriter
+
+log = logging.getLogger(__name__)
+
+_LEFT_OVER_DELAY = 5.0
+"""Seconds after the start of a server in which everybody who observes it has come."""
+
+
+class BookedSession(Recorded, Protocol):
+    """A session, as far as what follows from its events goes."""
+
+    log: EventLog
+    recorder: RecordWriter
+    beginning: bool
+    """Whether its record says already that its first turn runs, which is just beginning."""
+
+
+class BookedSessions(Protocol):
+    """The sessions in memory."""
+
+    def known(self, session_id: str) -> BookedSession | None: ...
+
+    def moved(self, old: str, new: str) -> None: ...
+
+
+class Bookkeeper:
+    """What follows from every event: what is to be written down, then the observers. Starts the writing;
+    `RecordWriter.saved` waits for it."""
+
+    sessions: BookedSessions
+    recorder: RecordWriter
+    """That of sessions that are not in memory any more."""
+    moved_elsewhere: Callable[[str, str], None]
+    """Called when a session goes on under another id; it may block on the disk."""
+
+    def __init__(
+        self,
+        limits: PrincipalLimits,
+        broker: Broker,
+        observers: ObserverList,
+        start_task: StartTask,
+    ) -> None:
+        """`sessions`, `recorder` and `moved_elsewhere` are set before the first event: they come after this."""
+        self._limits = limits
+        self._broker = broker
+        self._observers = observers
+        self._start_task = start_task
+
+    def on_event(self, session_id: str, owner: str, event: Event) -> None:
+        """Called for every event, fragments of text excepted."""
+        changes_record = False
+        match event:
+            case StateChanged():
+                changes_record = event.state is State.CANCELLED
+                # In memory at once, so that the next message can have it; other servers learn of it a moment later.
+                if event.state not in BUSY and self._limits.spending.release(session_id):
+                    self._start_task(asyncio.to_thread(self._limits.spending.write_reservation, owner, session_id))
+            case TurnStarted():
+                begun = self.sessions.known(session_id)
+                changes_record = begun is None or not begun.beginning
+            case TurnEnded():
+                changes_record = True
+                self._count(session_id, owner, event.outcome.usage)
+            case Spent():
+                changes_record = True
+                self._count(session_id, owner, event.usage)
+        session = self.sessions.known(session_id) if changes_record else None
+        if session is not None:
+            session.recorder.changed(session)
+        self._observers.event(session_id, owner, event)
+
+    def _count(self, session_id: str, owner: str, usage: Usage) -> None:
+        """Counts a cost towards the owner's budgets: in memory at once, on disk in the background. That of people and
+        programs with a name is written down in any case, for the operator's bill."""
+        self._limits.use_tokens(owner, usage)
+        usd = usage.cost_usd
+        if usd > 0 and (owner != LOCAL or self._limits.counts(owner)):
+            noted = self._limits.spending.note(owner, usd, session_id)
+            writing = self._start_task(self._write_cost(noted))
+            session = self.sessions.known(session_id)
+            if session is not None:
+                # Who reports the turn waits for this: the warning belongs into the report of the turn that made it due.
+                session.recorder.saved_with(session_id, writing)
+
+    async def _write_cost(self, noted: NotedAmount) -> None:
+        """Writes a cost, and announces the warnings of budgets that are due with it. In the audit trail also if the
+        session is gone."""
+        for warning in await asyncio.to_thread(self._limits.write_cost, noted):
+            session = self.sessions.known(noted.session_id)
+            if session is not None:
+                session.log.append(BudgetWarned(warning.line, size=len(warning.line)))
+            await self._announce(warning, noted.session_id)
+
+    async def announce_left_over(self) -> None:
+        """Announces the warnings that servers which have ended did not, a moment after the start: whoever tells people
+        is there by then."""
+        await asyncio.sleep(_LEFT_OVER_DELAY)
+        try:
+            for warning in await asyncio.to_thread(self._limits.spending.take_unannounced):
+                await self._announce(warning, None)
+        except OSError as error:  # the next server announces them
+            log.warning("the budget warnings of earlier servers cannot be read: %s", error)
+
+    async def _announce(self, warning: BudgetWarning, session_id: str | None) -> None:
+        # First: a server that is killed in between leaves it to the next one.
+        self._observers.act(AuditEvent(AuditKind.BUDGET_WARNED, warning.principal, session_id, warning.fields))
+        await asyncio.to_thread(self._limits.spending.note_announced, warning)
+
+    def on_moved(self, old: str, new: str) -> None:
+        """A session goes on under another id. This is on disk when it returns, before anybody learns the new id."""
+        # First: what follows looks the session up by its new id.
+        self.sessions.moved(old, new)
+        self._broker.moved(old, new)
+        spending = self._limits.spending
+        if (owner := spending.moved(old, new)) is not None:
+            for session_id in (old, new):
+                self._start_task(asyncio.to_thread(spending.write_reservation, owner, session_id))
+        session = self.sessions.known(new)
+        records = (session or self).recorder.records
+        try:
+            records.move(old, session.record() if session is not None else None, new)
+            self.moved_elsewhere(old, new)
+        except (OSError, ClaudeCodeError) as error:
+            log.error("that session %s goes on as %s could not be written down: %s", old, new, error)
