@@ -83,7 +83,7 @@ SEAMS: set[tuple[str, str]] = {
     ("core.claude.process", "sandbox"),
     ("core.git", "sandbox"),
     ("core.service", "sandbox"),
-    ("core.sessions.dependencies", "sandbox"),
+    ("core.sessions.client_environments", "sandbox"),
     ("core.sessions.launcher", "sandbox"),
     ("core.sessions.registry", "sandbox"),
     ("core.sessions.registry", "worktrees"),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
-    from .core.sessions.dependencies import SessionReplica
+    from .core.sessions.replica import SessionReplica
     from .plugins.console.console import ConsolePort, Consoles
     from .plugins.telemetry.audit_sinks import AuditSink
     from .plugins.telemetry.metrics import Metrics

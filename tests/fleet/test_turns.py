@@ -16,7 +16,7 @@ from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
 from claude_code_mcp.core.model.options import LOCAL, LOCAL_CALLER, SessionOptions
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.dependencies import SessionReplica
+from claude_code_mcp.core.sessions.replica import SessionReplica
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
 from claude_code_mcp.plugins.fleet.engine import Running

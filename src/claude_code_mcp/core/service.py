@@ -38,7 +38,7 @@ from .questions.presentation import Redaction
 from .redaction import MARK, Redactor
 from .sessions.background_tasks import BackgroundTasks, StartTask
 from .sessions.bookkeeper import Bookkeeper
-from .sessions.dependencies import ClientEnvironments, HostOf, SessionDeps, SessionReplica, Stores, make_launcher
+from .sessions.client_environments import ClientEnvironments, HostOf, make_launcher
 from .sessions.limit_waits import LimitWaits
 from .sessions.mcp_bridge import McpServerHost
 from .sessions.message_acceptance import (
@@ -57,9 +57,12 @@ from .sessions.observers import Observer, ObserverList
 from .sessions.plan_usage import PlanUsages
 from .sessions.policy_enforcer import PolicyEnforcer
 from .sessions.registry import SessionRelocation, Sessions
+from .sessions.replica import SessionReplica
 from .sessions.session import Session
 from .sessions.session_access import CallerPolicy, SessionAccess
 from .sessions.session_listing import SessionListing
+from .sessions.session_stores import Stores
+from .sessions.session_wiring import SessionDeps
 from .sessions.slots import Slots
 from .sessions.stored_sessions import SessionWork, StoredSessions
 from .sessions.verdicts import answer_of_rules

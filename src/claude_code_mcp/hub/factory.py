@@ -18,7 +18,7 @@ from ..core.model.paths import config_directory
 from ..core.private_files import private_directory
 from ..core.processes.environment import DEPTH, build_environment, depth
 from ..core.processes.leftovers import new_mark
-from ..core.sessions.dependencies import environment_key
+from ..core.sessions.client_environments import environment_key
 from ..core.state.state_directory import database_in
 from ..core.transcripts.watched_files import FileFollower, Following, facts_of, followable
 from ..plugins.sandbox.homes import default_directory, own_directory

@@ -15,7 +15,7 @@ whether a turn runs, what was reported before. One that cannot be true ends the 
 | `control_response` | the answer to a request that was sent | process ended; a second or late one is ignored |
 | `control_cancel_request` | any id | ignored where nothing waits under it |
 | call of an MCP tool | a use that was allowed: id, name, input | judged anew (`CallClaim`); process ended if denied |
-| `transcript_mirror` | entries of its own conversation (`dependencies.py`), nothing of others | ignored |
+| `transcript_mirror` | entries of its own conversation (`transcript_mirror.py`), nothing of others | ignored |
 | all others, also of unknown types | anything: nothing but what is shown depends on them | |
 """
 

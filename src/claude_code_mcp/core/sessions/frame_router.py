@@ -32,14 +32,15 @@ from ..model.tool_names import plain_name
 from ..policy.rules import Decision, Verdict
 from ..transcripts.event_log import EventLog
 from .background_tasks import StartTask
-from .dependencies import SessionDeps, SessionReplica, is_mirror, mirrored_entries
 from .disk_threads import DiskThreads
 from .file_changes import EDITING_TOOLS, changed_file, file_change
 from .frame_claims import CallClaim, FalseClaim, FrameClaims
 from .launcher import within_turn
 from .live_process import LiveProcess
 from .policy_enforcer import tool_behind
+from .replica import SessionReplica
 from .session_questions import SessionQuestions
+from .session_wiring import SessionDeps
 from .turn import SessionParts, TurnRunner
 from .verdicts import Occasion
 
@@ -126,9 +127,9 @@ class FrameRouter:
         except FalseClaim as claim:
             self._reject_frame(claim, frame)
             return
-        if self._replica is not None and is_mirror(frame):
+        if self._replica is not None and isinstance(frame, Other) and frame.raw.get("type") == "transcript_mirror":
             # Not in the log, which has all of it already.
-            self._replicate(self._replica, frame, live.claims.session_id)
+            self._replica.mirror_received(live.claims.session_id, frame)
             return
         self._events.write(frame)
         # Also of frames that have no other effect: what the model has used is paid for.
@@ -138,11 +139,6 @@ class FrameRouter:
             self._act_on(frame, live.claims)
         elif isinstance(frame, Result):
             self._turns.late_result(frame)
-
-    def _replicate(self, replica: SessionReplica, frame: Other, session_id: str) -> None:
-        mirrored = mirrored_entries(frame, session_id)
-        if mirrored is not None:
-            replica.entries_written(session_id, *mirrored, frame.size)
 
     def _act_on(self, frame: Frame, claims: FrameClaims) -> None:
         match frame:

@@ -134,7 +134,7 @@ class Launcher:
 
     home: Home
     environment_key: str
-    """Equal for environments in which sessions behave the same: see `environment_key` of `dependencies.py`."""
+    """Equal for environments in which sessions behave the same: see `environment_key` of `client_environments.py`."""
     executable: str | None
     start_timeout: float
     nested: Mapping[str, str] = field(default_factory=dict)

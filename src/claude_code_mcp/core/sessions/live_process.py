@@ -27,11 +27,11 @@ from ..model.outcome import Usage, at_least
 from ..processes.child import Exit
 from ..state.session_holders import Lease
 from ..transcripts.event_log import EventLog
-from .dependencies import SessionDeps, local_files
 from .event_writer import EventWriter
 from .frame_claims import FrameClaims
 from .launcher import Launch
 from .mcp_bridge import McpBridge, usable_servers
+from .session_wiring import SessionDeps
 from .slots import SlotHolder, StartPlace
 
 log = logging.getLogger(__name__)
@@ -261,7 +261,7 @@ class LiveProcess:
         if self._replicated is not None and self._replicated != owner.id:
             replica.process_gone(self._replicated)  # it was cleared, and goes on under another id
         self._replicated = owner.id
-        replica.process_started(owner.id, partial(local_files, self._deps.stores.transcripts, owner.id, owner.cwd))
+        replica.process_started(owner.id, self._deps.stores.transcripts, owner.cwd)
 
     def _follow_traffic(self, process: ClaudeProcess) -> bool:
         """From now on whoever has the process then is told of its traffic to the model; False if that is not known."""

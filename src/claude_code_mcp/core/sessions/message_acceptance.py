@@ -27,7 +27,6 @@ from ..model.outcome import Outcome, OutcomeCode
 from ..model.tool_names import PREFIX
 from ..redaction import Redactor
 from ..state.session_records import LONGEST_KEY, KeyName, KeyState, MessageKeys, SessionRecord, TakenKey
-from .dependencies import SessionDeps
 from .launcher import needs_confirmation
 from .mcp_bridge import expand_prompt, usable_servers
 from .messages import UserMessage, WhenBusy, allowed_path, read_images
@@ -35,6 +34,7 @@ from .observers import ObserverList
 from .registry import Sessions
 from .session import Session
 from .session_loader import messages_in_transcript
+from .session_wiring import SessionDeps
 
 log = logging.getLogger(__name__)
 

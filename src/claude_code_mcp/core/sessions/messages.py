@@ -21,7 +21,7 @@ from ..errors import InvalidArgument, LimitReached, PermissionDenied
 from ..model.options import MEDIA_TYPES, Image, SessionOptions, media_type
 from ..model.outcome import Outcome
 from ..private_files import open_at
-from .dependencies import SessionDeps
+from .session_wiring import SessionDeps
 
 _SETTLED_KEPT = 32
 _MOST_WAITING, _MOST_CHARACTERS = 200, 96 << 20

@@ -26,10 +26,12 @@ from ..model.options import Caller, SessionOptions, Worktree, is_session_id
 from ..model.outcome import Outcome, OutcomeCode
 from ..state.session_records import Summary
 from ..state.spending import Spending
-from .dependencies import ClientEnvironments, SessionDeps, Stores
+from .client_environments import ClientEnvironments
 from .launcher import PROMPTS, ForkPoint, check_debug_file, option_notices
 from .session import Session
 from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
+from .session_stores import Stores
+from .session_wiring import SessionDeps
 from .spares import Spares
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,6 @@ from ..model.question import Question
 from ..model.usage_limits import LimitWait, OnLimit
 from ..state.session_records import SessionRecord, recordable_outcome, recordable_prompt, recordable_wait
 from ..transcripts.event_log import EventLog, EventReader
-from .dependencies import SessionDeps
 from .event_writer import EventWriter, StallTimer, StateTracker
 from .frame_router import FrameRouter
 from .launcher import ForkPoint, find_conversation_start
@@ -40,6 +39,7 @@ from .messages import MessageQueue, UserMessage, WhenBusy
 from .session_costs import SessionCosts
 from .session_loader import OnDisk, restored_output
 from .session_questions import SessionQuestions
+from .session_wiring import SessionDeps
 from .spares import Spare
 from .turn import SessionParts, TurnRunner
 

@@ -25,7 +25,7 @@ from ..model.options import Caller, is_reserved
 from ..model.question import Answer, Question, Scope
 from ..state.shares import GROUP, Access, Share, Shares
 from ..state.spending import Budget, Period, SpentLine
-from .dependencies import ClientEnvironments
+from .client_environments import ClientEnvironments
 from .observers import ObserverList
 from .policy_enforcer import PolicyEnforcer
 

@@ -15,11 +15,12 @@ from ..state.session_records import Summary
 from ..state.shares import Access
 from ..transcripts.session_catalogue import CatalogueEntries, Entry, normalised
 from ..transcripts.transcript_summary import LONGEST_TITLE
-from .dependencies import ClientEnvironments, Stores
+from .client_environments import ClientEnvironments
 from .registry import Sessions
 from .session import Session
 from .session_access import SessionAccess
 from .session_library import with_recorded_costs
+from .session_stores import Stores
 
 
 class SessionListing:

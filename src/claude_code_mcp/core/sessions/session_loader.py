@@ -15,9 +15,9 @@ from ..state.session_records import SessionRecord
 from ..transcripts.transcript_lines import in_folder
 from ..transcripts.transcript_reader import Recent, read_recent
 from ..transcripts.transcripts import Transcript, Transcripts, read_lines
-from .dependencies import Stores
 from .event_writer import ReadableLines
 from .launcher import PROMPTS
+from .session_stores import Stores
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from ..questions import presentation
 from ..questions.broker import Broker, chosen_mode, labels_by_text
 from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, heading_of, questions_of
 from ..transcripts.event_log import EventLog
-from .dependencies import SessionDeps
 from .event_writer import ReadableLines
 from .policy_enforcer import POLICY_CHANNEL
+from .session_wiring import SessionDeps
 from .verdicts import Occasion, SessionVerdicts, answer_of_rules, refusal
 
 log = logging.getLogger(__name__)

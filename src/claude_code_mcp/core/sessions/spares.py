@@ -24,10 +24,10 @@ from ..model.outcome import Usage
 from ..model.paths import config_directory
 from ..processes.child import Exit
 from .background_tasks import StartTask
-from .dependencies import SessionDeps
 from .launcher import Launch
 from .live_process import FrameReceiver, LifecycleListener, LiveProcess, ProcessOwner, launch_of
 from .mcp_bridge import usable_servers
+from .session_wiring import SessionDeps
 
 log = logging.getLogger(__name__)
 

@@ -30,13 +30,15 @@ from ..transcripts.edited_files import EditedFiles, edited_files
 from ..transcripts.session_catalogue import Entry
 from ..transcripts.transcript_export import Detail
 from ..transcripts.transcript_reader import Checkpoint, ConversationPage, Extent, read_checkpoints
-from .dependencies import ClientEnvironments, SessionReplica, Stores
+from .client_environments import ClientEnvironments
 from .file_changes import file_text
 from .observers import ObserverList
 from .registry import Sessions
+from .replica import SessionReplica
 from .session import Session
 from .session_access import SessionAccess, SessionSharing
 from .session_library import ExportFormat, ReadPage, StoredConversation, TextHit
+from .session_stores import Stores
 
 _MOST_FILES = 100_000
 """Of a repository that are listed."""

@@ -34,12 +34,12 @@ from ..model.question import Question
 from ..model.usage_limits import LimitWait, StoppedTurn, limit_sentence, wait_after
 from ..processes.child import Exit
 from ..transcripts.event_log import EventLog
-from .dependencies import SessionDeps
 from .event_writer import EventWriter, StallTimer, StateTracker
 from .live_process import CurrentProcess
 from .messages import MessageQueue, UserMessage
 from .session_costs import SessionCosts
 from .session_loader import messages_in_transcript
+from .session_wiring import SessionDeps
 
 _DROPPED = Outcome(
     OutcomeCode.DROPPED,

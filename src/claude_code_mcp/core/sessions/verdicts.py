@@ -19,8 +19,8 @@ from ..model.question import Answer, Question, QuestionKind, Scope, kind_of
 from ..policy.rules import SHELL_TOOLS, Decision, Verdict
 from ..questions.broker import chosen_mode
 from ..questions.presentation import describe
-from .dependencies import SessionDeps
 from .policy_enforcer import UNJUDGED
+from .session_wiring import SessionDeps
 
 log = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from .runner import MachineParts
 
 if TYPE_CHECKING:
     from ...core.service import Service
-    from ...core.sessions.dependencies import SessionReplica
+    from ...core.sessions.replica import SessionReplica
     from .engine import Running
     from .push_receivers import FleetReceivers
 

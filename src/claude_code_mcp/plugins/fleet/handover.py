@@ -29,7 +29,7 @@ from ...core.model.options import Caller
 from ...core.model.outcome import Outcome, OutcomeCode
 from ...core.private_files import private_directory
 from ...core.service import Service
-from ...core.sessions.dependencies import Stores, is_subagent, local_files
+from ...core.sessions.session_stores import Stores
 from ...core.state.database import Database
 from ...core.state.session_marks import Mark
 from ...core.state.session_records import SessionRecord
@@ -38,6 +38,7 @@ from ...core.transcripts.transcripts import SessionFiles, read_lines
 from .hooks import NO_HOOKS, Hooks, set_up
 from .records import GivenNames, RecordStore, SessionDocument, UnansweredQuestion, put_beside
 from .session_copy import FleetReplica
+from .transcript_mirror import is_subagent, local_files
 from .transcripts import FleetUnavailable, SessionHolding, TranscriptStore
 from .trees import TreeRef, TreeRefused, TreeStore
 

@@ -22,14 +22,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from ...core.claude.protocol import Other
 from ...core.errors import ClaudeCodeError, SessionBusy
 from ...core.model.events import AuditEvent, Event, QuestionOpened, QuestionSettled
 from ...core.sessions.background_tasks import BackgroundTasks
-from ...core.sessions.dependencies import LocalFiles
 from ...core.state.session_marks import Mark, Marks
 from ...core.state.session_records import SessionRecord
+from ...core.transcripts.transcripts import Transcripts
 from .leases import HeldElsewhere, Ownership
 from .records import RecordStore, UnansweredQuestion
+from .transcript_mirror import LocalFiles, local_files, mirrored_entries
 from .transcripts import FleetUnavailable, LostSession, SessionHolding, TranscriptStore
 
 log = logging.getLogger(__name__)
@@ -145,23 +147,27 @@ class FleetReplica:
                 session_id=session_id,
             )
 
-    def process_started(self, session_id: str, files: LocalFiles) -> None:
+    def process_started(self, session_id: str, transcripts: Transcripts, cwd: str) -> None:
         copy = self._copies.setdefault(session_id, _Copy())
-        copy.files, copy.reported, copy.live = files, 0, True
+        copy.files, copy.reported, copy.live = partial(local_files, transcripts, session_id, cwd), 0, True
         # Its files may have lines that no process has reported: of one before a restart, or of a person's terminal.
         copy.compare = True
         self._work(session_id, copy)
 
-    def entries_written(self, session_id: str, path: str, entries: list[Raw], size: int) -> None:
+    def mirror_received(self, session_id: str, frame: Other) -> None:
+        mirrored = mirrored_entries(frame, session_id)
+        if mirrored is None:
+            return
         copy = self._copies.setdefault(session_id, _Copy())
+        path, entries = mirrored
         if not entries or copy.lost:
             return
-        copy.reported += size
-        if copy.reported > MOST_REPORTED or copy.queued + size > MOST_QUEUED:
-            self._compare_instead(copy, _Reported(path, entries, size))
+        copy.reported += frame.size
+        if copy.reported > MOST_REPORTED or copy.queued + frame.size > MOST_QUEUED:
+            self._compare_instead(copy, _Reported(path, entries, frame.size))
         else:
-            copy.queue.append(_Reported(path, entries, size))
-            copy.queued += size
+            copy.queue.append(_Reported(path, entries, frame.size))
+            copy.queued += frame.size
         self._work(session_id, copy)
 
     def process_gone(self, session_id: str) -> None:

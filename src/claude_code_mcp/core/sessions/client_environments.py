@@ -1,0 +1,153 @@
+"""Clients of one server with different environments: other credentials, another HOME, another PATH.
+
+A session runs in the environment of the client that began it, or of the client whose message made it go on: as with a
+terminal that is newly opened. What follows from an environment is found by it, so that clients share what belongs to
+equal ones and nothing else: the Claude Code executable and the shared MCP servers by all that is significant in it;
+transcripts, records and leases by the CLI's configuration directory.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from weakref import WeakValueDictionary
+
+from ...plugins.sandbox.homes import Home, Homes, default_directory
+from ..config import Settings, client_settings, without_settings
+from ..model.options import LOCAL, Caller, ClientEnvironment
+from ..processes.environment import for_nested_servers, significant
+from ..redaction import Redactor
+from ..transcripts.transcripts import ProjectFolders
+from .launcher import Launcher
+from .mcp_bridge import McpServerHost
+from .session_stores import Stores
+from .session_wiring import SessionDeps
+
+HostOf = Callable[[ClientEnvironment], AbstractAsyncContextManager[McpServerHost | None]]
+"""The MCP servers that the sessions of a client share with those of clients that have the same ones."""
+
+
+def environment_key(environment: Mapping[str, str]) -> str:
+    """Equal for environments in which sessions are to behave the same. Never to be written to disk: it is made of
+    secrets, and short ones could be guessed from it."""
+    content = json.dumps(sorted(significant(environment).items()))
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class ClientEnvironments:
+    """Finds the parts that the sessions of a client use, and makes them where there are none for its environment."""
+
+    def __init__(
+        self,
+        own: SessionDeps,
+        redactor: Redactor,
+        own_addresses: list[str],
+        homes: Homes,
+        host_of: HostOf | None = None,
+        hosts: Mapping[str, McpServerHost] | None = None,
+    ) -> None:
+        """`own` is for callers without an environment of their own, who get that of this process. `redactor` learns
+        the secrets of every client, for as long as a session or a connection uses them. `homes` says which callers have
+        a Claude Code directory or a sandbox of their own. Without `host_of`, all sessions share the MCP servers of this
+        process; `hosts` are those of callers that share them with nobody."""
+        self._own = own
+        self._redactor = redactor
+        self._own_addresses = own_addresses
+        self._homes = homes
+        self._host_of = host_of
+        # Not a copy, also of none: callers may come later.
+        self._hosts: Mapping[str, McpServerHost] = {} if hosts is None else hosts
+        self._stores = {_real(own.launcher.config_dir): own.stores}
+        # Weak: what belongs to an environment lives as long as a session or a connection uses it.
+        self._known: WeakValueDictionary[tuple[str, str, object], SessionDeps] = WeakValueDictionary()
+
+    @property
+    def all_stores(self) -> list[Stores]:
+        return list(self._stores.values())
+
+    def of(self, caller: Caller) -> SessionDeps:
+        """What the sessions of a caller use. PermissionDenied if they must run in a sandbox and there can be none."""
+        principal, client = caller.principal, caller.environment
+        is_plain = principal not in self._hosts and (self._homes.all_plain or self._homes.is_plain(principal))
+        if client is None and is_plain:
+            return self._own
+        variables = self._own.launcher.environment if client is None else client.variables
+        directory = "" if client is None else client.directory
+        # With the profile: if that becomes another one, what is made from now on has its directories and its sandbox.
+        own_parts = None if is_plain else (principal, self._homes.profile_of(principal))
+        place = environment_key(variables), directory, own_parts
+        known = self._known.get(place)
+        if known is None:
+            known = self._known[place] = self._make(principal, client)
+        return known
+
+    def hosted(self, client: ClientEnvironment) -> AbstractAsyncContextManager[McpServerHost | None]:
+        """The MCP servers that the sessions of a client share, there within this context."""
+        return self.of(Caller(LOCAL, client)).hosted()
+
+    @contextmanager
+    def connected(self, client: ClientEnvironment | None) -> Iterator[None]:
+        """Within this context a client is connected, and its secrets are redacted everywhere; longer, if sessions of
+        its environment run on. A client that is gone loses neither its sessions nor its questions."""
+        # Held by this frame alone: what belongs to an environment lives as long as somebody has it.
+        kept = self.of(Caller(LOCAL, client))
+        yield
+        del kept
+
+    def _make(self, principal: str, client: ClientEnvironment | None) -> SessionDeps:
+        own, settings, hosted = self._own, self._own.settings, self._own.hosted
+        variables, enforcer = own.launcher.environment, own.enforcer
+        if principal in self._hosts:
+            hosted = partial(nullcontext, self._hosts[principal])
+        if client is not None:
+            variables = client.variables
+            settings = client_settings(settings, variables, own.launcher.environment)
+            hosted = hosted if self._host_of is None else partial(self._host_of, client)
+        directory = default_directory(settings, client.directory if client is not None else None)
+        launcher = make_launcher(settings, self._homes.of(principal, variables, directory), self._own_addresses)
+        if client is not None:
+            enforcer = enforcer.for_client(directory, variables)
+        made = replace(
+            own,
+            settings=settings,
+            launcher=launcher,
+            stores=self._stores_below(launcher.config_dir, own=launcher.home.own),
+            enforcer=enforcer.guarding(
+                launcher.config_dir, str(settings.state_dir), enclosed=launcher.home.enclosure is not None
+            ),
+            hosted=hosted,
+            directory=client.directory if client is not None else None,
+        )
+        self._redactor.learn(without_settings(launcher.home.secrets), owner=made)
+        return made
+
+    def _stores_below(self, config_dir: str, *, own: bool) -> Stores:
+        """One set for each directory, whatever it is called: two would not know of each other's writes."""
+        real = _real(config_dir)
+        if real not in self._stores:
+            linked = self._own.stores.transcripts.projects.linked
+            projects = ProjectFolders.below(config_dir, own=own, linked=linked)
+            parts = self._own.settings, self._own.start_task, self._own.redact
+            self._stores[real] = Stores.below(config_dir, *parts, projects, self._own.replica)
+        return self._stores[real]
+
+
+def make_launcher(settings: Settings, home: Home, own_addresses: list[str]) -> Launcher:
+    """Makes the launcher of the sessions that live in this home."""
+    nested = for_nested_servers(home.environment, settings.max_depth, str(settings.state_dir))
+    return Launcher(
+        home,
+        environment_key(home.environment),
+        settings.claude_path,
+        settings.start_timeout,
+        # A server inside a sandbox could not see the state that all servers of one user share.
+        nested if home.enclosure is None else {},
+        own_addresses,
+    )
+
+
+def _real(directory: str) -> str:
+    return os.path.realpath(directory)

@@ -1,0 +1,57 @@
+"""What is kept of sessions on disk, in one object for each configuration directory of the CLI."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import Settings
+from ..state.session_holders import Leases
+from ..state.session_records import MovedIds, SessionRecords
+from ..state.state_directory import database_in
+from ..transcripts.session_catalogue import Catalogue
+from ..transcripts.transcripts import ProjectFolders, Transcripts
+from .background_tasks import StartTask
+from .disk_threads import DiskThreads
+from .record_writer import RecordWriter
+from .replica import SessionReplica
+from .session_library import SessionLibrary
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """What is kept of the sessions below one configuration directory of the CLI."""
+
+    leases: Leases
+    transcripts: Transcripts
+    moved_ids: MovedIds
+    recorder: RecordWriter
+    library: SessionLibrary
+
+    @classmethod
+    def below(
+        cls,
+        config_dir: str,
+        settings: Settings,
+        start_task: StartTask,
+        redact: Callable[[Any], Any],
+        projects: ProjectFolders,
+        replica: SessionReplica | None = None,
+    ) -> "Stores":
+        database = database_in(settings.state_dir)
+        leases, records = Leases(database.directory), SessionRecords(database, config_dir)
+        return cls(
+            leases,
+            Transcripts(projects),
+            MovedIds(database, config_dir),
+            RecordWriter(records, start_task, replica.record_written if replica is not None else None),
+            SessionLibrary(config_dir, settings.state_dir, redact, records=records, leases=leases, projects=projects),
+        )
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return self.library.catalogue
+
+    @property
+    def threads(self) -> DiskThreads:
+        """For everything that reads transcripts."""
+        return self.library.threads
