@@ -27,7 +27,7 @@ from claude_code_mcp.core.model.tool_names import ToolNames
 from claude_code_mcp.core.policy import shell
 from claude_code_mcp.core.policy.admission import mentioned_paths, mentioned_servers, slash_command
 from claude_code_mcp.core.policy.rules import ToolCall, fits, judge, parse_rule
-from claude_code_mcp.core.processes.supervisor_client import LineSplitter
+from claude_code_mcp.core.processes.line_splitter import LineSplitter
 from claude_code_mcp.core.questions.form_model import questions_of
 from claude_code_mcp.core.questions.presentation import describe
 from claude_code_mcp.core.redaction import Redactor, is_secret_name, redact_url, secrets_in

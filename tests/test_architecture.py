@@ -41,7 +41,7 @@ ROWS: list[set[str]] = [
     {"processes"},
     {"model"},
     {"errors", "private_files", "installation"},
-    {"config"},
+    {"config", "rate_limit"},
     {"state"},
     {"git"},
     {"claude", "transcripts", "policy", "questions"},

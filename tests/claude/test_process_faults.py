@@ -24,7 +24,7 @@ from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.model.question import Answer
 from claude_code_mcp.core.processes.child import Exit
 from claude_code_mcp.core.processes.leftovers import new_mark
-from claude_code_mcp.core.processes.supervisor_client import MAX_LINE
+from claude_code_mcp.core.processes.line_splitter import MAX_LINE
 from claude_code_mcp.testing import Sandbox
 from tests.conftest import StartService
 from tests.support.misbehaving_cli import install_misbehaving_cli

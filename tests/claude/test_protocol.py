@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from claude_code_mcp.core.claude.protocol import ControlProtocol, ControlRequest, Garbage, Result, StreamEvent
-from claude_code_mcp.core.processes.supervisor_client import MAX_LINE
+from claude_code_mcp.core.processes.line_splitter import MAX_LINE
 
 QUESTION = {"type": "control_request", "request_id": "q1", "request": {"subtype": "can_use_tool"}}
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from claude_code_mcp.core.processes.supervisor_client import MAX_LINE, LineSplitter, Oversized
+from claude_code_mcp.core.processes.line_splitter import MAX_LINE, LineSplitter, Oversized
 
 bytes_with_newlines = st.lists(st.sampled_from([b"\n", b"a", b"{}", b"\r", b"\xff", b"\0", b"longer words"])).map(
     b"".join

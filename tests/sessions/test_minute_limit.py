@@ -6,7 +6,8 @@ from claude_code_mcp.core.errors import RateLimited
 from claude_code_mcp.core.model.events import AuditKind
 from claude_code_mcp.core.model.outcome import ModelUsage, Usage
 from claude_code_mcp.core.policy.policy import OPEN_PROFILE, Limits, Policy
-from claude_code_mcp.core.sessions.policy_enforcer import MinuteLimit, PrincipalLimits
+from claude_code_mcp.core.rate_limit import MinuteLimit
+from claude_code_mcp.core.sessions.policy_enforcer import PrincipalLimits
 from claude_code_mcp.core.state.spending import Spending
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script

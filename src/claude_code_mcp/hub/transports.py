@@ -35,7 +35,7 @@ from mcp.shared.message import SessionMessage
 
 from ..core.processes.child import ChildProcess, Exit
 from ..core.processes.environment import child_environment
-from ..core.processes.supervisor_client import MAX_LINE, LineSplitter, Oversized
+from ..core.processes.line_splitter import MAX_LINE, LineSplitter, Oversized
 from ..core.redaction import redact_url
 from .auth.credentials import NeedsAuth
 from .config_entry import HttpConfig, SseConfig, SseIdeConfig, StdioConfig, TlsConfig

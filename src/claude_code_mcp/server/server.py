@@ -28,8 +28,8 @@ from ..core.model.options import LOCAL, Caller, ClientEnvironment
 from ..core.model.text import cut, one_line, visible
 from ..core.model.tool_names import PREFIX
 from ..core.questions.presentation import form_without_secrets
+from ..core.rate_limit import MinuteLimit
 from ..core.service import Service
-from ..core.sessions.policy_enforcer import MinuteLimit
 from ..startup.shared.hello import PERSON
 from . import sdk
 from .changes import Subscriptions

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from .. import json_text
 from ..model.options import PDF, Image
 from ..model.outcome import Usage
-from ..processes.supervisor_client import LineSplitter, Oversized
+from ..processes.line_splitter import LineSplitter, Oversized
 
 Raw: TypeAlias = dict[str, Any]
 

@@ -2,11 +2,6 @@
 
 The rules themselves are pure (`policy/`); here they meet real paths, the switch for bypassing permissions and what each
 principal has spent today.
-
-`MinuteLimit` is how much of something each caller may use within a minute: requests, new sessions, tokens of the model.
-A caller has all of a minute's amount at once if need be, and gets the next of it as the minute goes by. What is only
-known after it was used, as tokens are, may be more than was left: the caller then waits until that is made up for, an
-hour at most.
 """
 
 import copy
@@ -14,14 +9,13 @@ import logging
 import math
 import os
 import re
-import time
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from ..claude.command_line import granted_rules, with_grants
-from ..errors import ClaudeCodeError, LimitReached, PermissionDenied, RateLimited
+from ..errors import ClaudeCodeError, LimitReached, PermissionDenied
 from ..model.options import BYPASS, SessionOptions
 from ..model.outcome import Usage
 from ..model.tool_names import plain_name
@@ -30,67 +24,10 @@ from ..policy.git_commands import git_variables
 from ..policy.policy import MODE_LADDER, GroupBudget, Policy
 from ..policy.rules import ASKED_BY_DIRECTORY, Decision, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home
+from ..rate_limit import MinuteLimit
 from ..state.spending import Budget, BudgetWarning, NotedAmount, Spending
 
 log = logging.getLogger(__name__)
-
-_MINUTE = 60.0
-_LONGEST_DEBT = 60
-"""Minutes that somebody waits at most for what they have used too much of."""
-_MOST_CALLERS = 10_000
-
-
-class MinuteLimit:
-    """The amounts of one kind, of all callers of a server. Uses memory only; not for several threads."""
-
-    def __init__(
-        self,
-        per_minute_of: Callable[[str], int | None],
-        clock: Callable[[], float] = time.monotonic,
-        sentence: str = "You may send {most} requests a minute",
-    ) -> None:
-        """`per_minute_of` says how much a caller has by now; None for any amount. A refusal begins with `sentence`."""
-        self._per_minute_of = per_minute_of
-        self._clock = clock
-        self._sentence = sentence
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Of callers who are limited: when they have last used something, and how much they had left then."""
-
-    def take(self, caller: str) -> None:
-        """Counts one; RateLimited if the caller has none left."""
-        self.check(caller)
-        self.use(caller, 1)
-
-    def check(self, caller: str) -> None:
-        """RateLimited if the caller has less than one left."""
-        most = self._per_minute_of(caller)
-        if most is None:
-            return
-        left = self._by_now(caller, most)
-        if left < 1.0:
-            wait = math.ceil((1.0 - left) * _MINUTE / most)
-            raise RateLimited(f"{self._sentence.format(most=most)}; wait {wait} s.", wait)
-
-    def use(self, caller: str, amount: float) -> None:
-        """Counts what a caller has used, also where that is more than was left."""
-        most = self._per_minute_of(caller)
-        if most is None or not amount > 0:
-            return
-        left = max(self._by_now(caller, most) - amount, -1.0 * _LONGEST_DEBT * most)
-        self._left.pop(caller, None)
-        self._left[caller] = self._clock(), left
-        # The one who has used nothing for the longest time goes first. With so many at once a debt may be forgotten.
-        while len(self._left) > _MOST_CALLERS:
-            self._left.popitem(last=False)
-
-    def _by_now(self, caller: str, most: int) -> float:
-        now = self._clock()
-        used, left = self._left.get(caller, (now, float(most)))
-        return min(float(most), left + (now - used) * most / _MINUTE)
-
-
-# -- limits of each principal ------------------------------------------------------------------------------------------
-
 
 POLICY_CHANNEL = "policy"
 """The channel through which rules answer."""

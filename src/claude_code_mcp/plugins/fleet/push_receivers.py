@@ -31,8 +31,8 @@ from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, R
 from ...core.model.options import LOCAL, LOCAL_CALLER
 from ...core.model.question import Question
 from ...core.model.text import clip_line
+from ...core.rate_limit import MinuteLimit
 from ...core.service import Service
-from ...core.sessions.policy_enforcer import MinuteLimit
 from ..push.delivery import Push, Status, has_ended
 from ..push.preferences import (
     ALL_NEWS,

@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...core.errors import RateLimited, UpstreamUnavailable
-from ...core.sessions.policy_enforcer import MinuteLimit
+from ...core.rate_limit import MinuteLimit
 from ...plugins.team.known_people import Identity
 
 log = logging.getLogger(__name__)
