@@ -10,10 +10,11 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from claude_code_mcp.core.model.options import LOCAL, SessionOptions
 from claude_code_mcp.core.sessions.record_writer import RecordWriter
+from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.core.sessions.session_library import SessionLibrary
 from claude_code_mcp.core.state.session_records import SessionRecord, SessionRecords
 from claude_code_mcp.core.state.state_directory import database_in
@@ -153,7 +154,7 @@ async def _write_records(records: SessionRecords) -> None:
         tasks.add(task)
         return task
 
-    writer, session = RecordWriter(records, start_task), _Recorded()
+    writer, session = RecordWriter(records, start_task), cast("Session", _Recorded())
     for _ in range(_WRITES):
         writer.changed(session)
         await writer.saved(session.id)

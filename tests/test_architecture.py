@@ -340,8 +340,10 @@ def test_the_root_imports_nothing_of_ours() -> None:
 
 
 def test_there_are_no_import_cycles() -> None:
+    """Counted is what is imported at run time. A part may name the class that owns it for type checkers."""
+    imports = {name: imports_of(module, for_type_checkers=False) for name, module in MODULES.items()}
     try:
-        TopologicalSorter(all_imports()).prepare()
+        TopologicalSorter(imports).prepare()
     except CycleError as error:
         pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
 

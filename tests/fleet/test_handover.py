@@ -48,7 +48,7 @@ async def test_a_session_moves_with_its_history_its_tree_and_its_costs(
         first = script("remember the word heron", work, agent("look", script("sub", "seen")), "I will")
         session, outcome = await run(one.service, first, given)
         assert outcome.ok, outcome
-        spent = session.spent_usd
+        spent = session.costs.spent_usd
         await one.mover.give(session.id, LOCAL_CALLER)
         with pytest.raises(SessionNotFound):
             one.service.session(session.id)
@@ -63,14 +63,14 @@ async def test_a_session_moves_with_its_history_its_tree_and_its_costs(
         assert "Be brief." in last.system
         there = two.service.session(session.id)
         assert there.options.max_budget_usd == 9
-        assert there.spent_usd > spent > 0
+        assert there.costs.spent_usd > spent > 0
         # What the fleet has said to be elsewhere is counted there alone, however costs are grouped.
         for by in get_args(Grouping):
             assert (await one.service.stored.costs(by)).total.sessions == 1
         one.replica.note_elsewhere([session.id])
         for by in get_args(Grouping):
             assert (await one.service.stored.costs(by)).total.sessions == 0
-            assert (await two.service.stored.costs(by)).total.usd >= there.spent_usd * 0.999
+            assert (await two.service.stored.costs(by)).total.usd >= there.costs.spent_usd * 0.999
         # The subagent's own transcript and what is known of it came along.
         beside = two.local_transcript(session.id).with_suffix("") / "subagents"
         assert sorted(path.suffixes[-1] for path in beside.iterdir()) == [".json", ".jsonl"]
@@ -82,7 +82,7 @@ async def test_a_session_moves_with_its_history_its_tree_and_its_costs(
         assert state(source) == state(tmp_path / "there")
         assert (await say(one.service, session.id, script("again", "home"))).result == "home"
         assert "go on" in str(model.requests[-1].body)
-        assert one.service.session(session.id).spent_usd > there.spent_usd
+        assert one.service.session(session.id).costs.spent_usd > there.costs.spent_usd
 
 
 @pytest.mark.soak  # test_story.py

@@ -67,7 +67,7 @@ async def test_cancelling_beats_an_interruption_that_is_under_way(service: Servi
         assert session.state is State.CANCELLED
         await session.closed()
         assert session.usage.cost_usd > 0, "what a cancelled turn cost is counted"
-        assert session.spent_usd == pytest.approx(session.usage.cost_usd)
+        assert session.costs.spent_usd == pytest.approx(session.usage.cost_usd)
 
 
 @pytest.mark.soak

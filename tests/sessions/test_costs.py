@@ -37,7 +37,7 @@ async def test_costs_are_those_of_the_turn_and_neither_lost_nor_doubled_when_the
     second = await say(service, session, words(2))
     assert second.usage.cost_usd == pytest.approx(2 * first.usage.cost_usd)
     assert tokens(session.usage) == (3000, 300)
-    assert session.usage.cost_usd == session.spent_usd == pytest.approx(3 * first.usage.cost_usd)
+    assert session.usage.cost_usd == session.costs.spent_usd == pytest.approx(3 * first.usage.cost_usd)
     await parked(session)
     third = await say(service, session, words(3))
     await kill(session)
@@ -57,7 +57,7 @@ async def test_costs_are_those_of_the_turn_and_neither_lost_nor_doubled_when_the
     assert tokens(fifth.usage) == (5000, 500)
     assert tokens(resumed.usage) == (15_000, 1500)
     assert resumed.usage.cost_usd == pytest.approx(15 * first.usage.cost_usd)
-    assert resumed.spent_usd == pytest.approx(resumed.usage.cost_usd)
+    assert resumed.costs.spent_usd == pytest.approx(resumed.usage.cost_usd)
 
 
 @pytest.mark.soak  # tests/model/test_usage.py
@@ -98,7 +98,7 @@ async def test_what_a_turn_has_used_is_seen_while_it_runs_and_counted_once(share
     running = session.usage.cost_usd
     assert (session.model_turns, session.state) == (2, State.RUNNING)
     assert running > 0
-    assert session.spent_usd == 0, "nothing is charged that no result has claimed"
+    assert session.costs.spent_usd == 0, "nothing is charged that no result has claimed"
     go.touch()
     outcome = await end_of(turn)
     assert tokens(session.usage) == tokens(outcome.usage) == (15_000, 30)

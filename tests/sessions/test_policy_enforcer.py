@@ -235,7 +235,7 @@ async def test_the_budget_of_a_day_outlives_the_server(start_service: StartServi
     turn = await service.create(script("work", "done"), options(sandbox), caller=Caller("alice"))
     session = turn.session
     await end_of(turn)
-    assert session.spent_usd > 0.000001
+    assert session.costs.spent_usd > 0.000001
     with pytest.raises(LimitReached):
         await service.send(session.id, "more", caller=Caller("alice"))
     with pytest.raises(LimitReached):

@@ -81,14 +81,14 @@ async def test_after_a_restart_a_session_is_as_it_was_created(
     assert (found.outcome, found.state) == (outcome, State.IDLE)
     assert found.outcome is not None
     assert len(found.outcome.result) == 400_000, "whole, though it is not all in the record"
-    assert (found.model_turns, found.usage, found.spent_usd) == (1, session.usage, session.spent_usd)
+    assert (found.model_turns, found.usage, found.costs.spent_usd) == (1, session.usage, session.costs.spent_usd)
     assert (await say(second, session.id, script("two", tool("Bash", command="touch let-in"), "done"))).ok
     assert offered(model, session.id) == {"Read"}
     assert "Speak like a heron." in str(model.requests[-1].body)
     assert not (sandbox.project / "let-in").exists()
     resumed = second.session(session.id)
     assert resumed.model_turns == 3
-    assert resumed.spent_usd > session.spent_usd
+    assert resumed.costs.spent_usd > session.costs.spent_usd
 
 
 @pytest.mark.soak

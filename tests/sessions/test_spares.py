@@ -94,7 +94,7 @@ async def its_events_and_costs_are_those_of_a_cold_start(cold: Session, warm: Se
     told = [[type(one) for one in session.log.after(0) if isinstance(one, kinds)] for session in (cold, warm)]
     assert told[0] == told[1]
     assert cold.usage == warm.usage
-    assert (cold.spent_usd, cold.model_turns) == (warm.spent_usd, warm.model_turns)
+    assert (cold.costs.spent_usd, cold.model_turns) == (warm.costs.spent_usd, warm.model_turns)
     record = warm.deps.stores.recorder.records.read(warm.id)
     assert record is not None
     assert record.usage == cold.usage

@@ -45,8 +45,8 @@ async def test_a_turn_that_ends_its_own_process_is_not_free(service: Service, sa
     os.kill(session.pid, signal.SIGKILL)
     outcome = await end_of(turn)
     assert outcome.code is OutcomeCode.CRASHED
-    assert session.spent_usd == pytest.approx(outcome.usage.cost_usd)
-    assert session.spent_usd >= 0.5
+    assert session.costs.spent_usd == pytest.approx(outcome.usage.cost_usd)
+    assert session.costs.spent_usd >= 0.5
     with pytest.raises(LimitReached):
         await service.send(session.id, script("more", "more"))
 
@@ -65,7 +65,7 @@ async def test_what_the_record_does_not_know_is_taken_from_the_transcript(
     records.write(record.model_copy(update={"usage": type(record.usage)(), "spent_usd": 0.0}))
     second = await start_service()
     found = await second.find(session.id)
-    assert found.spent_usd == pytest.approx(outcome.usage.cost_usd)
+    assert found.costs.spent_usd == pytest.approx(outcome.usage.cost_usd)
     assert found.usage.cost_usd == pytest.approx(outcome.usage.cost_usd)
 
 

@@ -78,12 +78,12 @@ async def test_a_call_that_cannot_be_judged_is_denied_at_once_and_audited(
     service: Service, denials: Denials, sandbox: Sandbox
 ) -> None:
     session, _ = await run(service, script("hello", "there"), options(sandbox))
-    reply = session.frames._questions.verdicts.reply_to_hook(
+    reply = session.verdicts.reply_to_hook(
         {"input": {"tool_name": "Read", "tool_input": {"file_path": NO_PATH}}, "tool_use_id": "toolu_1"}
     )
     assert reply["hookSpecificOutput"]["permissionDecision"] == "deny"
     assert "could not be judged" in reply["hookSpecificOutput"]["permissionDecisionReason"]
-    reply = session.frames._questions.verdicts.reply_to_hook(
+    reply = session.verdicts.reply_to_hook(
         {"input": {"tool_name": "Bash", "tool_input": {"command": "ls"}, "agent_id": "a", "cwd": NO_PATH}}
     )
     assert reply["hookSpecificOutput"]["permissionDecision"] == "deny"

@@ -62,7 +62,7 @@ async def test_what_claude_code_claims_is_what_an_honest_turn_costs(
     outcome = await end_of(turn)
     assert outcome.usage.cost_usd == pytest.approx(4.0, rel=0.01)
     await parked(turn.session)
-    assert turn.session.spent_usd == pytest.approx(outcome.usage.cost_usd)
+    assert turn.session.costs.spent_usd == pytest.approx(outcome.usage.cost_usd)
 
 
 @pytest.mark.soak  # they are counted against a budget below
@@ -78,7 +78,7 @@ async def test_five_calls_to_the_models_socket_cost_what_they_use(
     outcome = await end_of(turn)
     assert (sandbox.project / "seen").read_text().count("200 OK") == 5
     assert outcome.usage.cost_usd >= 5 * 100_000 * HIGHEST_INPUT
-    assert turn.session.spent_usd == pytest.approx(outcome.usage.cost_usd)
+    assert turn.session.costs.spent_usd == pytest.approx(outcome.usage.cost_usd)
 
 
 @needs_bubblewrap
@@ -114,7 +114,7 @@ async def test_requests_that_a_command_hangs_up_on_use_up_the_budget(
     turn = await service.create(prompt, session(sandbox), caller=Caller("mallory"))
     await end_of(turn)
     assert "that the operator allows a session is spent" in (sandbox.project / "seen").read_text()
-    assert turn.session.spent_usd >= 3 * 500_000 * 4e-6
+    assert turn.session.costs.spent_usd >= 3 * 500_000 * 4e-6
 
 
 @pytest.mark.soak  # tests/claude/test_model_socket.py

@@ -110,7 +110,7 @@ async def test_a_turn_that_was_ended_by_a_forged_result_is_neither_free_nor_alon
     assert session.state == "error"
     assert session.outcome is not None
     assert "no turn runs" in session.outcome.detail
-    assert session.spent_usd > 0
+    assert session.costs.spent_usd > 0
 
 
 @pytest.mark.soak  # each is judged in `frames.json` too, without a process
@@ -137,4 +137,4 @@ async def test_amounts_that_cannot_be_end_the_process(forgery: Forgery, amounts:
     frame = f"{text}, {amounts}}}" if isinstance(amounts, str) else {**RESULT, **amounts}
     turn = await forgery.begin(forgery.writing(frame), "done")
     assert "amount" in (await refuted(forgery, turn)).detail
-    assert turn.session.spent_usd >= 0
+    assert turn.session.costs.spent_usd >= 0

@@ -73,7 +73,7 @@ async def test_the_calls_add_up_to_the_total(
     assert result.is_error
     assert result.structured_content is not None
     assert_sum(session, [first, dict(result.structured_content)])
-    assert session.spent_usd == pytest.approx(session.usage.cost_usd)
+    assert session.costs.spent_usd == pytest.approx(session.usage.cost_usd)
 
 
 async def test_a_cancelled_call_says_so(start_caller: StartCaller) -> None:
@@ -133,4 +133,6 @@ async def test_a_server_that_stops_tells_what_its_calls_have_cost_so_far(start_c
     report = dict((await calling).structured_content or {})
     assert report["numTurns"] == session.model_turns > 0
     assert 0 < report["totalCostUsd"] <= session.usage.cost_usd
-    assert session.spent_usd == pytest.approx(session.usage.cost_usd), "what its process has reported since is counted"
+    assert session.costs.spent_usd == pytest.approx(session.usage.cost_usd), (
+        "what its process has reported since is counted"
+    )

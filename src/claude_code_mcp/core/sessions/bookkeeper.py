@@ -5,7 +5,7 @@ then the observers are told.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..errors import ClaudeCodeError
 from ..model.events import AuditEvent, AuditKind, BudgetWarned, Event, Spent, StateChanged, TurnEnded, TurnStarted
@@ -13,11 +13,13 @@ from ..model.options import LOCAL
 from ..model.outcome import BUSY, State, Usage
 from ..questions.broker import Broker
 from ..state.spending import BudgetWarning, NotedAmount
-from ..transcripts.event_log import EventLog
 from .background_tasks import StartTask
 from .observers import ObserverList
 from .policy_enforcer import PrincipalLimits
-from .record_writer import Recorded, RecordWriter
+from .record_writer import RecordWriter
+
+if TYPE_CHECKING:
+    from .registry import Sessions
 
 log = logging.getLogger(__name__)
 
@@ -25,28 +27,11 @@ _LEFT_OVER_DELAY = 5.0
 """Seconds after the start of a server in which everybody who observes it has come."""
 
 
-class BookedSession(Recorded, Protocol):
-    """A session, as far as what follows from its events goes."""
-
-    log: EventLog
-    recorder: RecordWriter
-    beginning: bool
-    """Whether its record says already that its first turn runs, which is just beginning."""
-
-
-class BookedSessions(Protocol):
-    """The sessions in memory."""
-
-    def known(self, session_id: str) -> BookedSession | None: ...
-
-    def moved(self, old: str, new: str) -> None: ...
-
-
 class Bookkeeper:
     """What follows from every event: what is to be written down, then the observers. Starts the writing;
     `RecordWriter.saved` waits for it."""
 
-    sessions: BookedSessions
+    sessions: "Sessions"
     recorder: RecordWriter
     """That of sessions that are not in memory any more."""
     moved_elsewhere: Callable[[str, str], None]

@@ -7,9 +7,9 @@ cannot be true ends the process.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..claude.protocol import (
     ControlCancel,
@@ -26,23 +26,18 @@ from ..claude.protocol import (
 )
 from ..errors import PermissionDenied
 from ..model.events import Output
-from ..model.options import SessionOptions
 from ..model.question import FileChange
 from ..model.tool_names import plain_name
 from ..policy.rules import Decision, Verdict
-from ..transcripts.event_log import EventLog
-from .background_tasks import StartTask
-from .disk_threads import DiskThreads
 from .file_changes import EDITING_TOOLS, changed_file, file_change
 from .frame_claims import CallClaim, FalseClaim, FrameClaims
 from .launcher import within_turn
 from .live_process import LiveProcess
 from .policy_enforcer import tool_behind
-from .replica import SessionReplica
-from .session_questions import SessionQuestions
-from .session_wiring import SessionDeps
-from .turn import SessionParts, TurnRunner
 from .verdicts import Occasion
+
+if TYPE_CHECKING:
+    from .session import Session
 
 log = logging.getLogger(__name__)
 
@@ -50,45 +45,11 @@ _LONGEST_COMPARISON = 5.0
 """Seconds after which a question is asked without a look at the file that it is about."""
 
 
-class FrameSession(Protocol):
-    """The session whose frames these are."""
-
-    id: str
-    cwd: str
-    owner: str
-    deps: SessionDeps
-    options: SessionOptions
-    grants: tuple[Mapping[str, Any], ...]
-    log: EventLog
-
-
 class FrameRouter:
-    """The `FrameReceiver` of a session's processes. Frames are written to the log before they have any effect."""
+    """Takes what the current process of a session says. Frames are written to the log before they have any effect."""
 
-    def __init__(
-        self,
-        session: FrameSession,
-        turns: TurnRunner,
-        questions: SessionQuestions,
-        parts: SessionParts,
-        move_to: Callable[[str], None],
-        start_task: StartTask,
-        threads: DiskThreads,
-        replica: SessionReplica | None = None,
-    ) -> None:
-        """`move_to` has the session go on under another id; `threads` read the files that questions are about;
-        `replica` gets what the process writes to its transcripts."""
+    def __init__(self, session: "Session") -> None:
         self._session = session
-        self._turns = turns
-        self._events = parts.events
-        self._costs = parts.costs
-        self._stall_timer = parts.stall_timer
-        self._questions = questions
-        self._process = parts.process
-        self._move_to = move_to
-        self._start_task = start_task
-        self._threads = threads
-        self._replica = replica
         self._comparing: set[str] = set()
         """Requests that are asked once the file is read that they would change."""
 
@@ -96,84 +57,88 @@ class FrameRouter:
 
     @property
     def in_turn(self) -> bool:
-        return self._turns.current is not None
+        return self._session.turn_runner.current is not None
 
     @property
     def after_interruption(self) -> bool:
-        return self._turns.current is None and self._turns.last_interrupted
+        return self._session.turn_runner.current is None and self._session.turn_runner.last_interrupted
 
     @property
     def open_requests(self) -> int:
-        process = self._process.process
+        process = self._session.process.process
         return process.open_requests if process is not None else 0
 
     def why_taken(self, session_id: str) -> str | None:
-        live = self._process.live
+        live = self._session.process.live
         return live.why_taken(session_id) if live is not None else "there is no process"
 
     # -- frames ---------------------------------------------------------------------------------------------------
 
     def frame_received(self, frame: Frame) -> None:
-        self._stall_timer.touch()
+        session = self._session
+        session.stall_timer.touch()
         if frame.__class__ is StreamEvent:  # by far the most frequent, and only for what is shown
             # A fragment of text says nothing of costs, and all but a few of these frames are one.
-            if not self._events.write_stream_event(frame):
-                self._costs.streamed(frame.raw)
+            if not session.activity.write_stream_event(frame):
+                session.costs.streamed(frame.raw)
             return
-        live = self._process.live
+        live = session.process.live
         assert live is not None
         try:
             counts = live.claims.check(frame, self)
         except FalseClaim as claim:
             self._reject_frame(claim, frame)
             return
-        if self._replica is not None and isinstance(frame, Other) and frame.raw.get("type") == "transcript_mirror":
+        replica = session.deps.replica
+        if replica is not None and isinstance(frame, Other) and frame.raw.get("type") == "transcript_mirror":
             # Not in the log, which has all of it already.
-            self._replica.mirror_received(live.claims.session_id, frame)
+            replica.mirror_received(live.claims.session_id, frame)
             return
-        self._events.write(frame)
+        session.activity.write(frame)
         # Also of frames that have no other effect: what the model has used is paid for.
         if isinstance(frame, Conversation):
-            self._costs.answer_received(frame)
+            session.costs.answer_received(frame)
         if counts:
             self._act_on(frame, live.claims)
         elif isinstance(frame, Result):
-            self._turns.late_result(frame)
+            session.turn_runner.late_result(frame)
 
     def _act_on(self, frame: Frame, claims: FrameClaims) -> None:
+        session = self._session
         match frame:
             case Conversation():
-                self._turns.answer_received(frame)
+                session.turn_runner.answer_received(frame)
             case Result():
-                self._turns.result_received(frame)
+                session.turn_runner.result_received(frame)
             case System() if frame.subtype == "init":
                 # After `/clear` the process writes another conversation, and this is the frame that names it.
                 # First the new id: the turn is reported under it.
-                if claims.session_id != self._session.id:
-                    self._move_to(claims.session_id)
-                self._turns.process_began_turn()
+                if claims.session_id != session.id:
+                    session.move_to(claims.session_id)
+                session.turn_runner.process_began_turn()
             case System() if frame.subtype == "compact_boundary":
-                self._turns.conversation_compacted()
+                session.turn_runner.conversation_compacted()
             case ControlRequest():
                 self._request_received(frame, claims)
             case ControlCancel():
                 self._comparing.discard(frame.id)
-                self._questions.withdraw(frame.id)
+                session.open_questions.withdraw(frame.id)
             case Lifecycle():
-                self._turns.message_reported(frame)
-            case Other() if frame.raw.get("type") == "conversation_reset" and self._process.live is not None:
-                self._process.live.conversation_reset = True
+                session.turn_runner.message_reported(frame)
+            case Other() if frame.raw.get("type") == "conversation_reset" and session.process.live is not None:
+                session.process.live.conversation_reset = True
 
     def _reject_frame(self, claim: FalseClaim, frame: Frame) -> None:
         """The frame has no effect but the end of the process, and is not in the log: it would be read as true there."""
-        self._turns.end_for_violation(f"{claim} ({describe(frame)})")
+        self._session.turn_runner.end_for_violation(f"{claim} ({describe(frame)})")
 
     def _request_received(self, frame: ControlRequest, claims: FrameClaims) -> None:
-        live, process = self._process.live, self._process.process
+        session = self._session
+        live, process = session.process.live, session.process.process
         assert live is not None
         assert process is not None
         if frame.subtype == "hook_callback":
-            process.answer(frame.id, self._questions.verdicts.reply_to_hook(frame.request))
+            process.answer(frame.id, session.verdicts.reply_to_hook(frame.request))
         elif frame.subtype == "mcp_message" and live.bridge is not None:
             self._mcp_message_received(frame, claims)
         elif frame.subtype != "can_use_tool":
@@ -185,15 +150,15 @@ class FrameRouter:
                 self._open_question(frame, None)
             else:
                 self._comparing.add(frame.id)
-                self._start_task(self._compare_and_ask(live, frame, path))
+                session.deps.start_task(self._compare_and_ask(live, frame, path))
 
     async def _compare_and_ask(self, live: LiveProcess, frame: ControlRequest, path: str) -> None:
         """Asks with the change to the file. For the session it is as if the request had come when the file was read."""
         session = self._session
-        readable = partial(self._session.deps.enforcer.admission(session.owner).readable, "file_path", cwd=session.cwd)
+        readable = partial(session.deps.enforcer.admission(session.owner).readable, "file_path", cwd=session.cwd)
         directories = (session.cwd, *session.options.additional_directories)
         tool, tool_input = str(frame.request.get("tool_name")), frame.request["input"]
-        reading = self._threads.run(file_change, tool, tool_input, path, directories, readable)
+        reading = session.deps.stores.threads.run(file_change, tool, tool_input, path, directories, readable)
         try:
             try:
                 change = await asyncio.wait_for(reading, _LONGEST_COMPARISON)
@@ -202,39 +167,41 @@ class FrameRouter:
                     log.exception("the change to a file in session %s cannot be shown", session.id)
                 change = None
             # Nothing is awaited from here on. Meanwhile the request may have been withdrawn, or its process be gone.
-            if frame.id in self._comparing and self._process.live is live and self._process.process is not None:
+            if frame.id in self._comparing and session.process.live is live and session.process.process is not None:
                 self._open_question(frame, change)
         finally:
             self._comparing.discard(frame.id)
 
     def _open_question(self, frame: ControlRequest, change: FileChange | None) -> None:
-        process, turn = self._process.process, self._turns.current
+        session = self._session
+        process, turn = session.process.process, session.turn_runner.current
         assert process is not None
         if turn is not None and turn.ending_as is not None:
             process.refuse(frame.id, "the turn is being ended")
             return
         self._begin_asking()
-        self._questions.open(frame, change)
-        self._turns.wait_for_answers()
+        session.open_questions.open(frame, change)
+        session.turn_runner.wait_for_answers()
 
     def _begin_asking(self) -> None:
         """Without a turn a question is that of work in the background."""
-        if self._turns.current is None:
-            self._turns.begin(None, question_only=True)
+        if self._session.turn_runner.current is None:
+            self._session.turn_runner.begin(None, question_only=True)
 
     # -- messages to the servers of the hub -----------------------------------------------------------------------
 
     def _mcp_message_received(self, frame: ControlRequest, claims: FrameClaims) -> None:
         """Passes a message on to its server, once it is permitted. What is known of a call is looked up right here:
         frames behind this one may already speak of the next call."""
-        live, process = self._process.live, self._process.process
+        session = self._session
+        live, process = session.process.live, session.process.process
         assert live is not None
         assert live.bridge is not None
         assert process is not None
         name, message = str(frame.request.get("server_name")), frame.request.get("message")
         method, params = _method_of(message)
         if method != "tools/call":
-            with within_turn(self._session.id, params):
+            with within_turn(session.id, params):
                 live.bridge.forward(process, frame, partial(self._permit_reading, name, method, params))
             return
         tool = plain_name(name, str(params.get("name")))
@@ -245,7 +212,7 @@ class FrameRouter:
             return
         failed = partial(claims.call_failed, params) if claim is CallClaim.ALLOWED else None
         # The task that is begun for it keeps this context.
-        with within_turn(self._session.id, params):
+        with within_turn(session.id, params):
             live.bridge.forward(process, frame, partial(self._permit_call, tool, params, claim), failed)
 
     async def _permit_reading(self, server: str, method: str, params: Raw) -> None:
@@ -253,7 +220,7 @@ class FrameRouter:
         behind = tool_behind(server, method, params)
         if behind is None:
             return
-        verdict = self._questions.verdicts.verdict(Occasion.HUB, *behind)
+        verdict = self._session.verdicts.verdict(Occasion.HUB, *behind)
         if verdict.decision is Decision.DENY:
             await self._ask(*behind, verdict)  # which the policy answers, for everybody to see
 
@@ -261,7 +228,7 @@ class FrameRouter:
         """Returns when a call may run; PermissionDenied if it may not. One that nobody was asked about, and that
         neither the policy nor the session allows beforehand, is asked about now."""
         arguments = _mapping(params.get("arguments"))
-        verdict = self._questions.verdicts.verdict(Occasion.HUB, tool, arguments)
+        verdict = self._session.verdicts.verdict(Occasion.HUB, tool, arguments)
         asked = verdict.decision is Decision.ASK and not self._was_allowed(tool, claim)
         if asked or verdict.decision is Decision.DENY:
             await self._ask(tool, arguments, verdict)
@@ -273,36 +240,38 @@ class FrameRouter:
         file or a hook of the user, or in mode `auto` by a model. That is believed where it protects nothing, of a
         session that could do as the user of this server itself, and where the mode leaves the decision to Claude Code.
         """
-        session, live = self._session, self._process.live
+        session, live = self._session, self._session.process.live
         if claim is CallClaim.ALLOWED:
             return True
         as_user = live is not None and live.runs_as_user
         if claim is CallClaim.ANNOUNCED and (as_user or session.options.permission_mode == "auto"):
             return True
-        return self._session.deps.enforcer.allowed_beforehand(
+        return session.deps.enforcer.allowed_beforehand(
             session.owner, session.cwd, session.options, session.grants, tool
         )
 
     async def _ask(self, tool: str, arguments: Mapping[str, Any], verdict: Verdict) -> None:
         """Asks whether a call may run, unless the policy's verdict says so; PermissionDenied if it may not."""
-        if self._turns.current is not None and self._turns.current.ending_as is not None:
+        session = self._session
+        if session.turn_runner.current is not None and session.turn_runner.current.ending_as is not None:
             raise PermissionDenied("The turn is being ended.")
         self._begin_asking()
-        answered = self._questions.ask_about_call(tool, arguments, verdict)
-        self._turns.wait_for_answers()
+        answered = session.open_questions.ask_about_call(tool, arguments, verdict)
+        session.turn_runner.wait_for_answers()
         await answered
 
     def progress_reported(self, line: str) -> None:
-        self._stall_timer.touch()
+        self._session.stall_timer.touch()
         self._session.log.append(Output(line, "progress"))
 
     async def form_requested(self, server: str, form: Raw) -> Raw:
         """Puts the form to whoever may answer; cancelled at once when no turn runs that could wait for it."""
-        turn = self._turns.current
+        session = self._session
+        turn = session.turn_runner.current
         if turn is None or turn.ending_as is not None:
             return {"action": "cancel"}
-        filled = self._questions.elicit(server, form)
-        self._turns.wait_for_answers()
+        filled = session.open_questions.elicit(server, form)
+        session.turn_runner.wait_for_answers()
         return await filled
 
 

@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...plugins.sandbox.homes import Home
 from .. import json_text
@@ -44,6 +44,9 @@ from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path
 from ..processes.limits import ChildOptions
 from ..transcripts.event_log import EventReader
 from ..transcripts.transcripts import Transcripts
+
+if TYPE_CHECKING:
+    from .session import Session
 
 _TOOL_USE = "claudecode/toolUseId"
 """Where Claude Code names the tool use that a `tools/call` belongs to, in its `_meta`."""
@@ -480,24 +483,7 @@ _ALWAYS_ADAPTIVE = (5, 5)
 """Models from this version on cannot be kept from thinking either."""
 
 
-class NoticedSession(Protocol):
-    """What notices depend on."""
-
-    @property
-    def options(self) -> SessionOptions: ...
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Those of the call that brought the session into memory."""
-
-    @property
-    def model(self) -> str | None:
-        """The model that answered last, by its full name."""
-
-    @property
-    def events(self) -> EventReader: ...
-
-
-def notices_of(session: NoticedSession) -> list[str]:
+def notices_of(session: "Session") -> list[str]:
     """Everything that there is to say of the options of a session now, and of the budgets that its last turn has nearly
     used up."""
     thinking = _on_thinking(session.options.thinking, session.model or session.options.model or "")

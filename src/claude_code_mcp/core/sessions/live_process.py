@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..claude.command_line import ConversationStart, granted_rules, with_grants
 from ..claude.process import ClaudeProcess
@@ -26,79 +26,22 @@ from ..model.options import LOCAL, SessionOptions
 from ..model.outcome import Usage, at_least
 from ..processes.child import Exit
 from ..state.session_holders import Lease
-from ..transcripts.event_log import EventLog
-from .event_writer import EventWriter
 from .frame_claims import FrameClaims
-from .launcher import Launch
+from .launcher import Launch, find_conversation_start
 from .mcp_bridge import McpBridge, usable_servers
 from .session_wiring import SessionDeps
-from .slots import SlotHolder, StartPlace
+from .slots import StartPlace
+
+if TYPE_CHECKING:
+    from .frame_router import FrameRouter
+    from .session import Session
+    from .spares import Spare
+    from .turn import TurnRunner
 
 log = logging.getLogger(__name__)
 
 
-class LaunchOwner(Protocol):
-    """What a process is started with. Read anew at every start."""
-
-    options: SessionOptions
-    cwd: str
-    owner: str
-    grants: tuple[Mapping[str, Any], ...]
-
-    @property
-    def process_budget(self) -> float | None: ...
-
-
-class ProcessOwner(LaunchOwner, SlotHolder, Protocol):
-    """The session that a process runs for, or the spare that keeps the process for one."""
-
-    id: str
-
-    @property
-    def spent_usd(self) -> float: ...
-
-    @property
-    def uncharged_usd(self) -> float:
-        """The least that was spent beside `spent_usd` and is not charged yet."""
-
-
-class LifecycleListener(Protocol):
-    """Told what becomes of the process, from the event loop; of nothing but a late result once it was left."""
-
-    def process_started(self, pid: int, api_ms: int, *, carried: bool) -> None:
-        """A process runs; it is not ready yet. Its count of the time with the API begins at `api_ms`; `carried` says
-        whether `traffic_counted` will be called."""
-
-    def traffic_counted(self, usage: Usage) -> None:
-        """An answer of the model to this process, or to something that it started, has used so much."""
-
-    def process_ready(self) -> None:
-        """It takes messages from now on."""
-
-    def start_failed(self, error: ClaudeCodeError) -> None:
-        """It will never be ready."""
-
-    def process_ended(self, exit_: Exit) -> None:
-        """It was ready, and ended by itself."""
-
-    def late_result(self, frame: Result) -> None:
-        """A turn that was given up has ended after all; it may have cost something."""
-
-
-class FrameReceiver(Protocol):
-    """Takes what the process and its bridged MCP servers say, until the process is left."""
-
-    def frame_received(self, frame: Frame) -> None:
-        """Every frame, in order."""
-
-    def progress_reported(self, line: str) -> None:
-        """A bridged server reports how far a call of this session is."""
-
-    async def form_requested(self, server: str, form: Raw) -> Raw:
-        """A bridged server wants a form filled in; returns it as it was filled in."""
-
-
-def launch_of(owner: LaunchOwner, deps: SessionDeps, servers: Sequence[str]) -> Launch:
+def launch_of(owner: "Session | Spare", deps: SessionDeps, servers: Sequence[str]) -> Launch:
     """What a process of this owner is started with now, as the policy is now; `servers` are those of the hub that it
     gets."""
     options, rules = owner.options, {}
@@ -132,15 +75,18 @@ class LiveProcess:
 
     def __init__(
         self,
-        owner: ProcessOwner,
-        lifecycle: LifecycleListener,
-        frames: FrameReceiver,
+        owner: "Session | Spare",
+        lifecycle: "TurnRunner | Spare",
+        frames: "FrameRouter | Spare",
         deps: SessionDeps,
         find_start: Callable[[], ConversationStart] | None,
         *,
         leased: bool = True,
     ) -> None:
         """Takes the lease and the slot (SessionBusy, LimitReached), then starts the process in a task.
+
+        The process runs for `owner`, a session or the spare that keeps the process for one. `lifecycle` is told what
+        becomes of the process, and `frames` takes what it and its bridged MCP servers say, until it is left.
 
         SessionBusy too if a Claude Code process that is not ours has the session open. That one knows nothing of
         leases, so it is looked for again right before the spawn, which may have had to wait. `find_start` blocks on
@@ -240,7 +186,7 @@ class LiveProcess:
         # Before it says anything: its totals begin with what the transcript has.
         self.claims = FrameClaims(owner.id, used)
         launch = launch_of(owner, deps, self.bridge.servers if self.bridge else ())
-        self.budget, self.spent_before = launch.budget, owner.spent_usd
+        self.budget, self.spent_before = launch.budget, owner.costs.spent_usd
         spawning = asyncio.ensure_future(deps.launcher.start(self, launch, start))
         try:
             self.process = await asyncio.shield(spawning)
@@ -283,7 +229,7 @@ class LiveProcess:
             return None
         # Answers on their way count too: many at once would each find money left.
         unfinished = sum(at_least(used, model).cost_usd for model, used in process.traffic.unfinished.models.items())
-        spent = self._owner.uncharged_usd + unfinished >= left
+        spent = self._owner.costs.uncharged_usd + unfinished >= left
         return self.budget_spent if spent else None
 
     @property
@@ -313,22 +259,15 @@ class LiveProcess:
                 transcripts.set_aside(session_id)
         return start, Usage() if start.resume is None else transcripts.usage_of(start.resume)
 
-    def hand_to(
-        self,
-        owner: ProcessOwner,
-        lifecycle: LifecycleListener,
-        frames: FrameReceiver,
-        earlier: Sequence[Frame],
-        register: Callable[[], None],
-    ) -> None:
+    def hand_to(self, session: "Session", earlier: Sequence[Frame], register: Callable[[], None]) -> None:
         """A process that was ready and had no session gets one, as if it had been started for it: takes the lease
         (SessionBusy) and the slot of its owner so far, then, in a task, calls `register` in a thread, passes on the
         frames that came `earlier`, and reports that it has started and is ready."""
         # What may be refused comes first: until then the process is the spare's, which ends it.
-        self._take_lease(owner.id)
-        self._deps.slots.take(owner, instead_of=self._owner)
-        self._owner, self._lifecycle, self._frames = owner, lifecycle, frames
-        self.budget, self.spent_before = owner.process_budget, owner.spent_usd
+        self._take_lease(session.id)
+        self._deps.slots.take(session, instead_of=self._owner)
+        self._owner, self._lifecycle, self._frames = session, session.turn_runner, session.frames
+        self.budget, self.spent_before = session.process_budget, session.costs.spent_usd
         # As at any start: that the process ends before it is ready is for `_begin_anew` to notice.
         self.ready = False
         self._starting = self._deps.start_task(self._begin_anew(earlier, register))
@@ -380,7 +319,9 @@ class LiveProcess:
     @property
     def left(self) -> float | None:
         """What it may still spend in dollars; None if that is not limited."""
-        return None if self.budget is None else max(0.0, self.budget - (self._owner.spent_usd - self.spent_before))
+        return (
+            None if self.budget is None else max(0.0, self.budget - (self._owner.costs.spent_usd - self.spent_before))
+        )
 
     def process_ended(self, exit_: Exit) -> None:
         """The process ended by itself. One that was never ready fails its start instead, which has its own report."""
@@ -472,25 +413,12 @@ class LiveProcess:
 class CurrentProcess:
     """The process that a session runs in now, if any, and the one before it while that is being closed."""
 
-    def __init__(
-        self,
-        log: EventLog,
-        events: EventWriter,
-        make: Callable[[str | None], LiveProcess],
-        move_to: Callable[[str], None],
-    ) -> None:
-        """`make` creates a live process at a message of the conversation (None: at its end); `move_to` has the session
-        go on under another id."""
+    def __init__(self, session: "Session") -> None:
         self.live: LiveProcess | None = None
         self.starting = asyncio.Lock()
         """Held while a process is being made, by a message or by a turn that has lost its process."""
         self._previous: LiveProcess | None = None
-        self.on_left: Callable[[], None] = lambda: None
-        """Called when a process is left, before it is stopped."""
-        self._log = log
-        self._events = events
-        self._make = make
-        self._move_to = move_to
+        self._session = session
 
     @property
     def process(self) -> ClaudeProcess | None:
@@ -518,8 +446,19 @@ class CurrentProcess:
         return self.live is None and (self._previous is None or self._previous.is_gone)
 
     def start(self, at_message: str | None = None) -> None:
-        """Takes lease and slot and starts a process; SessionBusy or LimitReached if they are not to be had."""
-        self.live = self._make(at_message)
+        """Takes lease and slot and starts a process at a message of the conversation, or at its end; SessionBusy or
+        LimitReached if they are not to be had. A spare process that was set apart for the session is used first."""
+        session = self._session
+        # From here on others may know of it: whatever becomes of this process, the next one looks.
+        new, session.is_new = session.is_new, False
+        spare, session.spare = session.spare, None
+        taken = spare.hand_over(session) if spare is not None else None
+        if taken is None:
+            transcripts, origin = session.deps.stores.transcripts, session.origin
+            anew = new and origin is None
+            find_start = None if anew else partial(find_conversation_start, session.id, transcripts, origin, at_message)
+            taken = LiveProcess(session, session.turn_runner, session.frames, session.deps, find_start)
+        self.live = taken
 
     def reply(self, request_id: str, body: Raw | None) -> None:
         """Answers a question of the CLI; None tells it that there will be no answer, if it still waits for one."""
@@ -542,17 +481,17 @@ class CurrentProcess:
             return
         live.leave()
         self._previous = live
-        self._events.process_left()
-        self.on_left()
+        self._session.activity.process_left()
+        self._session.turn_runner.process_left()
         if live.conversation_reset:
             # It ended between `/clear` and the frame that names the new conversation. The old one must not come back
             # with the next message, so the session goes on under an id of our own.
-            self._move_to(str(uuid.uuid4()))
+            self._session.move_to(str(uuid.uuid4()))
 
     def park(self) -> None:
         """Has the process closed because it is not needed; the next message resumes the session."""
         if self.live is not None:
-            self._log.append(ProcessChanged("parked", self.pid))
+            self._session.log.append(ProcessChanged("parked", self.pid))
             self.leave()
 
     async def closed(self) -> None:

@@ -15,13 +15,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgument, LimitReached, PermissionDenied
-from ..model.options import MEDIA_TYPES, Image, SessionOptions, media_type
+from ..model.options import MEDIA_TYPES, Image, media_type
 from ..model.outcome import Outcome
 from ..private_files import open_at
-from .session_wiring import SessionDeps
+
+if TYPE_CHECKING:
+    from .session import Session
 
 _SETTLED_KEPT = 32
 _MOST_WAITING, _MOST_CHARACTERS = 200, 96 << 20
@@ -179,16 +181,7 @@ def read_images(sources: Sequence[str], allowed: Callable[[str], str]) -> tuple[
     return tuple(images)
 
 
-class ImageReader(Protocol):
-    """The session that the images are for."""
-
-    cwd: str
-    owner: str
-    options: SessionOptions
-    deps: SessionDeps
-
-
-def allowed_path(session: ImageReader, path: str) -> str:
+def allowed_path(session: "Session", path: str) -> str:
     """Where the path of an image really leads; PermissionDenied if the session could not read it. Reads the disk."""
     resolved = session.deps.enforcer.admission(session.owner).readable("images", path, session.cwd)
     enclosure = session.deps.launcher.home.enclosure

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import SessionBusy, StateUnavailable
 from ..model.events import AuditEvent, Event, QuestionOpened, QuestionSettled
@@ -25,6 +25,9 @@ from ..state.session_records import SessionRecords
 from ..transcripts.watched_files import FileFollower
 from .background_tasks import StartTask
 
+if TYPE_CHECKING:
+    from .session import Session
+
 log = logging.getLogger(__name__)
 
 _GIVING_WAY = 15.0
@@ -33,15 +36,6 @@ _ANNOUNCE_AFTER = 0.2
 """Seconds for which a question must have been open before other servers are told of it."""
 _LOOK_AGAIN = 2.0
 """Seconds after which a wait looks for itself: the end of a process that was killed changes no file."""
-
-
-class RunElsewhere(Protocol):
-    """A session, as far as this module goes."""
-
-    id: str
-
-    @property
-    def runs_elsewhere(self) -> bool: ...
 
 
 class Neighbours:
@@ -177,7 +171,7 @@ class Neighbours:
                 while not await asyncio.to_thread(at_rest):
                     await self._change(database.changed())
 
-    async def refuse_elsewhere(self, session: "RunElsewhere") -> None:
+    async def refuse_elsewhere(self, session: "Session") -> None:
         """SessionBusy, with who has it, for a session of which another server runs a turn."""
         if session.runs_elsewhere:
             raise await self.busy(session.id)

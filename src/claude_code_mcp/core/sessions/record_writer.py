@@ -11,25 +11,19 @@ import itertools
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..errors import ProcessFailed
 from ..state.session_records import SessionRecord, SessionRecords
 from .background_tasks import StartTask
 
+if TYPE_CHECKING:
+    from .session import Session
+
 log = logging.getLogger(__name__)
 
 _DURABLE_DELAY = 1.0
 """Seconds after a turn in which the next one may begin, and is not to be slowed down."""
-
-
-class Recorded(Protocol):
-    """A session, as far as its record goes."""
-
-    id: str
-
-    def record(self) -> SessionRecord | None:
-        """What it is like now, under the next revision; None for one that leaves no trace."""
 
 
 class RecordWriter:
@@ -45,7 +39,7 @@ class RecordWriter:
         self.records = records
         self._start_task = start_task
         self._written = written
-        self._changed: dict[str, Recorded] = {}
+        self._changed: dict[str, Session] = {}
         self._writing: dict[str, asyncio.Task[None]] = {}
         self._unwritten: dict[str, asyncio.Event] = {}
         """Set when the changes of a session up to now are written, though not durable yet."""
@@ -58,7 +52,7 @@ class RecordWriter:
         self._failures: dict[str, str] = {}
         """Why the last write of a session's record failed."""
 
-    def changed(self, session: Recorded) -> None:
+    def changed(self, session: "Session") -> None:
         """Has the record written soon."""
         self._changed[session.id] = session
         self._unwritten.setdefault(session.id, asyncio.Event())
@@ -95,7 +89,7 @@ class RecordWriter:
             if (unwritten := self._unwritten.pop(session_id, None)) is not None:
                 unwritten.set()
 
-    async def _write(self, session: Recorded) -> bool:
+    async def _write(self, session: "Session") -> bool:
         """Returns whether there is a new record, which says that no turn is running."""
         try:
             record = session.record()
@@ -155,7 +149,7 @@ class RecordWriter:
             await asyncio.wait([*beside])
         return session_id not in self._failures
 
-    async def save(self, session: Recorded) -> None:
+    async def save(self, session: "Session") -> None:
         """Writes the record of a session and waits until it is durable; ProcessFailed if that cannot be done."""
         self.changed(session)
         await self._settled(session.id)

@@ -279,7 +279,7 @@ class Sessions:
         fork = self._new(str(uuid.uuid4()), resumed, cwd, principal, deps, origin=origin)
         fork.notices = option_notices(options, source.options)
         if options is None or options.max_budget_usd is None:
-            fork.costs.spent_usd = source.spent_usd  # otherwise a budget could be had again and again
+            fork.costs.spent_usd = source.costs.spent_usd  # otherwise a budget could be had again and again
         return fork
 
     async def clean_up_regularly(self) -> None:

@@ -1,16 +1,16 @@
 """A session: a conversation with Claude Code that survives the processes it runs in.
 
-`SessionView` is what callers see, `Session` what the service does with it. The work is done by its parts: `TurnRunner`
-(turn.py) runs the turns, `MessageQueue` has the accepted messages, `CurrentProcess` (live_process.py) the process,
-`SessionQuestions` the open questions, `StateTracker` and `StallTimer` (event_writer.py) the state, `SessionCosts` the
-totals; `FrameRouter` hands them what the process says.
+Its parts do the work, and most of them know the session: `TurnRunner` (turn.py) runs the turns, `MessageQueue` has the
+accepted messages, `CurrentProcess` (live_process.py) the process, `SessionQuestions` the open questions and
+`SessionCosts` the totals; `SessionVerdicts` judges tool calls; `StateTracker` and `StallTimer` (event_writer.py) have
+the state; `FrameRouter` hands them what the process says.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,35 +33,43 @@ from ..state.session_records import SessionRecord, recordable_outcome, recordabl
 from ..transcripts.event_log import EventLog, EventReader
 from .event_writer import EventWriter, StallTimer, StateTracker
 from .frame_router import FrameRouter
-from .launcher import ForkPoint, find_conversation_start
-from .live_process import CurrentProcess, LiveProcess
+from .launcher import ForkPoint
+from .live_process import CurrentProcess
 from .messages import MessageQueue, UserMessage, WhenBusy
 from .session_costs import SessionCosts
 from .session_loader import OnDisk, restored_output
 from .session_questions import SessionQuestions
 from .session_wiring import SessionDeps
 from .spares import Spare
-from .turn import SessionParts, TurnRunner
+from .turn import TurnRunner
+from .verdicts import SessionVerdicts
 
 log = logging.getLogger(__name__)
 
 
-class SessionView:
-    """One conversation as frontends have it. `Session` makes the parts that do the work."""
+class Session:
+    """One conversation. It is live while it has a process and parked otherwise; the next message resumes it."""
 
-    process: CurrentProcess
-    _questions: SessionQuestions
-    _turns: TurnRunner
-
-    def __init__(
-        self, session_id: str, options: SessionOptions, cwd: str, owner: str, deps: SessionDeps, usage: Usage
+    def __init__(  # noqa: PLR0915 - one statement for each attribute
+        self,
+        session_id: str,
+        options: SessionOptions,
+        cwd: str,
+        owner: str,
+        deps: SessionDeps,
+        *,
+        origin: ForkPoint | None = None,
+        usage: Usage | None = None,
+        new: bool = False,
     ) -> None:
-        settings = deps.settings
+        """`new` says that the id was made here for this object: no process, server, record or transcript has it yet."""
         self.id = session_id
         """The conversation that the process writes; another one after it was cleared."""
         self.options = options
         self.cwd = cwd
         self.owner = owner
+        self.recorded_owner = owner
+        """The owner in the record, which stays when somebody else resumes the session."""
         self.created_at = self.used_at = time.time()
         self.first_prompt: str | None = None
         self.outcome: Outcome | None = None
@@ -71,11 +79,29 @@ class SessionView:
         """What a usage limit has stopped, until the model has answered again."""
         self.start_error: ClaudeCodeError | None = None
         """Why the last process could not be started, until another one is tried."""
+        self.grants: tuple[Mapping[str, Any], ...] = ()
+        """Permission updates that were allowed for the whole session; every new process is given them."""
+        self.revision = 0  # of the record that it was read from or has written last
+        self.beginning = False
+        """Whether its first message is about to be accepted: its record says that it runs."""
+        self.origin = origin
+        """What a fork begins with, until it has a transcript of its own."""
+        self.is_new = new
+        """Whether nobody else can know of its id: no process was ever started for it."""
+        self.spare: Spare | None = None
+        """A process that is ready for its first message, until that comes. The session has its id, from before anybody
+        knows of either."""
+        self._released = False
+        self._cancelling = False
+        self._unrecorded = Usage()
+        """What the transcript says was used and the record did not know; counted for the owner's day when the session
+        goes on."""
         self.deps = deps
         """What it uses in the environment that its next process runs in. Only what belongs to a client's environment
         and directory ever changes: its files stay where they are."""
         self.recorder = deps.stores.recorder
         """Writes its record, to the same place whatever environment it runs in."""
+        settings = deps.settings
         kept = settings.event_buffer_size, settings.event_buffer_bytes
         self.log = EventLog(*kept, lambda event: self.deps.notice(self.id, self.owner, event))
         self.events: EventReader = self.log
@@ -83,20 +109,25 @@ class SessionView:
         self.activity = EventWriter(self.log, cwd, deps.redact)
         """What its process says of itself: a retry of the API, background work, commands, the size of its context."""
         self.readable_lines = self.activity.readable_lines
-        self.costs = SessionCosts(usage)
-        self._messages = MessageQueue()
-        self.delivery = self._messages.find
-        """A message of this session that has no outcome yet, or was one of the last to get one."""
-        self._state = StateTracker(self.log)
-        self._stall_timer = StallTimer(
+        self.state_tracker = StateTracker(self.log)
+        self.stall_timer = StallTimer(
             settings.stall_ms / 1000,
             lambda: self.state is State.RUNNING,
             lambda seconds: self.log.append(Stalled(seconds)),
         )
+        self.costs = SessionCosts(usage or Usage())
+        self.messages = MessageQueue()
+        """Those that were accepted and have no outcome yet."""
+        self.process = CurrentProcess(self)
+        self.verdicts = SessionVerdicts(self)
+        self.open_questions = SessionQuestions(self)
+        self.turn_runner = TurnRunner(self)
+        self.frames = FrameRouter(self)
+        """Takes every frame of the current process."""
 
     @property
     def state(self) -> State:
-        return self._state.state
+        return self.state_tracker.state
 
     @property
     def busy(self) -> bool:
@@ -129,23 +160,23 @@ class SessionView:
 
     @property
     def questions(self) -> list[Question]:
-        return self._questions.pending
+        return self.open_questions.pending
 
     @property
     def turns(self) -> int:
         """How many turns it has begun in this server."""
-        return self._turns.count
+        return self.turn_runner.count
 
     @property
     def turn_seconds(self) -> float | None:
         """How long the current turn has been running."""
-        turn = self._turns.current
+        turn = self.turn_runner.current
         return time.monotonic() - turn.started if turn is not None else None
 
     @property
     def working_seconds(self) -> float:
         """How long the current turn has been running, without the time in which it waited for people."""
-        turn = self._turns.current
+        turn = self.turn_runner.current
         if turn is None:
             return 0.0
         return (turn.waiting_since or time.monotonic()) - turn.started - turn.waited
@@ -153,12 +184,12 @@ class SessionView:
     @property
     def runs_elsewhere(self) -> bool:
         """Whether another server is running a turn of it, as far as was known when it was looked up."""
-        return self.busy and self._turns.current is None
+        return self.busy and self.turn_runner.current is None
 
     @property
     def stalled(self) -> bool:
         """Whether the running turn has had no output for too long."""
-        return self._stall_timer.stalled
+        return self.stall_timer.stalled
 
     @property
     def usage(self) -> Usage:
@@ -176,20 +207,10 @@ class SessionView:
         return self.costs.model
 
     @property
-    def spent_usd(self) -> float:
-        """The dollars that count against the session's budget."""
-        return self.costs.spent_usd
-
-    @property
-    def uncharged_usd(self) -> float:
-        """The least that was spent beside `spent_usd` and is not charged yet."""
-        return self.costs.uncharged_usd
-
-    @property
     def budget_left(self) -> float | None:
         """What is left of the session's budget in dollars, None if it has none."""
         limit = self.options.max_budget_usd
-        return None if limit is None else max(limit - self.spent_usd, 0.0)
+        return None if limit is None else max(limit - self.costs.spent_usd, 0.0)
 
     @property
     def process_budget(self) -> float | None:
@@ -202,7 +223,7 @@ class SessionView:
 
         The outcome is on disk by then, as the caller may tell others of it.
         """
-        in_time = await self._state.wait_until_at_rest(timeout, or_waiting=for_questions)
+        in_time = await self.state_tracker.wait_until_at_rest(timeout, or_waiting=for_questions)
         await self.saved()
         return in_time
 
@@ -217,66 +238,7 @@ class SessionView:
     @property
     def queued_messages(self) -> list[UserMessage]:
         """The messages that no turn has taken up yet, oldest first."""
-        return self._turns.queued
-
-
-class Session(SessionView):
-    """One conversation. It is live while it has a process and parked otherwise; the next message resumes it."""
-
-    def __init__(
-        self,
-        session_id: str,
-        options: SessionOptions,
-        cwd: str,
-        owner: str,
-        deps: SessionDeps,
-        *,
-        origin: ForkPoint | None = None,
-        usage: Usage | None = None,
-        new: bool = False,
-    ) -> None:
-        """`new` says that the id was made here for this object: no process, server, record or transcript has it yet."""
-        super().__init__(session_id, options, cwd, owner, deps, usage or Usage())
-        self.recorded_owner = owner
-        """The owner in the record, which stays when somebody else resumes the session."""
-        self.revision = 0  # of the record that it was read from or has written last
-        self.beginning = False
-        """Whether its first message is about to be accepted: its record says that it runs."""
-        self.grants: tuple[Mapping[str, Any], ...] = ()
-        """Permission updates that were allowed for the whole session; every new process is given them."""
-        self._origin = origin
-        self._new = new
-        self.spare: Spare | None = None
-        """A process that is ready for its first message, until that comes. The session has its id, from before anybody
-        knows of either."""
-        self._released = False
-        self._cancelling = False
-        self._unrecorded = Usage()
-        """What the transcript says was used and the record did not know; counted for the owner's day when the session
-        goes on."""
-        self.process = CurrentProcess(self.log, self.activity, self._new_process, self._move_to)
-        self.closed = self.process.closed
-        """Waits until no process is left that this session has let go of."""
-        self._questions = SessionQuestions(self, deps.broker, self.process.reply, self.process.use_answered)
-        parts = SessionParts(
-            self._state, self._stall_timer, self.activity, self.costs, self._messages, self._questions, self.process
-        )
-        self._turns = TurnRunner(self, deps, parts)
-        self.interrupt = self._turns.interrupt
-        """Ends the running turn and keeps the session; returns the messages behind it that were dropped."""
-        self.withdraw = self._turns.withdraw
-        """Takes a message back that no turn has taken up yet; None if it is too late."""
-        self.frames = FrameRouter(
-            self,
-            self._turns,
-            self._questions,
-            parts,
-            self._move_to,
-            deps.start_task,
-            deps.stores.threads,
-            deps.replica,
-        )
-        """Takes every frame of the current process."""
+        return self.turn_runner.queued
 
     # -- messages ---------------------------------------------------------------------------------------------
 
@@ -304,7 +266,7 @@ class Session(SessionView):
             # Early too, so that a message which is refused for certain closes no process.
             self._check_accepting(when_busy)
             # One message is sent at a time, so nobody else takes the room that is found here.
-            self._messages.check_room()
+            self.messages.check_room()
             if sender is not None:
                 # Before the look at the process: one in another environment is closed by this.
                 self._adopt_environment(sender)
@@ -314,12 +276,12 @@ class Session(SessionView):
                 self.park()
             if self.process.live is None:
                 await self.deps.launcher.check(self.options, self.cwd)
-            if self.process.live is None and not self._new:
-                await self._turns.wait_for_previous_process()
+            if self.process.live is None and not self.is_new:
+                await self.turn_runner.wait_for_previous_process()
                 # What the last turn in another server came to is read after that server has let go of its process.
                 await self.deps.neighbours.make_way(self.id, self.deps.stores.leases)
                 await self._catch_up()
-                await self._turns.check_saving()
+                await self.turn_runner.check_saving()
             # Whether the session is busy is decided together with the acceptance, nothing is awaited in between: of
             # two messages that want a turn of their own at the same time, one is refused.
             self._check_accepting(when_busy)
@@ -338,7 +300,7 @@ class Session(SessionView):
             self.used_at = time.time()
             if self.beginning or not self.first_prompt:
                 self.first_prompt = text
-            self._turns.accept(message)
+            self.turn_runner.accept(message)
             # With nothing awaited since: the turn may end before its caller is answered, and the record says so.
             self.beginning = False
             return message
@@ -365,8 +327,22 @@ class Session(SessionView):
             raise LimitReached(limits.session_budget_spent(self.owner, self.options.max_budget_usd), session_id=self.id)
         if self.deps.replica is not None and not self.options.stay_on_machine:
             self.deps.replica.check_held(self.id)
-        if not self.options.persist and self._turns.any_sent and self.process.live is None:
+        if not self.options.persist and self.turn_runner.any_sent and self.process.live is None:
             raise SessionNotFound(f"Session {self.id} was not persisted and its process is gone.", session_id=self.id)
+
+    async def interrupt(
+        self, code: OutcomeCode = OutcomeCode.INTERRUPTED, *, drop_queued: bool = True
+    ) -> Sequence[UserMessage]:
+        """Ends the running turn and keeps the session; returns the messages behind it that were dropped."""
+        return await self.turn_runner.interrupt(code, drop_queued=drop_queued)
+
+    async def withdraw(self, message_id: str) -> UserMessage | None:
+        """Takes a message back that no turn has taken up yet; None if it is too late."""
+        return await self.turn_runner.withdraw(message_id)
+
+    def delivery(self, message_id: str) -> UserMessage | None:
+        """A message of this session that has no outcome yet, or was one of the last to get one."""
+        return self.messages.find(message_id)
 
     async def give_up_message(self, message: UserMessage) -> None:
         """Nobody waits for the answer any more: ends its turn; messages behind it run next."""
@@ -422,7 +398,7 @@ class Session(SessionView):
             started = self.process.live is None
             if started:
                 await self.deps.launcher.check(self.options, self.cwd)
-                await self._turns.wait_for_previous_process()
+                await self.turn_runner.wait_for_previous_process()
                 await self._catch_up()
                 # Again: the session may have been cancelled meanwhile, here or by the server that had it.
                 self._check_at_rest()
@@ -524,38 +500,26 @@ class Session(SessionView):
 
     # -- the process and its conversation ---------------------------------------------------------------------
 
-    def _new_process(self, at_message: str | None) -> LiveProcess:
-        # From here on others may know of it: whatever becomes of this process, the next one looks.
-        new, self._new = self._new, False
-        spare, self.spare = self.spare, None
-        taken = spare.hand_over(self, self._turns, self.frames) if spare is not None else None
-        if taken is not None:
-            return taken
-        transcripts, origin = self.deps.stores.transcripts, self._origin
-        anew = new and origin is None
-        find_start = None if anew else partial(find_conversation_start, self.id, transcripts, origin, at_message)
-        return LiveProcess(self, self._turns, self.frames, self.deps, find_start)
-
-    def _move_to(self, session_id: str) -> None:
+    def move_to(self, session_id: str) -> None:
         """The conversation was cleared, and the process writes another one from now on.
 
         Everything else stays: owner, options, totals, log, the running turn. The old id becomes an alias before
         anything is reported under the new one. If another process holds the new id, this one is given up.
         """
         # While the old id is still ours: the broker knows the open questions by it.
-        self._questions.withdraw_all("the conversation was cleared")
+        self.open_questions.withdraw_all("the conversation was cleared")
         old, self.id = self.id, session_id
-        self._origin = None
+        self.origin = None
         self.costs.start_api_time(0)
         self.deps.moved(old, session_id)
-        if self._turns.current is not None:
-            self._turns.current.cleared = True
+        if self.turn_runner.current is not None:
+            self.turn_runner.current.cleared = True
         if self.process.live is not None:
             try:
                 self.process.live.conversation_moved(session_id)
             except ClaudeCodeError as error:
                 log.error("session %s: %s", session_id, error.message)
-                self._turns.give_up(Outcome(OutcomeCode.CRASHED, detail=error.message))
+                self.turn_runner.give_up(Outcome(OutcomeCode.CRASHED, detail=error.message))
 
     @property
     def can_park(self) -> bool:
@@ -565,24 +529,28 @@ class Session(SessionView):
         """Parks the session: closes its process, if it has one; the next message resumes it."""
         self.process.park()
 
+    async def closed(self) -> None:
+        """Waits until no process is left that this session has let go of."""
+        await self.process.closed()
+
     async def cancel(self) -> None:
         """Ends the session permanently; its process is closed in the background. No message is accepted from now on.
 
         A running turn is interrupted first, so that its outcome has its cost.
         """
         self._cancelling = True
-        await self._turns.interrupt(OutcomeCode.CANCELLED)
+        await self.turn_runner.interrupt(OutcomeCode.CANCELLED)
         # For a turn that background work has begun meanwhile. Without a process no message is left for another one.
-        self._turns.give_up(Outcome(OutcomeCode.CANCELLED, detail="The session was cancelled."), may_report=True)
-        self._state.move(State.CANCELLED)
+        self.turn_runner.give_up(Outcome(OutcomeCode.CANCELLED, detail="The session was cancelled."), may_report=True)
+        self.state_tracker.move(State.CANCELLED)
 
     def release(self, outcome: Outcome) -> None:
         """Lets go of the process and takes no more messages, because the server stops, or another machine has the
         session."""
         # First: whoever hears of the end may send another message at once.
         self._released = True
-        turn, wait = self._turns.current, self.limit_wait
-        self._turns.give_up(outcome, may_report=True)
+        turn, wait = self.turn_runner.current, self.limit_wait
+        self.turn_runner.give_up(outcome, may_report=True)
         if turn is not None and turn.continues and not turn.begun:
             self.limit_wait = wait  # its message was not read: the next server sends it
 
@@ -594,7 +562,7 @@ class Session(SessionView):
             return None
         self.revision += 1
         outcome, cut = recordable_outcome(self.outcome)
-        origin, seconds = self._origin, 0.0 if self.beginning else None
+        origin, seconds = self.origin, 0.0 if self.beginning else None
         if self.turn_seconds is not None:
             seconds = self.turn_seconds
         return SessionRecord(
@@ -609,7 +577,7 @@ class Session(SessionView):
             origin=(origin.session_id, origin.at_message) if origin is not None else None,
             cancelled=self.state is State.CANCELLED,
             running_since=None if seconds is None else time.time() - seconds,
-            spent_usd=self.spent_usd,
+            spent_usd=self.costs.spent_usd,
             usage=self.costs.usage,
             model_turns=self.costs.model_turns,
             outcome=outcome,
@@ -622,7 +590,7 @@ class Session(SessionView):
         """Takes over what was read from disk; called once, before anything else happens to the session."""
         self.log.restore(restored_output(found.recent, self.readable_lines), found.recent.fingerprint)
         # Not a move: nothing happens now, and nobody is to be told of it.
-        self._state.state = found.state
+        self.state_tracker.state = found.state
         self.outcome = found.outcome
         self.costs.model_turns = found.model_turns
         # A turn that another server runs may yet bring their results.
@@ -641,7 +609,7 @@ class Session(SessionView):
             self.created_at, self.used_at = record.created_at, max([record.used_at, *times[-1:]])
             self.first_prompt = record.first_prompt
             self.recorded_owner = record.owner
-            self._origin = ForkPoint(*record.origin) if record.origin is not None else None
+            self.origin = ForkPoint(*record.origin) if record.origin is not None else None
 
     def _adopt(self, record: SessionRecord) -> None:
         self.revision = record.revision
@@ -658,4 +626,7 @@ class Session(SessionView):
         if record is not None and record.revision > self.revision:
             self._adopt(record)
             if record.cancelled:
-                self._state.move(State.CANCELLED)
+                self.state_tracker.move(State.CANCELLED)
+
+
+SessionView = Session

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgument, LimitReached, PermissionDenied
 from ..model.events import AuditEvent, AuditKind
@@ -28,6 +28,9 @@ from ..state.spending import Budget, Period, SpentLine
 from .client_environments import ClientEnvironments
 from .observers import ObserverList
 from .policy_enforcer import PolicyEnforcer
+
+if TYPE_CHECKING:
+    from .session import Session
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +60,6 @@ class SessionSharing:
         return [{"with": share.grantee, "access": str(share.access)} for share in self.shares] or None
 
 
-class OwnedSession(Protocol):
-    id: str
-    owner: str
-
-
 class SessionAccess:
     """The shares of one service, and what follows from them. For a session in memory that is the principal's own, no
     share is looked for."""
@@ -72,7 +70,7 @@ class SessionAccess:
         self._shares = shares
         self._groups_of = groups_of
         self._audit = audit
-        self.known: Callable[[str], OwnedSession | None] = lambda _: None
+        self.known: Callable[[str], Session | None] = lambda _: None
         """Finds a session in memory, also by an id that it had before."""
         self._on_taken_back: list[OnTakenBack] = []
         self._on_moved: list[OnMoved] = []

@@ -7,8 +7,8 @@ Answers of the policy's rules take the same path as people's answers, and `verdi
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ..claude.protocol import ControlRequest, Raw
 from ..errors import InvalidArgument, PermissionDenied
@@ -17,56 +17,25 @@ from ..model.question import Answer, Closure, FileChange, Question, QuestionKind
 from ..model.tool_names import PREFIX
 from ..policy.rules import Decision, Verdict
 from ..questions import presentation
-from ..questions.broker import Broker, chosen_mode, labels_by_text
+from ..questions.broker import chosen_mode, labels_by_text
 from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, heading_of, questions_of
-from ..transcripts.event_log import EventLog
-from .event_writer import ReadableLines
 from .policy_enforcer import POLICY_CHANNEL
-from .session_wiring import SessionDeps
-from .verdicts import Occasion, SessionVerdicts, answer_of_rules, refusal
+from .verdicts import Occasion, answer_of_rules, refusal
+
+if TYPE_CHECKING:
+    from .session import Session
 
 log = logging.getLogger(__name__)
-
-
-class QuestionSource(Protocol):
-    """The session whose questions these are."""
-
-    id: str
-    cwd: str
-    owner: str
-    deps: SessionDeps
-    """Read at each use: a message of another client brings the policy of that client's directory and HOME with it."""
-    log: EventLog
-    readable_lines: ReadableLines
-
-    def grant(self, updates: list[Mapping[str, Any]]) -> None:
-        """Permission updates that were allowed for the whole session."""
-
-    def plan_approved(self, mode: str | None) -> None:
-        """A plan was approved; the session goes on in this mode, or in the CLI's own choice."""
 
 
 class SessionQuestions:
     """Opens questions for requests and hands the replies back."""
 
-    def __init__(
-        self,
-        session: QuestionSource,
-        broker: Broker,
-        reply: Callable[[str, Raw | None], None],
-        use_answered: Callable[[str | None, str, Mapping[str, Any] | None], None],
-    ) -> None:
-        """`reply` takes the id of the request and the response for the CLI, None if there is no answer; `use_answered`
-        before that the tool use, the tool and the input that it may run with, None if it may not."""
+    def __init__(self, session: "Session") -> None:
         self._session = session
-        self._broker = broker
-        self._reply = reply
-        self._use_answered = use_answered
-        self.on_settled: Callable[[], None] = lambda: None
-        """Called after a question was settled and the CLI has its reply."""
+        self._broker = session.deps.broker
         self._question_ids: dict[str, str] = {}
         """By the id of the CLI's request."""
-        self.verdicts = SessionVerdicts(session)
 
     @property
     def pending(self) -> list[Question]:
@@ -83,7 +52,9 @@ class SessionQuestions:
             if frame.id in self._question_ids:
                 self.withdraw(frame.id)
             else:
-                self._reply(frame.id, {"behavior": "deny", "message": refusal(self.verdicts.give_up(frame.request))})
+                self._session.process.reply(
+                    frame.id, {"behavior": "deny", "message": refusal(self._session.verdicts.give_up(frame.request))}
+                )
 
     def _open(self, frame: ControlRequest, change: FileChange | None) -> None:
         request, session = frame.request, self._session
@@ -107,11 +78,11 @@ class SessionQuestions:
             change=change,
             modes=modes,
             mode_after=mode_after,
-            check=lambda question, answer, _: self.verdicts.check_answer(question, answer),
+            check=lambda question, answer, _: self._session.verdicts.check_answer(question, answer),
         )
         self._question_ids[frame.id] = question.id
         session.log.append(QuestionOpened(question))
-        answer = answer_of_rules(tool, self.verdicts.verdict(Occasion.QUESTION, tool, tool_input, tool_use_id))
+        answer = answer_of_rules(tool, self._session.verdicts.verdict(Occasion.QUESTION, tool, tool_input, tool_use_id))
         if answer is not None:
             self._broker.answer(session.id, question.id, answer, POLICY_CHANNEL)
 
@@ -121,12 +92,12 @@ class SessionQuestions:
         filled: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         session = self._session
         asked = questions_of(server, form)
-        if self.verdicts.verdict(Occasion.FORM, TOOL, asked).decision is Decision.DENY:
+        if self._session.verdicts.verdict(Occasion.FORM, TOOL, asked).decision is Decision.DENY:
             filled.set_result({"action": "decline"})
             return filled
 
         def check(question: Question, answer: Answer, body: Raw) -> None:
-            self.verdicts.check_answer(question, answer)
+            self._session.verdicts.check_answer(question, answer)
             check_answers(server, form, _answers_in(question, answer, body))
 
         def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
@@ -134,7 +105,7 @@ class SessionQuestions:
             # Who asked may be gone: a task that is cancelled cancels the future that it waits for.
             if not filled.done():
                 filled.set_result(_form_result(server, form, question, resolution, body))
-            self.on_settled()
+            self._session.turn_runner.question_settled()
 
         heading = heading_of(server, form)
         question = self._broker.open(session.id, TOOL, asked, settle, cwd=session.cwd, form=heading, check=check)
@@ -151,14 +122,14 @@ class SessionQuestions:
         def check(question: Question, answer: Answer, body: Raw) -> None:
             if answer.updated_input is not None and answer.updated_input != question.tool_input:
                 raise InvalidArgument("updated_input: this call cannot be changed any more.", field="updated_input")
-            self.verdicts.check_answer(question, answer)
+            self._session.verdicts.check_answer(question, answer)
 
         def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
             session.log.append(QuestionSettled(question, resolution))
             # Who asked may be gone: a task that is cancelled cancels the future that it waits for.
             if not allowed.done():
                 _finish(allowed, resolution)
-            self.on_settled()
+            self._session.turn_runner.question_settled()
 
         question = self._broker.open(session.id, tool, arguments, settle, cwd=session.cwd, check=check)
         session.log.append(QuestionOpened(question))
@@ -196,7 +167,7 @@ class SessionQuestions:
             changed = presentation.describe(question.tool_name, answer.updated_input, session.cwd)
             session.readable_lines.input_changed(question.tool_use_id, changed)
         if answer is not None and answer.allow:
-            self.verdicts.command_agreed(question)
+            self._session.verdicts.command_agreed(question)
         denied = body is not None and body.get("behavior") == "deny"
         if denied:  # a permission, a plan or an answer: the CLI calls each an error, and none of them has failed
             session.readable_lines.mark_denied(question.tool_use_id)
@@ -204,9 +175,9 @@ class SessionQuestions:
             updated = body.get("updatedInput")
             granted = None if denied else updated if isinstance(updated, Mapping) else question.tool_input
             # Before the reply: the call that it allows may be the very next frame.
-            self._use_answered(question.tool_use_id, question.tool_name, granted)
-        self._reply(request_id, body)
-        self.on_settled()
+            self._session.process.use_answered(question.tool_use_id, question.tool_name, granted)
+        self._session.process.reply(request_id, body)
+        self._session.turn_runner.question_settled()
 
 
 def _finish(allowed: "asyncio.Future[None]", resolution: Resolution) -> None:

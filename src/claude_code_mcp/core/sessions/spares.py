@@ -14,20 +14,22 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..claude.protocol import ControlRequest, Frame, Raw, Result, System
 from ..claude.user_config import Registration, take_registration
 from ..errors import ClaudeCodeError, PermissionDenied, ProcessFailed, SessionBusy
-from ..model.options import SessionOptions
 from ..model.outcome import Usage
 from ..model.paths import config_directory
 from ..processes.child import Exit
 from .background_tasks import StartTask
 from .launcher import Launch
-from .live_process import FrameReceiver, LifecycleListener, LiveProcess, ProcessOwner, launch_of
+from .live_process import LiveProcess, launch_of
 from .mcp_bridge import usable_servers
-from .session_wiring import SessionDeps
+from .session_costs import SessionCosts
+
+if TYPE_CHECKING:
+    from .session import Session
 
 log = logging.getLogger(__name__)
 
@@ -42,21 +44,7 @@ _MOST_UNSUITED = 100
 _GREETING = ("", "initialize", "notifications/initialized", "ping", "logging/setLevel")
 
 
-class SparedSession(Protocol):
-    """A session that could begin with a spare, or that the next spare is to be like."""
-
-    id: str
-    options: SessionOptions
-    cwd: str
-    owner: str
-    grants: tuple[Mapping[str, Any], ...]
-    deps: SessionDeps
-
-    @property
-    def process_budget(self) -> float | None: ...
-
-
-async def launch_like(session: SparedSession) -> Launch:
+async def launch_like(session: "Session | Spare") -> Launch:
     """What a process of the session would be started with now."""
     async with session.deps.hosted() as host:
         wanted = session.options.hub_servers
@@ -69,15 +57,14 @@ class Spare:
 
     used_at = 0.0
     """It makes room before any session does."""
-    spent_usd = 0.0
-    uncharged_usd = 0.0
 
-    def __init__(self, like: SparedSession) -> None:
+    def __init__(self, like: "Session") -> None:
         self.id = str(uuid.uuid4())
         self.options, self.cwd, self.owner = like.options, like.cwd, like.owner
         self.grants: tuple[Mapping[str, Any], ...] = ()
         self.process_budget = like.process_budget
         self.deps = like.deps
+        self.costs = SessionCosts(Usage())
         self.launch: Launch | None = None
         """What it was started with."""
         self.key: str | None = None
@@ -104,16 +91,16 @@ class Spare:
     def usable(self) -> bool:
         return self._live is not None and self._live.ready and self._warm.done() and not self.ran_hooks
 
-    def hand_over(self, owner: ProcessOwner, lifecycle: LifecycleListener, frames: FrameReceiver) -> LiveProcess | None:
+    def hand_over(self, session: "Session") -> LiveProcess | None:
         """Gives the process to a session, with all that it has said; None if it is gone or the launch has become
         another one. Raises SessionBusy if the session's lease is not to be had."""
         live = self._live
         # Compared once more: the policy or the servers of the hub may have changed since it was reserved.
-        launch = None if live is None else launch_of(owner, self.deps, live.bridge.servers if live.bridge else ())
+        launch = None if live is None else launch_of(session, self.deps, live.bridge.servers if live.bridge else ())
         if not self.usable or live is None or launch != self.launch:
             self.drop()
             return None
-        live.hand_to(owner, lifecycle, frames, self._frames, self._registration.put_back)
+        live.hand_to(session, self._frames, self._registration.put_back)
         # Only after it was taken: if the lease is refused, `drop` still has to end the process.
         self._live = None
         return live
@@ -240,7 +227,7 @@ class Spares:
         """How many can be taken now."""
         return sum(spare.usable for spare in self._ready)
 
-    async def reserve(self, session: SparedSession) -> Spare | None:
+    async def reserve(self, session: "Session") -> Spare | None:
         """A spare that is just like the session, set apart for it; None if there is none. One that is out of date is
         ended."""
         if not self._ready:
@@ -282,7 +269,7 @@ class Spares:
         if self._filling is not None:
             await asyncio.wait([self._filling])
 
-    def prepare_for(self, session: SparedSession, started: Callable[[], Awaitable[bool]]) -> None:
+    def prepare_for(self, session: "Session", started: Callable[[], Awaitable[bool]]) -> None:
         """Has a spare started for the next session like this one, when this one has started; `started` waits for that
         and returns whether its process ran hooks at its start."""
         if not self._closed and (self._filling is None or self._filling.done()):

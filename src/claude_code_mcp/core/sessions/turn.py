@@ -10,10 +10,9 @@ import contextlib
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..claude.process import ClaudeProcess
 from ..claude.protocol import Conversation, Lifecycle, Raw, Result
@@ -28,18 +27,14 @@ from ..model.events import (
     TurnStarted,
     WaitChanged,
 )
-from ..model.options import SessionOptions
 from ..model.outcome import SYNTHETIC, Outcome, OutcomeCode, State, Usage
-from ..model.question import Question
 from ..model.usage_limits import LimitWait, StoppedTurn, limit_sentence, wait_after
 from ..processes.child import Exit
-from ..transcripts.event_log import EventLog
-from .event_writer import EventWriter, StallTimer, StateTracker
-from .live_process import CurrentProcess
-from .messages import MessageQueue, UserMessage
-from .session_costs import SessionCosts
+from .messages import UserMessage
 from .session_loader import messages_in_transcript
-from .session_wiring import SessionDeps
+
+if TYPE_CHECKING:
+    from .session import Session
 
 _DROPPED = Outcome(
     OutcomeCode.DROPPED,
@@ -97,50 +92,10 @@ class Turn:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class TurnSession(Protocol):
-    """What turns read and change of their session."""
-
-    id: str
-    options: SessionOptions
-    cwd: str
-    log: EventLog
-    used_at: float
-    outcome: Outcome | None
-    start_error: ClaudeCodeError | None
-    limit_wait: LimitWait | None
-
-
-class PendingQuestions(Protocol):
-    """What turns need of the questions of their session; see `session_questions.py`."""
-
-    on_settled: Callable[[], None]
-    """Called after a question was settled and the CLI has its reply."""
-
-    @property
-    def pending(self) -> list[Question]:
-        """The open questions of the session, oldest first."""
-
-    def withdraw_all(self, detail: str) -> None:
-        """Closes all open questions without an answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionParts:
-    """The parts of one session that work together on its turns."""
-
-    state: StateTracker
-    stall_timer: StallTimer
-    events: EventWriter
-    costs: SessionCosts
-    messages: MessageQueue
-    questions: PendingQuestions
-    process: CurrentProcess
-
-
 class TurnRunner:
-    """Runs the turns of one session, one at a time; the `LifecycleListener` of its processes."""
+    """Runs the turns of one session, one at a time. Its processes report their lifecycle here."""
 
-    def __init__(self, session: TurnSession, deps: SessionDeps, parts: SessionParts) -> None:
+    def __init__(self, session: "Session") -> None:
         self.current: Turn | None = None
         self.count = 0
         self.any_sent = False
@@ -150,17 +105,6 @@ class TurnRunner:
         self._withdrawing: set[str] = set()
         """Messages of which the process was asked whether it gives them back."""
         self._session = session
-        self._deps = deps
-        self._state = parts.state
-        self._stall_timer = parts.stall_timer
-        self._events = parts.events
-        self._costs = parts.costs
-        self._messages = parts.messages
-        self._questions = parts.questions
-        self._questions.on_settled = self.question_settled
-        self._process = parts.process
-        # What a process has used and not claimed until it is left is charged; a late claim is not charged again.
-        self._process.on_left = partial(self._charge_unclaimed, final=True)
         self._crash = Outcome(OutcomeCode.CRASHED)
         """The outcome of messages that turn out to have been read by a process which crashed."""
 
@@ -168,30 +112,32 @@ class TurnRunner:
 
     def accept(self, message: UserMessage) -> None:
         """Takes a message: it starts a turn, joins the running one or waits behind it."""
-        self._messages.accept(message)
+        session = self._session
+        session.messages.accept(message)
         if self.current is None:
             self.begin(message)
         else:
-            self._session.log.append(MessageQueued(message.id, message.text, len(message.images)))
+            session.log.append(MessageQueued(message.id, message.text, len(message.images)))
         # Otherwise it is handed over when the process is ready.
-        if self._process.ready:
+        if session.process.ready:
             self._hand_over()
 
     def begin(self, message: UserMessage | None, *, question_only: bool = False) -> Turn:
         """Begins a turn, for a message or (None) because the process has begun one by itself."""
+        session = self._session
         self.count += 1
         message_id, prompt = (message.id, message.text) if message is not None else ("", "")
         continues = message.continues if message is not None else ""
         self.current = turn = Turn(self.count, message_id, question_only, continues=continues)
-        self._events.retrying = None
-        self._events.rate_limited = False
+        session.activity.retrying = None
+        session.activity.rate_limited = False
         # A turn that background work begins has nobody who gave it a time; what the session may have binds it too.
-        timeout = message.timeout if message is not None else self._session.options.turn_timeout
+        timeout = message.timeout if message is not None else session.options.turn_timeout
         if timeout is not None:
             turn.timer = asyncio.get_running_loop().call_later(timeout, self._time_out, turn)
-        self._session.log.append(TurnStarted(turn.number, message_id, prompt, size=len(prompt)))
-        self._state.move(State.RUNNING if self._process.ready else State.STARTING)
-        self._stall_timer.start()
+        session.log.append(TurnStarted(turn.number, message_id, prompt, size=len(prompt)))
+        session.state_tracker.move(State.RUNNING if session.process.ready else State.STARTING)
+        session.stall_timer.start()
         return turn
 
     def process_began_turn(self) -> None:
@@ -202,13 +148,14 @@ class TurnRunner:
 
     def _hand_over(self) -> None:
         """Gives the process the messages that it is to have now."""
-        live, process = self._process.live, self._process.process
+        session = self._session
+        live, process = session.process.live, session.process.process
         assert live is not None
         assert process is not None
         if self.current is None:
             return
         self.any_sent = True
-        ready = self._messages.take_unsent(self.current.message_id, question_only=self.current.question_only)
+        ready = session.messages.take_unsent(self.current.message_id, question_only=self.current.question_only)
         for message in ready:
             # Noted before it is written: the frame that follows a `/clear` must find that it was sent.
             live.claims.message_sent(message.id, message.text)
@@ -217,21 +164,21 @@ class TurnRunner:
             except ProcessFailed as error:
                 # Those behind it were not sent either: if this process
                 # has read nothing, all of them go to the next one.
-                self._deps.start_task(self._await_end(process, error))
+                session.deps.start_task(self._await_end(process, error))
                 return
 
     async def _await_end(self, process: ClaudeProcess, error: ProcessFailed) -> None:
         """A process that takes no input is about to end, and `process_ended` tells more. If it does not, we give up."""
-        await asyncio.wait([process.exited], timeout=self._deps.settings.stop_timeout)
+        await asyncio.wait([process.exited], timeout=self._session.deps.settings.stop_timeout)
         # Otherwise `process_ended` was faster, or the session has another process by now.
-        if self._process.process is process:
+        if self._session.process.process is process:
             self.give_up(Outcome(OutcomeCode.CRASHED, detail=error.message))
 
     # -- end --------------------------------------------------------------------------------------------------
 
     def result_received(self, frame: Result) -> None:
         """Ends the turn with what the process reports."""
-        turn = self.current
+        session, turn = self._session, self.current
         if turn is None:
             return  # a repetition for a turn that has its outcome
         if frame.unasked and turn.message_id and turn.message_id not in frame.message_ids:
@@ -244,19 +191,19 @@ class TurnRunner:
         elif outcome.code is OutcomeCode.INTERRUPTED and turn.ending_as is OutcomeCode.CANCELLED:
             outcome = replace(outcome, code=OutcomeCode.CANCELLED, detail=_CANCELLED)
         if turn.cleared and outcome.ok and not outcome.result:
-            going_on = f"The conversation was cleared. It goes on as session {self._session.id}."
+            going_on = f"The conversation was cleared. It goes on as session {session.id}."
             outcome = replace(outcome, result=going_on)
         if turn.compacted and outcome.ok and not outcome.result:
             outcome = replace(outcome, result=_COMPACTED)
-        process, replica, session = self._process.process, self._deps.replica, self._session
+        process, replica = session.process.process, session.deps.replica
         unsaved = outcome.ok and turn.last_answer is not None and not turn.cleared and session.options.persist
         if unsaved and turn.last_answer is not None:
-            is_written = self._deps.stores.transcripts.is_written
+            is_written = session.deps.stores.transcripts.is_written
             unsaved = not is_written(session.id, session.cwd, *turn.last_answer)
         behind = replica is not None and replica.behind(session.id)
         if process is not None and (unsaved or behind):
             process.hold()
-            self._deps.start_task(self._end_checked(turn, outcome, process, unsaved=unsaved))
+            session.deps.start_task(self._end_checked(turn, outcome, process, unsaved=unsaved))
         else:
             self.end(outcome)
 
@@ -271,7 +218,7 @@ class TurnRunner:
         if self.current is not None and frame.role == "assistant" and not frame.from_subagent:
             self.current.last_answer = (message_id, frame.size) if isinstance(message_id, str) else None
             self.current.worked = self.current.worked or frame.model != SYNTHETIC
-            self._costs.turn_answered(frame)
+            self._session.costs.turn_answered(frame)
 
     async def _end_checked(self, turn: Turn, outcome: Outcome, process: ClaudeProcess, *, unsaved: bool) -> None:
         """Ends a turn whose answer was not seen in its transcript at once, when it is known whether that is lost; and
@@ -280,22 +227,23 @@ class TurnRunner:
         Disk and network may take their time. Until then the process is held: nothing of the next turn may come before
         this end.
         """
+        session = self._session
         try:
             flaw = None
             if unsaved and turn.last_answer is not None:
-                session, stores = self._session, self._deps.stores
+                stores = session.deps.stores
                 found = stores.threads.run(stores.transcripts.flaw_after, session.id, session.cwd, *turn.last_answer)
                 try:
                     flaw = await asyncio.wait_for(found, _LONGEST_CHECK)
                 except TimeoutError:
                     flaw = "the disk does not answer"
-            if self._deps.replica is not None:
-                await self._deps.replica.caught_up(self._session.id)
+            if session.deps.replica is not None:
+                await session.deps.replica.caught_up(session.id)
             # The turn may have been given up while the disk was looked at.
             if self.current is turn:
                 if flaw is not None:
                     outcome = replace(outcome, code=OutcomeCode.NOT_SAVED, detail=_NOT_SAVED.format(flaw))
-                    self._process.park()  # the next process goes on from what is on disk
+                    session.process.park()  # the next process goes on from what is on disk
                 self.end(outcome)
         finally:
             process.release()
@@ -307,41 +255,40 @@ class TurnRunner:
         Costs, log and the outcomes of messages come before the state: a task that waits for the state finds all of
         them. `Turn.ended` comes last.
         """
+        session = self._session
         turn, self.current = self.current, None
         if turn is None:
             return
         self.last_interrupted = turn.ending_as is not None
         if turn.timer is not None:
             turn.timer.cancel()
-        self._stall_timer.stop()
-        self._events.retrying = None
-        outcome = self._costs.turn_ended(outcome)
+        session.stall_timer.stop()
+        session.activity.retrying = None
+        outcome = session.costs.turn_ended(outcome)
         if not outcome.duration_ms:  # no result has said it
             outcome = replace(outcome, duration_ms=round((time.monotonic() - turn.started) * 1000))
-        self._session.outcome = outcome
-        self._session.used_at = time.time()
+        session.outcome = outcome
+        session.used_at = time.time()
         # Before the events: the record that they have written has the outcome and the wait, or neither.
-        before, self._session.limit_wait = self._session.limit_wait, self._wait_after(turn, outcome)
-        self._session.log.append(TurnEnded(turn.number, outcome))
-        if before is not None or self._session.limit_wait is not None:
-            self._session.log.append(
-                WaitChanged(self._session.limit_wait, stopped=self._session.limit_wait is not None)
-            )
-        if turn.ending_as is not None or not self._events.background_tasks:
+        before, session.limit_wait = session.limit_wait, self._wait_after(turn, outcome)
+        session.log.append(TurnEnded(turn.number, outcome))
+        if before is not None or session.limit_wait is not None:
+            session.log.append(WaitChanged(session.limit_wait, stopped=session.limit_wait is not None))
+        if turn.ending_as is not None or not session.activity.background_tasks:
             # Otherwise the questions may be those of background tasks, which go on without a turn.
-            self._questions.withdraw_all("the turn ended")
-        following = self._messages.settle_turn(outcome, turn.number, except_for=self._waiting_behind(turn, outcome))
-        if following is not None or self._questions.pending:
+            session.open_questions.withdraw_all("the turn ended")
+        following = session.messages.settle_turn(outcome, turn.number, except_for=self._waiting_behind(turn, outcome))
+        if following is not None or session.open_questions.pending:
             next_turn = self.begin(following, question_only=following is None)
             self.wait_for_answers()
-            if self._process.ready:
+            if session.process.ready:
                 self._hand_over()
-            elif self._process.live is None:  # it has crashed
-                self._deps.start_task(self._start_process_for(next_turn))
+            elif session.process.live is None:  # it has crashed
+                session.deps.start_task(self._start_process_for(next_turn))
         else:
-            self._state.move(outcome.state, outcome.detail)
-            if self._process.live is not None and self._process.live.budget_outdated:
-                self._process.park()
+            session.state_tracker.move(outcome.state, outcome.detail)
+            if session.process.live is not None and session.process.live.budget_outdated:
+                session.process.park()
         turn.ended.set()
 
     def _wait_after(self, turn: Turn, outcome: Outcome) -> LimitWait | None:
@@ -352,7 +299,7 @@ class TurnRunner:
             return session.limit_wait.unread(time.time(), chance, new_id)
         if outcome.code is not OutcomeCode.LIMIT_REACHED:
             return None  # the model has answered since, or the turn was ended for another reason
-        message = self._messages.find(turn.message_id)
+        message = session.messages.find(turn.message_id)
         return wait_after(
             StoppedTurn(message.text if message is not None else "", turn.worked, continued=bool(turn.continues)),
             session.limit_wait,
@@ -371,11 +318,12 @@ class TurnRunner:
         was given end with the turn; those which were held back it has never seen, and after a crash or an interruption
         they are for the next process.
         """
-        process = self._process.process
+        session = self._session
+        process = session.process.process
         if process is not None:
-            return process.unfinished | self._messages.unsent
+            return process.unfinished | session.messages.unsent
         goes_on = outcome.code is OutcomeCode.CRASHED or turn.ending_as is not None
-        return self._messages.unsent - {turn.message_id} if goes_on and self._session.options.persist else frozenset()
+        return session.messages.unsent - {turn.message_id} if goes_on and session.options.persist else frozenset()
 
     def give_up(self, outcome: Outcome, *, may_report: bool = False) -> None:
         """Lets go of the process and ends the turn, with the code that it was being ended with, if it was.
@@ -383,27 +331,28 @@ class TurnRunner:
         The outcome has what the turn has used so far, unless it says so itself. A process that `may_report` its costs
         while it ends is charged the lowest price until then, any other one the highest.
         """
+        session = self._session
         turn = self.current
         # Before the process is left, which charges the unclaimed usage apart from the outcome.
         if turn is not None and not outcome.usage.models:
-            usage = self._costs.usage_before_report() if may_report else self._costs.lost_usage()
+            usage = session.costs.usage_before_report() if may_report else session.costs.lost_usage()
             outcome = replace(outcome, usage=usage)
         # First: `end` hands the next message to whatever process there is.
-        self._process.leave()
+        session.process.leave()
         if turn is None or turn.ending_as is None:
             self.end(outcome)
             return
         # What the process was given and has not begun ends with it. What it was not given runs next, unless it was to
         # be dropped with this turn.
-        kept = self._messages.unsent - turn.to_drop
-        behind = [message for message in self._messages.open if not message.started and message.id not in kept]
+        kept = session.messages.unsent - turn.to_drop
+        behind = [message for message in session.messages.open if not message.started and message.id not in kept]
         self._drop([message for message in behind if message.id != turn.message_id], turn)
         self.end(replace(outcome, code=turn.ending_as))
 
     def end_for_violation(self, reason: str) -> None:
         """The process has written what cannot be true: it is let go of, and all that it was given ends with that."""
         outcome = Outcome(OutcomeCode.PROTOCOL_VIOLATION, detail=_VIOLATION.format(reason))
-        self._session.log.append(ProcessChanged("protocol_violation", self._process.pid, reason))
+        self._session.log.append(ProcessChanged("protocol_violation", self._session.process.pid, reason))
         turn = self.current or self.begin(None)  # without one nobody would be told, and nothing recorded
         turn.ending_as = None  # an interruption that was under way is not what ended it
         self.give_up(outcome)
@@ -411,21 +360,22 @@ class TurnRunner:
     def late_result(self, frame: Result) -> None:
         """Counts what a turn cost that was given up before it ended, or that nobody asked for."""
         usage = self._read_result(frame, interrupted=True).usage
-        self._costs.add(usage)
+        self._session.costs.add(usage)
         if usage.models:
             self._session.log.append(Spent(usage))
 
     def _read_result(self, frame: Result, *, interrupted: bool) -> Outcome:
-        wants_structure = self._session.options.output_schema is not None
-        outcome = self._costs.read_result(
+        session = self._session
+        wants_structure = session.options.output_schema is not None
+        outcome = session.costs.read_result(
             frame,
             wants_structure=wants_structure,
             interrupted=interrupted,
-            rate_limited=self._events.rate_limited,
+            rate_limited=session.activity.rate_limited,
         )
-        if outcome.code is OutcomeCode.MAX_BUDGET and self._process.live is not None:
-            return replace(outcome, detail=self._process.live.budget_spent)
-        plan = self._events.plan
+        if outcome.code is OutcomeCode.MAX_BUDGET and session.process.live is not None:
+            return replace(outcome, detail=session.process.live.budget_spent)
+        plan = session.activity.plan
         if outcome.code is not OutcomeCode.LIMIT_REACHED or plan is None or not plan.rejected:
             return outcome
         detail = limit_sentence(plan.kind, plan.resets_at)
@@ -436,7 +386,7 @@ class TurnRunner:
         session = self._session
         if session.outcome is None or session.outcome.code is not OutcomeCode.NOT_SAVED:
             return
-        flaw = await asyncio.to_thread(self._deps.stores.transcripts.flaw, session.cwd)
+        flaw = await asyncio.to_thread(session.deps.stores.transcripts.flaw, session.cwd)
         if flaw is not None:
             raise LimitReached(
                 f"Session {session.id} takes no message, because its transcript cannot be written: {flaw}.",
@@ -455,26 +405,27 @@ class TurnRunner:
         without a turn; a second interruption waits for the end like the first, whose code stands unless the session is
         cancelled now.
         """
+        session = self._session
         turn = self.current
         if turn is None:
             return ()
         under_way = turn.ending_as is not None
         if not under_way or code is OutcomeCode.CANCELLED:
             turn.ending_as = code
-            turn.to_drop = frozenset(message.id for message in self._messages.open) if drop_queued else frozenset()
+            turn.to_drop = frozenset(message.id for message in session.messages.open) if drop_queued else frozenset()
             # Those that the process was never given: it cannot report what becomes of them.
-            held_back = self._messages.unsent & turn.to_drop - {turn.message_id}
-            self._drop([message for message in self._messages.open if message.id in held_back], turn)
+            held_back = session.messages.unsent & turn.to_drop - {turn.message_id}
+            self._drop([message for message in session.messages.open if message.id in held_back], turn)
         if not under_way:
             if turn.question_only:
                 self.end(Outcome(code, detail="The background task that asked goes on without an answer."))
-            elif self._process.ready and (process := self._process.process) is not None:
+            elif session.process.ready and (process := session.process.process) is not None:
                 try:
                     reply = process.ask("interrupt", cancel_queued=drop_queued)
                 except ProcessFailed as error:
                     self.give_up(Outcome(OutcomeCode.INTERRUPTED, detail=error.message))
                 else:
-                    self._deps.start_task(self._await_interruption(turn, reply))
+                    session.deps.start_task(self._await_interruption(turn, reply))
             else:
                 self.give_up(Outcome(code, detail=_NEVER_STARTED))
         await turn.ended.wait()
@@ -482,7 +433,7 @@ class TurnRunner:
 
     async def _await_interruption(self, turn: Turn, reply: "asyncio.Future[Raw]") -> None:
         """The process must confirm the interruption and then end the turn, both in time; else it is stopped."""
-        timeout = self._deps.settings.stop_timeout
+        timeout = self._session.deps.settings.stop_timeout
         # Whatever went wrong, the look at the turn below decides.
         with contextlib.suppress(ProcessFailed, TimeoutError):
             await asyncio.wait_for(reply, timeout)
@@ -495,22 +446,23 @@ class TurnRunner:
             await self.interrupt(OutcomeCode.TIMEOUT, drop_queued=False)  # the messages behind it have their own time
 
         if self.current is turn:
-            self._deps.start_task(interrupt())
+            self._session.deps.start_task(interrupt())
 
     def message_reported(self, frame: Lifecycle) -> None:
         """The process reports what became of a message."""
-        message, turn = self._messages.find(frame.message_id), self.current
+        session = self._session
+        message, turn = session.messages.find(frame.message_id), self.current
         if message is None or message.outcome.done():
             return
         message.acknowledged = True
         if frame.state == "started":
             if not message.started and turn is not None and turn.message_id not in ("", message.id):
-                self._session.log.append(MessageJoined(message.id, message.text))
+                session.log.append(MessageJoined(message.id, message.text))
             message.started = True
         elif frame.state == "cancelled" and turn is not None and turn.message_id == frame.message_id:
             # The interruption came before the message that started this turn was read: there will be no result.
             behind = turn.to_drop - {turn.message_id}
-            self._drop([message for message in self._messages.open if message.id in behind], turn)
+            self._drop([message for message in session.messages.open if message.id in behind], turn)
             self.end(Outcome(turn.ending_as or OutcomeCode.INTERRUPTED, detail=_NEVER_STARTED))
         elif frame.state == "cancelled" and not message.started:
             # One that was asked back is not among those that an interruption of the turn drops.
@@ -520,7 +472,7 @@ class TurnRunner:
         cancelled = turn is not None and turn.ending_as is OutcomeCode.CANCELLED
         outcome = Outcome(OutcomeCode.CANCELLED, detail=_CANCELLED) if cancelled else _DROPPED
         for message in messages:
-            self._messages.settle(message, outcome)
+            self._session.messages.settle(message, outcome)
             self._session.log.append(MessageDropped(message.id))
             if turn is not None:
                 turn.dropped.append(message)
@@ -529,19 +481,20 @@ class TurnRunner:
     def queued(self) -> list[UserMessage]:
         """The messages that no turn has taken up yet, oldest first."""
         begun = self.current.message_id if self.current is not None else ""
-        return [message for message in self._messages.open if not message.started and message.id != begun]
+        return [message for message in self._session.messages.open if not message.started and message.id != begun]
 
     async def withdraw(self, message_id: str) -> UserMessage | None:
         """Takes a queued message back, which then never runs; None if a turn has taken it up, or is about to."""
+        session = self._session
         message = next((queued for queued in self.queued if queued.id == message_id), None)
         if message is None or message.id in self._withdrawing:
             return None
-        process = self._process.process
-        if message.id not in self._messages.unsent and process is not None:
+        process = session.process.process
+        if message.id not in session.messages.unsent and process is not None:
             # The process has it, and alone knows whether it has begun to read it.
             self._withdrawing.add(message.id)
             try:
-                timeout = self._deps.settings.stop_timeout
+                timeout = session.deps.settings.stop_timeout
                 reply = await process.request("cancel_async_message", timeout=timeout, message_uuid=message.id)
             finally:
                 self._withdrawing.discard(message.id)
@@ -555,16 +508,21 @@ class TurnRunner:
 
     def wait_for_answers(self) -> None:
         """Called after a question was opened, which a rule may have answered at once."""
-        if self._questions.pending:
-            self._state.move(State.WAITING)
+        if self._session.open_questions.pending:
+            self._session.state_tracker.move(State.WAITING)
             if self.current is not None and self.current.waiting_since is None:
                 self.current.waiting_since = time.monotonic()
 
     def question_settled(self) -> None:
         """The turn goes on when no question is open any more."""
-        if self.current is not None and self._state.state is State.WAITING and not self._questions.pending:
-            self._state.move(State.RUNNING)
-            self._stall_timer.start()
+        session = self._session
+        if (
+            self.current is not None
+            and session.state_tracker.state is State.WAITING
+            and not session.open_questions.pending
+        ):
+            session.state_tracker.move(State.RUNNING)
+            session.stall_timer.start()
             if self.current.waiting_since is not None:
                 self.current.waited += time.monotonic() - self.current.waiting_since
                 self.current.waiting_since = None
@@ -572,26 +530,33 @@ class TurnRunner:
     # -- the process ------------------------------------------------------------------------------------------
 
     def process_started(self, pid: int, api_ms: int, *, carried: bool) -> None:
-        self._costs.process_started(carried=carried)
-        self._costs.start_api_time(api_ms)
-        self._session.log.append(ProcessChanged("started", pid))
+        session = self._session
+        session.costs.process_started(carried=carried)
+        session.costs.start_api_time(api_ms)
+        session.log.append(ProcessChanged("started", pid))
 
     def traffic_counted(self, usage: Usage) -> None:
         """Without a turn it is charged at once: no result need ever come."""
-        self._costs.count(usage)
+        self._session.costs.count(usage)
         if self.current is None:
             self._charge_unclaimed(final=False)
 
+    def process_left(self) -> None:
+        """What the process has used and not claimed is charged now; a late claim is not charged again."""
+        self._charge_unclaimed(final=True)
+
     def _charge_unclaimed(self, *, final: bool) -> None:
-        usage = self._costs.unclaimed_usage(final=final)
+        session = self._session
+        usage = session.costs.unclaimed_usage(final=final)
         if usage.cost_usd > 0:
-            self._costs.add(usage)
-            self._session.log.append(Spent(usage))
+            session.costs.add(usage)
+            session.log.append(Spent(usage))
 
     def process_ready(self) -> None:
-        if self._state.state is State.STARTING:
-            self._state.move(State.RUNNING)
-        self._stall_timer.start()
+        session = self._session
+        if session.state_tracker.state is State.STARTING:
+            session.state_tracker.move(State.RUNNING)
+        session.stall_timer.start()
         self._hand_over()
 
     def start_failed(self, error: ClaudeCodeError) -> None:
@@ -603,31 +568,33 @@ class TurnRunner:
 
         Those messages are sent again, once, to the next process; the turn goes on and its callers notice nothing.
         """
-        turn, messages = self.current, self._messages.open
+        session = self._session
+        turn, messages = self.current, session.messages.open
         # It has shown no sign of having read any message of the turn, and another process can be given them.
-        resumable = turn is not None and not turn.begun and turn.ending_as is None and self._session.options.persist
+        resumable = turn is not None and not turn.begun and turn.ending_as is None and session.options.persist
         untouched = resumable and bool(messages) and all(message.unread for message in messages)
         # Before the process is left, which charges what nobody has claimed: here it is a part of the outcome.
-        usage = self._costs.lost_usage()
+        usage = session.costs.lost_usage()
         crash = Outcome(OutcomeCode.CRASHED, detail=exit_.reason, exit_code=exit_.code, usage=usage)
-        self._session.log.append(ProcessChanged("ended", self._process.pid, exit_.reason))
+        session.log.append(ProcessChanged("ended", session.process.pid, exit_.reason))
         if turn is None or not untouched:
             self.give_up(crash)
             return
         # For messages that turn out to have been read after all; see `wait_for_previous_process`.
         self._crash = crash
-        self._process.leave()
-        self._messages.take_back()
-        self._deps.start_task(self._start_process_for(turn))
+        session.process.leave()
+        session.messages.take_back()
+        session.deps.start_task(self._start_process_for(turn))
 
     async def _start_process_for(self, turn: Turn) -> None:
         """Starts a process for a turn that has lost its own, unless it has one or is over by then."""
-        async with self._process.starting:
+        session = self._session
+        async with session.process.starting:
             try:
                 await self.wait_for_previous_process()
                 # It may have been interrupted, or have got a process through a message, while this waited.
-                if self.current is turn and self._process.live is None:
-                    self._process.start()
+                if self.current is turn and session.process.live is None:
+                    session.process.start()
             except ClaudeCodeError as error:
                 self.start_failed(error)
 
@@ -637,17 +604,17 @@ class TurnRunner:
         Messages that are to be sent again are then looked for in the transcript, which is final by now: one that the
         dead process has written there after all must not run twice, and gets the outcome of its crash.
         """
-        session, deps = self._session, self._deps
-        await self._process.closed()
+        session, deps = self._session, self._session.deps
+        await session.process.closed()
         await asyncio.to_thread(deps.launcher.end_stray, session.id)
-        doubtful = frozenset(message.id for message in self._messages.open if message.sent_again)
+        doubtful = frozenset(message.id for message in session.messages.open if message.sent_again)
         if not doubtful:
             return
         written = await deps.stores.threads.run(
             messages_in_transcript, deps.stores.transcripts, session.id, doubtful, session.cwd
         )
-        for message in self._messages.open:
+        for message in session.messages.open:
             if message.id in written:
-                self._messages.settle(message, self._crash)
+                session.messages.settle(message, self._crash)
         if self.current is not None and self.current.message_id in written:
             self.give_up(self._crash)

@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ClaudeCodeError, PermissionDenied
 from ..model.events import AuditEvent, AuditKind
@@ -20,7 +20,9 @@ from ..policy.rules import SHELL_TOOLS, Decision, Verdict
 from ..questions.broker import chosen_mode
 from ..questions.presentation import describe
 from .policy_enforcer import UNJUDGED
-from .session_wiring import SessionDeps
+
+if TYPE_CHECKING:
+    from .session import Session
 
 log = logging.getLogger(__name__)
 
@@ -47,16 +49,6 @@ class Occasion(StrEnum):
     """The call has arrived for a server of the hub."""
 
 
-class JudgedSession(Protocol):
-    """The session whose calls these are."""
-
-    id: str
-    cwd: str
-    owner: str
-    deps: SessionDeps
-    """Read at each use: a message of another client brings the policy of that client's directory and HOME with it."""
-
-
 def refusal(verdict: Verdict) -> str:
     """The sentence that the model and the caller read about a denial."""
     reason = _REASONS.get(verdict.rule, f"denied by the rule {verdict.rule}")
@@ -75,7 +67,7 @@ def answer_of_rules(tool: str, verdict: Verdict) -> Answer | None:
 class SessionVerdicts:
     """Judges the calls of one session."""
 
-    def __init__(self, session: JudgedSession) -> None:
+    def __init__(self, session: "Session") -> None:
         self._session = session
         self._subagent_directories: OrderedDict[str, str] = OrderedDict()
         """Tool uses of subagents that work in another directory than the session, with that directory. Only added to:
