@@ -18,6 +18,7 @@ from mcp.server.lowlevel import Server
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.model.options import ClientEnvironment
 from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.expected_callers import ExpectedCallers
 from claude_code_mcp.server.contents import Asker
 from claude_code_mcp.server.sdk import ChangingServer, Context
 from claude_code_mcp.server.server import McpServer, tools_of
@@ -83,7 +84,7 @@ async def _take_level(_: Context, __: types.SetLevelRequestParams) -> types.Empt
 async def serve(address: str) -> None:
     settings = load_settings()
     callers = Callers(settings)
-    async with Service(settings, others=callers.open) as service:
+    async with Service(settings, callers=ExpectedCallers(others=callers.open)) as service:
         mcp_server = SuiteServer(service)
         make_app = partial(http_app, mcp_server, settings, callers=callers)
         server = HttpServer(read_address(address), make_app, settings=settings)

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.policy.policy import Policy
 from claude_code_mcp.core.service import Observer, Service
+from claude_code_mcp.core.sessions.expected_callers import ExpectedCallers
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
 from .support import (
@@ -126,7 +127,9 @@ async def start_service(sandbox: Sandbox, environment: dict[str, str]) -> AsyncI
             **settings: Any,
         ) -> Service:
             given = load_settings({}, **{"state_dir": sandbox.root / "state", **settings})
-            service = Service(given, {**environment, **(extra or {})}, policy=policy, principals=principals)
+            service = Service(
+                given, {**environment, **(extra or {})}, policy=policy, callers=ExpectedCallers(principals)
+            )
             for observer in observers:
                 service.observe(observer)
             return await stack.enter_async_context(service)

@@ -34,6 +34,5 @@ def test_the_examples_of_the_library_pass_mypy_strict_as_they_are_written(tmp_pa
 
 async def test_a_service_that_was_not_entered_says_so(tmp_path: Path) -> None:
     service = Service(load_settings({}, state_dir=tmp_path))
-    with pytest.raises(AttributeError, match="async with Service"):
+    with pytest.raises(RuntimeError, match="async with Service"):
         await service.create("Never.")
-    assert not hasattr(service, "nonsense")

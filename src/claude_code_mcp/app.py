@@ -27,6 +27,7 @@ from .core.model.options import LOCAL
 from .core.policy.policy import Policy, built_in, parse_policy
 from .core.redaction import Redactor
 from .core.service import Service
+from .core.sessions.expected_callers import ExpectedCallers
 from .hub.provider import HubProvider
 from .plugins.sandbox.sandbox_contents import keeps_sessions_in, open_to_sessions
 from .server.server import McpServer
@@ -486,11 +487,7 @@ async def running_service(
             policy=rules,
             redactor=_redactor,
             host=hosting.host,
-            host_of=hosting.use,
-            hosts=hosting.hosts,
-            open_host=hosting.open_for,
-            principals=principals,
-            others=others,
+            callers=ExpectedCallers(principals, others, hosting.use, hosting.hosts, hosting.open_for),
             spares=spares,
             replica=replica,
         )

@@ -18,6 +18,7 @@ from mcp.shared.exceptions import MCPError
 
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.expected_callers import ExpectedCallers
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
 from claude_code_mcp.plugins.fleet.engine import Running
@@ -66,7 +67,8 @@ async def two_machines(
         for id_ in ("a", "b"):
             place = places[id_] = Sandbox(root / id_, model.url)
             settings = load_settings({}, state_dir=place.root / "state", toolsets=TOOLSETS)
-            service = Service(settings, place.environment(**{RUN: os.environ[RUN]}), principals=principals)
+            environment = place.environment(**{RUN: os.environ[RUN]})
+            service = Service(settings, environment, callers=ExpectedCallers(principals))
             services[id_] = await stack.enter_async_context(service)
             await stack.enter_async_context(running_machine(url, id_, service, claims=claims))
         fleet = NamedFleet(await connection.jetstream.key_value(names.SESSIONS), ["a", "b"])

@@ -156,11 +156,11 @@ async def test_a_session_that_asks_for_anything_else_or_would_read_it_starts_col
     others = [options(sandbox, **more) for more in DIFFERENT.values()]
     others.append(SessionOptions(cwd=str(sandbox.root / "elsewhere")))
     other_key = {**spare.deps.launcher.environment, "ANTHROPIC_API_KEY": "sk-other"}
-    for other in others:
-        assert (await service._sessions.create(other, LOCAL, spare.deps)).id != spare.id
-    assert (await service._sessions.create(options(sandbox), "somebody", spare.deps)).id != spare.id
     foreign = service._environments.of(Caller(LOCAL, ClientEnvironment(str(sandbox.root), other_key, "another client")))
-    assert (await service._sessions.create(options(sandbox), LOCAL, foreign)).id != spare.id
+    asked = [(other, LOCAL, spare.deps) for other in others]
+    for other, who, deps in [*asked, (options(sandbox), "somebody", spare.deps), (options(sandbox), LOCAL, foreign)]:
+        async with service._sessions.creating(other, who, deps, deps.enforcer.admission(who)) as made:
+            assert made.id != spare.id
     assert spare.usable
 
     launcher, launch = cold.deps.launcher, launch_of(cold, cold.deps, ())

@@ -17,16 +17,17 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ..plugins.sandbox.homes import Home, Homes, default_directory
 from .config import Settings, load_settings, secrets_of, without_settings
-from .errors import Cancelled, PermissionDenied, SessionNotFound
-from .model.events import AuditEvent, AuditKind, QuestionOpened, QuestionSettled, UsageReported, WaitChanged
-from .model.options import LOCAL, LOCAL_CALLER, Caller, SessionOptions, is_session_id
+from .errors import Cancelled, InvalidArgument, PermissionDenied, SessionNotFound
+from .model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled, UsageReported, WaitChanged
+from .model.options import LOCAL, LOCAL_CALLER, Caller, ClientEnvironment, SessionOptions, is_session_id
 from .model.paths import config_directory
 from .model.question import Answer, Question
 from .model.usage_limits import OnLimit
@@ -38,10 +39,12 @@ from .questions.presentation import Redaction
 from .redaction import MARK, Redactor
 from .sessions.background_tasks import BackgroundTasks, StartTask
 from .sessions.bookkeeper import Bookkeeper
-from .sessions.client_environments import ClientEnvironments, HostOf, make_launcher
+from .sessions.client_environments import ClientEnvironments, make_launcher
+from .sessions.expected_callers import ExpectedCallers
 from .sessions.limit_waits import LimitWaits
 from .sessions.mcp_bridge import McpServerHost
 from .sessions.message_acceptance import (
+    Accepting,
     InterruptResult,
     KeyedMessage,
     KeyedMessages,
@@ -71,6 +74,7 @@ from .state.shares import Access, Shares
 from .state.spending import Spending
 from .state.state_directory import check_quietly, database_in
 from .transcripts.event_log import Subscription
+from .transcripts.session_catalogue import CatalogueEntries
 from .transcripts.transcripts import ProjectFolders
 
 log = logging.getLogger(__name__)
@@ -93,161 +97,109 @@ class Service:
         policy: Policy | None = None,
         redactor: Redactor | None = None,
         host: McpServerHost | None = None,
-        host_of: HostOf | None = None,
-        hosts: Mapping[str, McpServerHost] | None = None,
-        open_host: Callable[[str], Awaitable[str | None]] | None = None,
-        principals: Collection[str] = (),
-        others: bool = False,
+        callers: ExpectedCallers | None = None,
         spares: int = 0,
         replica: SessionReplica | None = None,
     ) -> None:
         """`settings` are read from the environment and the configuration file unless given. Without a policy, callers
-        may do everything. `redactor` is taught every secret that passes by; `host` has the MCP servers that all
-        sessions share, such as a `Hub`, and `host_of` those for each client with an environment of its own, which are
-        the same ones unless it is given; `hosts` are those of callers who share them with nobody, by name, to which
-        `open_host` adds those of a caller who comes later, or says why it cannot.
-        `principals` are the callers with a token of their own, and there may be `others` that are not known yet: each
-        of several has a Claude Code directory of its own.
-        `spares` is how many processes are kept ready for new sessions where the settings do not say. `replica` is told
-        everything that another machine of a fleet needs to go on with a session."""
-        self.settings = settings or load_settings()
-        self._environment = dict(os.environ if environment is None else environment)
+        may do everything. `redactor` learns every secret that passes by. `host` has the MCP servers that all sessions
+        share, such as a `Hub`; `callers` may have others. `spares` is how many processes are kept ready for new
+        sessions where the settings do not say. `replica` is told everything that another machine of a fleet needs to
+        go on with a session."""
+        self.settings = settings = settings or load_settings()
+        environment = dict(os.environ if environment is None else environment)
+        policy, callers = policy or Policy(), callers or ExpectedCallers()
+        self._callers = callers
+        self._entered = False
         self._redactor = redactor or Redactor()
-        self._redactor.learn(without_settings(self._environment))
-        self._redactor.add(secrets_of(self.settings))
+        self._redactor.learn(without_settings(environment))
+        self._redactor.add(secrets_of(settings))
         self.redaction: Redaction = self._redactor
         """Takes everything out of texts and data that must not leave this process."""
-        self._host_of = host_of
-        self.has_hosts = host_of is not None
-        """Whether clients with an environment of their own may have MCP servers of their own."""
-        self.hosts: Mapping[str, McpServerHost] = {} if hosts is None else hosts
-        self._open_host = open_host
-        self._observers = ObserverList()
-        self.observe = self._observers.add
-        """From now on the observer hears of every event and every audited act."""
-        self.audit = self._observers.act
-        """Reports an act to every observer that wants to hear of it."""
-        self.add_secrets = self._redactor.add
-        """Values that `redaction` takes out from now on."""
-        self._host = host
-        self._spares = spares
-        self._replica = replica
-        default = default_directory(self.settings)
         self.own_addresses: list[str] = []
         """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
-        policy = policy or Policy()
-        self.state = database_in(self.settings.state_dir)
-        guarded = (str(config_directory(self._environment)), str(self.settings.state_dir))
-        self._enforcer = PolicyEnforcer(policy, default, Spending(self.state, groups_of=policy.counted_groups), guarded)
-        self.check_record_of_machine = self._enforcer.check_record_of_machine
-        """PermissionDenied if a record that another machine has written names a program."""
-        self._homes = Homes(self.settings, self._environment, policy, principals, self.audit, others=others)
-        self.admit = self._homes.admit
-        """Why a caller in these groups cannot be served before a restart; None if it can."""
-        self._linked_folders = not principals and not others and policy.profile(LOCAL).isolation == "none"
+        self.state = database_in(settings.state_dir)
+        self._observers = ObserverList()
+        self._tasks = BackgroundTasks()
         self._shares = Shares(self.state)
         self.access = SessionAccess(self._shares, policy.groups_of, self.audit)
         """Who may do what with sessions of others."""
-        self.assign = partial(self.access.change_groups, assign=self._homes.assign)
-        """From now on a caller is in these groups, and no others; what it may do changes at once."""
-        self._tasks = BackgroundTasks()
-        self._keyed = KeyedMessages(MessageKeys(self.state), replicated=replica is not None)
-        self.start_task = self._tasks.start
-        """Starts a task of the service: kept until it is done, its failure logged, never a caller's to cancel. An
-        `endless` one is cancelled when the service closes; others have a moment to end by themselves."""
-
-    if not TYPE_CHECKING:  # type checkers know what there is
-
-        def __getattr__(self, name: str) -> object:
-            """Whoever uses a service that was not entered is told so, and not of a name that is missing."""
-            within = "it is there within `async with Service() as service:`, if at all"
-            raise AttributeError(f"This Service has no {name!r}: {within}.", name=name, obj=self)
-
-    async def __aenter__(self) -> "Service":
-        await asyncio.to_thread(self.state.open)  # StateUnavailable before anything is started
-        await self._homes.prepare()
-        await self.access.refresh()
-        settings = self.settings
         self.broker = Broker(settings.permission_timeout, self._redactor.data, endless=settings.questions_wait)
-        launcher = make_launcher(settings, Home.of_user(self._environment), self.own_addresses)
-        projects = ProjectFolders.below(launcher.config_dir, linked=self._linked_folders)
         self._slots = Slots.of(settings)
-        start_task = self.start_task
-        self.neighbours = Neighbours(self.state, start_task, self._redactor.data)
-        self.observe(self.neighbours, (QuestionOpened, QuestionSettled), frozenset())
-        bookkeeper = Bookkeeper(self._enforcer.limits, self.broker, self._observers, start_task)
+        self.neighbours = Neighbours(self.state, self.start_task, self._redactor.data)
+        self._homes = Homes(settings, environment, policy, callers.principals, self.audit, others=callers.others)
+        self._enforcer = PolicyEnforcer(
+            policy,
+            default_directory(settings),
+            Spending(self.state, groups_of=policy.counted_groups),
+            guarded=(str(config_directory(environment)), str(settings.state_dir)),
+        )
+        self._keyed = KeyedMessages(MessageKeys(self.state), replicated=replica is not None)
+        launcher = make_launcher(settings, Home.of_user(environment), self.own_addresses)
+        alone = not callers.principals and not callers.others and policy.profile(LOCAL).isolation == "none"
+        projects = ProjectFolders.below(launcher.config_dir, linked=alone)
+        stores = Stores.below(launcher.config_dir, settings, self.start_task, self._redactor.data, projects, replica)
+        self._bookkeeper = Bookkeeper(self._enforcer.limits, self.broker, self._observers, self.start_task)
         deps = SessionDeps(
             settings=settings,
             launcher=launcher,
-            stores=Stores.below(
-                launcher.config_dir, settings, start_task, self._redactor.data, projects, self._replica
-            ),
-            replica=self._replica,
+            stores=stores,
+            replica=replica,
             broker=self.broker,
             slots=self._slots,
             enforcer=self._enforcer,
-            start_task=start_task,
+            start_task=self.start_task,
             neighbours=self.neighbours,
-            hosted=lambda: contextlib.nullcontext(self._host),
+            hosted=lambda: contextlib.nullcontext(host),
             redact=self._redactor.data,
-            notice=bookkeeper.on_event,
+            notice=self._bookkeeper.on_event,
             audit=self.audit,
-            moved=bookkeeper.on_moved,
+            moved=self._bookkeeper.on_moved,
             known=lambda session_id: self._sessions.known(session_id) is not None,
         )
-        self._environments = ClientEnvironments(
-            deps, self._redactor, self.own_addresses, self._homes, self._host_of, self.hosts
-        )
-        self.connected = self._environments.connected
-        """Around the connection of a client with this environment: its secrets are taken out of what leaves."""
-        self.hosted = self._environments.hosted
-        """The MCP servers for a client with this environment, for as long as the context lasts."""
-        spares = self._spares if settings.spare_processes is None else settings.spare_processes
+        self._environments = ClientEnvironments(deps, self._redactor, self.own_addresses, self._homes, callers)
+        spares = spares if settings.spare_processes is None else settings.spare_processes
         self._sessions = Sessions(deps, lambda: self._environments.all_stores, spares)
         self.spares = self._sessions.spares
         self.access.known = self._sessions.known
-        bookkeeper.sessions, bookkeeper.recorder = self._sessions, deps.stores.recorder
-        bookkeeper.moved_elsewhere = self.access.moved
+        self._bookkeeper.sessions, self._bookkeeper.recorder = self._sessions, stores.recorder
+        self._bookkeeper.moved_elsewhere = self.access.moved
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor, self._observers)
+        self._limit_waits = LimitWaits(
+            self._continue_stopped, lambda: self._environments.all_stores, deps.known, self.start_task
+        )
         self.stored = StoredSessions(
             self._sessions, self._environments, self._observers, self._redactor.data, self.access
         )
         """Sessions as they are kept on disk: read, named, copied, shared, removed."""
         self.listing = SessionListing(self._sessions, self._environments, self.access)
         """The list of sessions that a caller sees, in memory and on disk."""
-        self.sessions = self.listing.in_memory
-        """The sessions in memory that have taken a message, most recently used first."""
-        self.catalogue = self.listing.entries
-        """Every session of a caller's on this machine, a page at a time."""
         self.work = SessionWork(self._sessions, self._environments, self.stored)
         """What sessions have changed: worktrees and checkpoints."""
         self.relocation = SessionRelocation(self._sessions, self._environments)
         """Sessions that go to another machine of a fleet, or come from one."""
-        self.plan_usages = PlanUsages(self.state, start_task)
+        self.plan_usages = PlanUsages(self.state, self.start_task)
         """How much of their plans callers have used."""
+
+    async def __aenter__(self) -> "Service":
+        await asyncio.to_thread(self.state.open)  # StateUnavailable before anything is started
+        await self._homes.prepare()
+        await self.access.refresh()
+        self._entered = True
+        self.observe(self.neighbours, (QuestionOpened, QuestionSettled), frozenset())
         self.observe(self.plan_usages, (UsageReported,), frozenset())
-        start_task(asyncio.to_thread(check_quietly, self.state))
-        start_task(prepare())
-        start_task(_sweep_later(start_task), endless=True)
+        self.observe(self._limit_waits, (WaitChanged,), frozenset())
+        self.start_task(asyncio.to_thread(check_quietly, self.state))
+        self.start_task(prepare())
+        self.start_task(_sweep_later(self.start_task), endless=True)
         watch = self._tasks.watch
         watch(partial(self.neighbours.serve_requests, self._sessions.give_way))
         watch(partial(self.neighbours.follow_shares, self._shares.changes_file, self.access.refresh))
         watch(self._sessions.clean_up_regularly)
         watch(self._slots.watch_memory)
-        watch(self._limit_waits().run)
-        start_task(bookkeeper.announce_left_over(), endless=True)
+        watch(self._limit_waits.run)
+        self.start_task(self._bookkeeper.announce_left_over(), endless=True)
         return self
-
-    def _limit_waits(self) -> LimitWaits:
-        """What continues sessions after usage limits; it knows of waits from now on."""
-        waits = LimitWaits(
-            self._continue_stopped,
-            lambda: self._environments.all_stores,
-            lambda session_id: self._sessions.known(session_id) is not None,
-            self.start_task,
-        )
-        self.observe(waits, (WaitChanged,), frozenset())
-        return waits
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.shield(self._close())
@@ -263,10 +215,62 @@ class Service:
         # Last: until then others are told which sessions this server has.
         await self.neighbours.close()
 
+    def start_task(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+        """Starts a task of the service: kept until it is done, its failure logged, never a caller's to cancel. An
+        `endless` one is cancelled when the service closes; others have a moment to end by themselves."""
+        return self._tasks.start(work, endless)
+
+    # -- observers and secrets --------------------------------------------------------------------------------
+
+    def observe(
+        self,
+        observer: Observer,
+        events: tuple[type[Event], ...] = (Event,),
+        acts: Container[AuditKind] = frozenset(AuditKind),
+    ) -> None:
+        """From now on the observer hears of every event and every audited act, or of these kinds."""
+        self._observers.add(observer, events, acts)
+
+    def audit(self, act: AuditEvent) -> None:
+        """Reports an act to every observer that wants to hear of it."""
+        self._observers.act(act)
+
+    def add_secrets(self, values: Iterable[str]) -> None:
+        """Values that `redaction` takes out from now on."""
+        self._redactor.add(values)
+
+    # -- callers ----------------------------------------------------------------------------------------------
+
+    @property
+    def hosts(self) -> Mapping[str, McpServerHost]:
+        """By principal, the MCP servers of callers who share them with nobody."""
+        return self._callers.hubs
+
+    @property
+    def has_hosts(self) -> bool:
+        """Whether clients with an environment of their own may have MCP servers of their own."""
+        return self._callers.hub_for is not None
+
+    def hosted(self, client: ClientEnvironment) -> AbstractAsyncContextManager[McpServerHost | None]:
+        """The MCP servers for a client with this environment, for as long as the context lasts."""
+        return self._environments.hosted(client)
+
+    def connected(self, client: ClientEnvironment | None) -> AbstractContextManager[None]:
+        """Around the connection of a client with this environment: its secrets are taken out of what leaves."""
+        return self._environments.connected(client)
+
+    async def admit(self, principal: str, groups: Collection[str]) -> str | None:
+        """Why a caller in these groups cannot be served before a restart; None if it can."""
+        return await self._homes.admit(principal, groups)
+
+    def assign(self, principal: str, groups: Collection[str]) -> None:
+        """From now on a caller is in these groups, and no others; what it may do changes at once."""
+        self.access.change_groups(principal, groups, self._homes.assign)
+
     async def why_restart_for(self, principal: str) -> str | None:
         """Why a caller who was not there when this began cannot be served before a restart; None if it can."""
-        reason = await self._homes.objection(principal)
-        return await self._open_host(principal) if reason is None and self._open_host is not None else reason
+        reason, open_hub = await self._homes.objection(principal), self._callers.open_hub
+        return await open_hub(principal) if reason is None and open_hub is not None else reason
 
     # -- messages to sessions ---------------------------------------------------------------------------------
 
@@ -284,41 +288,32 @@ class Service:
         environment of its `caller`, here and in the other methods; without one, in that of this service. `timeout`
         ends this turn and no later one. `images` go with the message: paths that the session could read, or `data:`
         URLs. Of calls of one caller with the same `key` one makes a session, and all return it."""
-        self._acceptance.require_text("prompt", prompt, images)
-        accept = partial(self._create, prompt, options, caller, timeout, images)
-        if key is None:
-            return await accept(KeyedMessage())
-        find = partial(self.find, caller=caller)
-        return await self._keyed.once(key, caller.principal, "", (prompt, *images), accept, find)
+        self._check_message("prompt", prompt, images)
 
-    async def _create(
-        self,
-        prompt: str,
-        options: SessionOptions | None,
-        caller: Caller,
-        timeout: float | None,
-        images: Sequence[str],
-        keyed: KeyedMessage,
-    ) -> PendingTurn:
-        with self._observers.auditing_refusals(caller.principal, "create"):
-            timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
-            self._enforcer.limits.new_sessions.take(caller.principal)
-            deps = self._environments.of(caller)
-            # Left in the reverse order: reservation and record are undone before the worktree is taken back.
-            async with (
-                self._sessions.creating(options or SessionOptions(), caller.principal, deps) as made,
-                self._acceptance.admitted(made, caller.principal, prompt) as session,
-                self._acceptance.recorded(session, prompt),
-            ):
-                message = await self._acceptance.deliver(
-                    session, prompt, images, new=True, timeout=timeout, message_id=keyed.message_id
-                )
-        await self._acceptance.conclude(AuditKind.SESSION_CREATED, session, prompt, caller.principal)
-        live = session.process.live
-        # No other session is like one in a worktree.
-        if self.spares.limit and live is not None and not session.options.worktree:
-            self._sessions.spares.prepare_for(session, live.start_settled)
-        return PendingTurn(session, message)
+        async def accept(keyed: KeyedMessage) -> PendingTurn:
+            who, limits = caller.principal, self._enforcer.limits
+            with self._observers.auditing_refusals(who, "create"):
+                turn_seconds = limits.turn_time(timeout, who)
+                limits.new_sessions.take(who)
+                deps = self._environments.of(caller)
+                admission = deps.enforcer.admission(who)
+                # Left in the reverse order: reservation and record are undone before the worktree is taken back.
+                async with (
+                    self._sessions.creating(options or SessionOptions(), who, deps, admission) as made,
+                    self._acceptance.admitted(made, who, prompt, [admission]) as session,
+                    self._acceptance.recorded(session, prompt),
+                ):
+                    message = await self._acceptance.deliver(
+                        session, prompt, images, new=True, timeout=turn_seconds, message_id=keyed.message_id
+                    )
+            await self._acceptance.conclude(AuditKind.SESSION_CREATED, session, prompt, who)
+            live = session.process.live
+            # No other session is like one in a worktree.
+            if self.spares.limit and live is not None and not session.options.worktree:
+                self.spares.prepare_for(session, live.start_settled)
+            return PendingTurn(session, message)
+
+        return await self._once(accept, key, caller, "", (prompt, *images))
 
     async def send(
         self,
@@ -345,27 +340,36 @@ class Service:
         and all calls return that one. A message of somebody whom the session is shared with begins with their name.
         `on_limit` is what the session does at a usage limit from now on.
         """
-        self._acceptance.require_text("message", text, images)
-        accept = partial(
-            self._send, session_id, text, caller, options, when_busy, timeout, at_message, images, on_limit=on_limit
-        )
-        if key is None:
-            return await accept(KeyedMessage())
-        find = partial(self.find, caller=caller)
-        return await self._keyed.once(key, caller.principal, session_id, (text, *images), accept, find)
+        self._check_message("message", text, images)
+
+        async def accept(keyed: KeyedMessage) -> PendingTurn:
+            return await self._send(
+                session_id,
+                text,
+                caller,
+                keyed,
+                options=options,
+                when_busy=when_busy,
+                timeout=timeout,
+                at_message=at_message,
+                images=images,
+                on_limit=on_limit,
+            )
+
+        return await self._once(accept, key, caller, session_id, (text, *images))
 
     async def _send(
         self,
         session_id: str,
         text: str,
         caller: Caller,
-        options: SessionOptions | None,
-        when_busy: WhenBusy,
-        timeout: float | None,
-        at_message: str | None,
-        images: Sequence[str],
         keyed: KeyedMessage,
         *,
+        options: SessionOptions | None = None,
+        when_busy: WhenBusy,
+        timeout: float | None = None,
+        at_message: str | None = None,
+        images: Sequence[str] = (),
         on_limit: OnLimit | None = None,
         continues: str = "",
     ) -> PendingTurn:
@@ -386,14 +390,16 @@ class Service:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
             await self._sessions.check_message(found, at_message)
             # A client without an environment of its own goes on in that of the session.
-            adopted = sender if caller.environment is not None else None
-            self._sessions.admit(found, adopted)
-            async with self._acceptance.admitted(found, caller.principal, text, adopted) as session:
+            adopted = sender if caller.environment is not None else found.deps
+            # In which of the two environments the message runs is known only when it is sent: both policies must agree.
+            admissions = {deps: deps.enforcer.admission(found.owner) for deps in {adopted, found.deps}}
+            self._sessions.admit(found, admissions[adopted])
+            async with self._acceptance.admitted(found, caller.principal, text, admissions.values()) as session:
                 # Before the message is sent, which makes it live.
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
                 if on_limit is not None:
-                    on_limit = session.deps.enforcer.admission(session.owner).on_limit(on_limit)
+                    on_limit = admissions[found.deps].on_limit(on_limit)
                     session.options = session.options.model_copy(update={"on_limit": on_limit})
                 records = session.recorder.records
                 # Before the message is sent: this is put back if Claude Code refuses the options.
@@ -407,12 +413,28 @@ class Service:
                     when_busy=when_busy,
                     timeout=timeout,
                     at_message=at_message,
-                    sender=adopted,
+                    sender=adopted if caller.environment is not None else None,
                     message_id=keyed.message_id,
                     continues=continues,
                 )
         await self._acceptance.conclude(kind, session, text, who)
         return PendingTurn(session, message)
+
+    def _check_message(self, field: str, text: str, images: Sequence[str]) -> None:
+        """InvalidArgument for a message without text; a picture may go alone."""
+        if not self._entered:
+            raise RuntimeError("This service does not run. Use it within `async with Service() as service:`.")
+        if not text.strip() and not images:
+            raise InvalidArgument(f"{field} must not be empty.", field=field)
+
+    async def _once(
+        self, accept: Accepting, key: str | None, caller: Caller, session_id: str, parts: Sequence[str]
+    ) -> PendingTurn:
+        """Has a message accepted; with a key, once."""
+        if key is None:
+            return await accept(KeyedMessage())
+        find = partial(self.find, caller=caller)
+        return await self._keyed.once(key, caller.principal, session_id, parts, accept, find)
 
     async def message_state(self, session_id: str, message_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
         """What became of a message that was accepted: queued, taken, dropped or unknown."""
@@ -430,7 +452,7 @@ class Service:
         images: Sequence[str] = (),
     ) -> PendingTurn:
         """A message to a copy of a session, which gets an id of its own; the original stays as it is."""
-        self._acceptance.require_text("message", text, images)
+        self._check_message("message", text, images)
         with self._observers.auditing_refusals(caller.principal, "fork", session_id):
             self.access.refuse_borrowed(self.current_id(session_id), caller.principal)
             timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
@@ -440,8 +462,9 @@ class Service:
             source.refuse_if_cancelled()
             await self._sessions.check_message(source, at_message)
             fork = await self._sessions.fork(source, caller.principal, deps, at_message=at_message, options=options)
+            admission = fork.deps.enforcer.admission(caller.principal)
             async with (
-                self._acceptance.admitted(fork, caller.principal, text) as session,
+                self._acceptance.admitted(fork, caller.principal, text, [admission]) as session,
                 self._acceptance.recorded(session, text),
             ):
                 message = await self._acceptance.deliver(session, text, images, new=True, timeout=timeout)
@@ -490,8 +513,7 @@ class Service:
             return wait.continues_at
 
         async def accept(keyed: KeyedMessage) -> PendingTurn:
-            refuse, text, never = WhenBusy.REFUSE, wait.text, None
-            turn = await self._send(session.id, text, caller, None, refuse, never, None, (), keyed, continues=wait.id)
+            turn = await self._send(session.id, wait.text, caller, keyed, when_busy=WhenBusy.REFUSE, continues=wait.id)
             if not turn.repeated:
                 await turn.outcome()
                 left = turn.session.limit_wait
@@ -499,8 +521,7 @@ class Service:
                     raise Cancelled("The server is stopping.", session_id=session.id)
             return turn
 
-        find = partial(self.find, caller=caller)
-        turn = await self._keyed.once(f"limit:{wait.id}", owner, session.id, (wait.text,), accept, find)
+        turn = await self._once(accept, f"limit:{wait.id}", caller, session.id, (wait.text,))
         if turn.repeated and turn.session.limit_wait is not None and turn.session.limit_wait.id == wait.id:
             # A server that has died had sent it: its turn is over, or was cut short like any other.
             turn.session.wait_is_over()
@@ -535,6 +556,15 @@ class Service:
         return session
 
     # -- looking at sessions ----------------------------------------------------------------------------------
+
+    def sessions(self, *, principal: str | None = LOCAL) -> list[Session]:
+        """The sessions in memory that have taken a message, most recently used first; of all, or those that one
+        principal may watch."""
+        return self.listing.in_memory(principal=principal)
+
+    @property
+    def catalogue(self) -> Callable[..., Awaitable[CatalogueEntries]]:
+        return self.listing.entries
 
     async def wait(
         self, session_id: str, timeout: float | None = None, *, principal: str = LOCAL, for_questions: bool = True
@@ -610,24 +640,19 @@ class Service:
         faster; PermissionDenied for an allowance that takes a person or, beyond what was asked, the owner, and for a
         changed input or a mode that the policy refuses, which leaves the question open."""
         session = self.session(session_id, principal=principal, wanted=Access.ANSWER)
-        client = self.access.answers_as(session_id, principal, client)
+        if session.owner != principal:
+            client = ", ".join(filter(None, (principal, client)))
         with self._observers.auditing_refusals(principal, "respond", session_id):
-            self.access.check_answer(session.id, principal, answer)
-        # Nothing is awaited from this look to the answer: the question stays the one that was judged.
-        question = next((question for question in session.questions if question.id == question_id), None)
-        # Of both: an agent allows neither what the sessions of its person ask, nor what is shared with that person.
-        if question is not None and answer.allow and not person and self.needs_person(session_id, principal):
-            with self._observers.auditing_refusals(principal, "respond", session_id):
-                raise PermissionDenied(
-                    "The operator's policy lets only a person allow this: in a form of the MCP client, in the console, "
-                    "in the terminal interface, or with `claude-code-mcp answer` at a terminal. It can be denied here.",
-                    field="decision",
-                )
-        if question is not None and answer.updated_input is not None:
-            shown = self._redactor.data(question.tool_input)
-            updated = put_back(answer.updated_input, shown, question.tool_input, MARK)
-            answer = replace(answer, updated_input=updated)
-        with self._observers.auditing_refusals(principal, "respond", session_id):
+            self.access.check_answer(session, principal, answer)
+            # Nothing is awaited from this look to the answer: the question stays the one that was judged.
+            question = self.broker.find(session.id, question_id)
+            # Of both: an agent allows neither what the sessions of its person ask, nor what is shared with that person.
+            if question is not None and answer.allow and not person:
+                self._enforcer.require_person(session.owner, principal)
+            if question is not None and answer.updated_input is not None:
+                shown = self._redactor.data(question.tool_input)
+                updated = put_back(answer.updated_input, shown, question.tool_input, MARK)
+                answer = replace(answer, updated_input=updated)
             # Before the broker, which knows only that it was not offered, and not that the policy is why.
             if answer.mode is not None:
                 session.deps.enforcer.admission(session.owner).check_mode("permission_mode", answer.mode)
@@ -642,6 +667,12 @@ class Service:
     def answer_by_rule(self, principal: str, cwd: str, tool: str, arguments: Mapping[str, Any]) -> Answer | None:
         """What the rules say of a call that no session makes; None if a person must be asked."""
         return answer_of_rules(tool, self._enforcer.judge(principal, cwd, tool, arguments))
+
+    def check_record_of_machine(
+        self, principal: str, cwd: str, recorded: SessionOptions, known: SessionOptions | None
+    ) -> None:
+        """PermissionDenied if a record that another machine has written names a program."""
+        self._enforcer.check_record_of_machine(principal, cwd, recorded, known)
 
     def policy_for(self, caller: Caller) -> CallerPolicy:
         """What the policy lets a caller do."""

@@ -18,6 +18,7 @@ from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.model.options import ClientEnvironment
 from claude_code_mcp.core.policy.policy import Policy
 from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.expected_callers import ExpectedCallers
 from claude_code_mcp.hub.factory import Hubs
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
@@ -205,7 +206,8 @@ async def start_server(sandbox: Sandbox, environment: dict[str, str]) -> AsyncIt
             hubs = Hubs(given, linger=linger) if linger is not None else None
             if hubs is not None:
                 stack.push_async_callback(hubs.close)
-            service = Service(given, own, policy=policy, host_of=hubs.use if hubs is not None else None)
+            callers = ExpectedCallers(hub_for=hubs.use if hubs is not None else None)
+            service = Service(given, own, policy=policy, callers=callers)
             await stack.enter_async_context(service)
             return Server(service, McpServer(service, on_disconnect), stack)
 

@@ -105,17 +105,20 @@ class Admission:
     exists: Callable[[str], bool] = lambda path: True
     """Whether there is something at a path."""
 
-    def admit(self, options: SessionOptions) -> SessionOptions:
-        """The options to run with. Admitting what was admitted changes nothing."""
+    def admit(self, options: SessionOptions, cwd: str | None = None) -> SessionOptions:
+        """The options to run with, in another directory than theirs if one is given. Admitting what was admitted
+        changes nothing."""
+        cwd = options.cwd if cwd is None else cwd
         if options.executable is not None and not self.profile.executable:
             raise _denied("executable", "you may not name an executable")
         self._check_servers("mcp_servers", options.mcp_servers or {})
         for name in options.env if self.profile.env is not None else ():
             if not may_set(name, self.profile.env or ()):
                 raise _denied("env", f"you may not set {name[:100]!r}")
-        self._check_agents(options.agents or {}, options.cwd or self.default_directory)
+        self._check_agents(options.agents or {}, cwd or self.default_directory)
         changes: dict[str, Any] = {
-            **self._directories(options),
+            "cwd": cwd,
+            **self._directories(options, cwd or self.default_directory),
             **self._permissions(options),
             **self._tools(options),
             **self._limits(options),
@@ -126,11 +129,11 @@ class Admission:
 
     # -- directories ------------------------------------------------------------------------------------------
 
-    def _directories(self, options: SessionOptions) -> dict[str, Any]:
+    def _directories(self, options: SessionOptions, cwd: str) -> dict[str, Any]:
         """The paths as they really are, so that a link changed later leads nowhere else."""
         if self.profile.roots is None:
             return {}
-        cwd = self.inside("cwd", options.cwd or self.default_directory, self.default_directory)
+        cwd = self.inside("cwd", cwd, self.default_directory)
         additional = tuple(
             self.inside("additional_directories", directory, cwd) for directory in options.additional_directories
         )

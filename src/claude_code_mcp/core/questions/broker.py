@@ -424,6 +424,11 @@ class Broker:
         questions = (pending.question for pending in self._open.values())
         return [question for question in questions if session_id in (None, question.session_id)]
 
+    def find(self, session_id: str, question_id: str) -> Question | None:
+        """An open question of a session; None if it is not open."""
+        found = self._open.get(question_id)
+        return found.question if found is not None and found.question.session_id == session_id else None
+
     def answer(self, session_id: str, question_id: str, answer: Answer, by: str, client: str = "") -> Question:
         """Answers a question, through the channel `by` of a `client`. QuestionClosed if it is not open, with who
         answered it; InvalidArgument if the answer does not fit, which leaves it open."""

@@ -9,7 +9,7 @@ transcripts, records and leases by the CLI's configuration directory.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -21,13 +21,11 @@ from ..model.options import LOCAL, Caller, ClientEnvironment
 from ..processes.environment import for_nested_servers, significant
 from ..redaction import Redactor
 from ..transcripts.transcripts import ProjectFolders
+from .expected_callers import ExpectedCallers
 from .launcher import Launcher
 from .mcp_bridge import McpServerHost
 from .session_stores import Stores
 from .session_wiring import SessionDeps
-
-HostOf = Callable[[ClientEnvironment], AbstractAsyncContextManager[McpServerHost | None]]
-"""The MCP servers that the sessions of a client share with those of clients that have the same ones."""
 
 
 def environment_key(environment: Mapping[str, str]) -> str:
@@ -46,20 +44,18 @@ class ClientEnvironments:
         redactor: Redactor,
         own_addresses: list[str],
         homes: Homes,
-        host_of: HostOf | None = None,
-        hosts: Mapping[str, McpServerHost] | None = None,
+        callers: ExpectedCallers,
     ) -> None:
         """`own` is for callers without an environment of their own, who get that of this process. `redactor` learns
         the secrets of every client, for as long as a session or a connection uses them. `homes` says which callers have
-        a Claude Code directory or a sandbox of their own. Without `host_of`, all sessions share the MCP servers of this
-        process; `hosts` are those of callers that share them with nobody."""
+        a Claude Code directory or a sandbox of their own, and `callers` which have MCP servers of their own."""
         self._own = own
         self._redactor = redactor
         self._own_addresses = own_addresses
         self._homes = homes
-        self._host_of = host_of
+        self._hub_for = callers.hub_for
         # Not a copy, also of none: callers may come later.
-        self._hosts: Mapping[str, McpServerHost] = {} if hosts is None else hosts
+        self._hubs = callers.hubs
         self._stores = {_real(own.launcher.config_dir): own.stores}
         # Weak: what belongs to an environment lives as long as a session or a connection uses it.
         self._known: WeakValueDictionary[tuple[str, str, object], SessionDeps] = WeakValueDictionary()
@@ -71,7 +67,7 @@ class ClientEnvironments:
     def of(self, caller: Caller) -> SessionDeps:
         """What the sessions of a caller use. PermissionDenied if they must run in a sandbox and there can be none."""
         principal, client = caller.principal, caller.environment
-        is_plain = principal not in self._hosts and (self._homes.all_plain or self._homes.is_plain(principal))
+        is_plain = principal not in self._hubs and (self._homes.all_plain or self._homes.is_plain(principal))
         if client is None and is_plain:
             return self._own
         variables = self._own.launcher.environment if client is None else client.variables
@@ -100,12 +96,12 @@ class ClientEnvironments:
     def _make(self, principal: str, client: ClientEnvironment | None) -> SessionDeps:
         own, settings, hosted = self._own, self._own.settings, self._own.hosted
         variables, enforcer = own.launcher.environment, own.enforcer
-        if principal in self._hosts:
-            hosted = partial(nullcontext, self._hosts[principal])
+        if principal in self._hubs:
+            hosted = partial(nullcontext, self._hubs[principal])
         if client is not None:
             variables = client.variables
             settings = client_settings(settings, variables, own.launcher.environment)
-            hosted = hosted if self._host_of is None else partial(self._host_of, client)
+            hosted = hosted if self._hub_for is None else partial(self._hub_for, client)
         directory = default_directory(settings, client.directory if client is not None else None)
         launcher = make_launcher(settings, self._homes.of(principal, variables, directory), self._own_addresses)
         if client is not None:

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,7 @@ from ..model.events import AuditEvent, AuditKind
 from ..model.options import Image
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.tool_names import PREFIX
+from ..policy.admission import Admission
 from ..redaction import Redactor
 from ..state.session_records import LONGEST_KEY, KeyName, KeyState, MessageKeys, SessionRecord, TakenKey
 from .launcher import needs_confirmation
@@ -95,27 +96,20 @@ class MessageAcceptance:
         self._redactor = redactor
         self._observers = observers
 
-    @staticmethod
-    def require_text(field: str, text: str, images: Sequence[str] = ()) -> None:
-        """InvalidArgument for a message without text; a picture may go alone."""
-        if not text.strip() and not images:
-            raise InvalidArgument(f"{field} must not be empty.", field=field)
-
     @asynccontextmanager
     async def admitted(
-        self, session: Session, principal: str, prompt: str, sender: SessionDeps | None = None
+        self, session: Session, principal: str, prompt: str, admissions: Iterable[Admission]
     ) -> AsyncIterator[Session]:
         """Yields the session to send to, which is another object if the same one was loaded twice at once.
 
-        PermissionDenied for a prompt that the policy refuses, in the environment of the session or in that of its
-        `sender`: in which of them it runs is known only when it is sent. LimitReached if the principal's daily budget
+        PermissionDenied for a prompt that one of the `admissions` refuses. LimitReached if the principal's daily budget
         is spent or too many of its sessions are at work; meanwhile this one counts as being at work. RateLimited if its
         sessions have used too many tokens a moment ago.
         """
         limits = self._deps.enforcer.limits
         # Before anything is reserved or kept for it.
-        for deps in {session.deps, sender or session.deps}:
-            deps.enforcer.admission(principal).check_prompt("prompt", prompt, session.cwd)
+        for admission in admissions:
+            admission.check_prompt("prompt", prompt, session.cwd)
         # Before its first event: what is logged from here on is redacted.
         self.learn_secrets(session)
         # Nothing is awaited between the count and `room`, so that two messages at once count each other.

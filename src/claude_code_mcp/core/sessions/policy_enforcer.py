@@ -21,7 +21,7 @@ from ..model.outcome import Usage
 from ..model.tool_names import plain_name
 from ..policy.admission import Admission, programs_named, within
 from ..policy.git_commands import git_variables
-from ..policy.policy import MODE_LADDER, GroupBudget, Policy
+from ..policy.policy import MODE_LADDER, GroupBudget, Limits, Policy
 from ..policy.rules import ASKED_BY_DIRECTORY, Decision, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home
 from ..rate_limit import MinuteLimit
@@ -102,20 +102,19 @@ class PrincipalLimits:
 
     def counts(self, principal: str) -> bool:
         """Whether what this principal spends is limited, by the day or the month, for itself or with a group."""
-        return self._policy.profile(principal).limits.daily_usd is not None or bool(self.budgets(principal))
+        return bool(self.all_budgets(principal))
 
     def budgets(self, principal: str) -> list[Budget]:
-        """What limits a principal beside its day."""
-        monthly = self._policy.profile(principal).limits.monthly_usd
-        found = [] if monthly is None else [Budget(monthly)]
-        for group in self._policy.counted_groups(principal):
-            found += _group_budgets(group, self._policy.budgets.get(group, GroupBudget()))
-        return found
+        """What limits a principal beside its own day."""
+        return [budget for budget in self.all_budgets(principal) if budget.period != "day" or budget.group is not None]
 
     def all_budgets(self, principal: str) -> list[Budget]:
-        """The same with that of its day."""
-        daily = self._policy.profile(principal).limits.daily_usd
-        return [*([] if daily is None else [Budget(daily, "day")]), *self.budgets(principal)]
+        """What limits a principal: its own day and month, and those of its groups."""
+        limits = self._policy.profile(principal).limits
+        found = _budgets_of(None, limits)
+        for group in self._policy.counted_groups(principal):
+            found += _budgets_of(group, self._policy.budgets.get(group, GroupBudget()))
+        return found
 
     def sees_all_costs(self, principal: str) -> bool:
         """Whether the operator has made the principal somebody who is shown what everybody spends."""
@@ -139,7 +138,7 @@ class PrincipalLimits:
             if budget.group is None
         ]
         for group, limits in self._policy.budgets.items():
-            found += [("", budget) for budget in _group_budgets(group, limits)]
+            found += [("", budget) for budget in _budgets_of(group, limits)]
         rows = [(principal, budget, self.spending.spent(principal, budget)) for principal, budget in found]
         return sorted(rows, key=lambda row: row[2] / row[1].limit, reverse=True)
 
@@ -199,7 +198,7 @@ class PrincipalLimits:
         return f"The turn has spent its share of {name}. If some of it is left, the next message can use that."
 
 
-def _group_budgets(group: str, limits: GroupBudget) -> list[Budget]:
+def _budgets_of(group: str | None, limits: Limits | GroupBudget) -> list[Budget]:
     daily = [] if limits.daily_usd is None else [Budget(limits.daily_usd, "day", group)]
     return daily if limits.monthly_usd is None else [*daily, Budget(limits.monthly_usd, "month", group)]
 
@@ -279,7 +278,7 @@ class PolicyEnforcer:
 
     def admit(self, options: SessionOptions, cwd: str, principal: str) -> SessionOptions:
         """The options that a session in this directory runs with, tightened by the policy, or PermissionDenied."""
-        return self.admission(principal).admit(options.model_copy(update={"cwd": cwd}))
+        return self.admission(principal).admit(options, cwd)
 
     def check_record_of_machine(
         self, principal: str, cwd: str, recorded: SessionOptions, known: SessionOptions | None
@@ -374,7 +373,17 @@ class PolicyEnforcer:
 
     def needs_person(self, *principals: str) -> bool:
         """Whether the profile of one of them lets only a person allow what sessions ask."""
-        return any(self._policy.profile(principal).answers == "person" for principal in principals)
+        return any(self._policy.profile(principal).answers == "person" for principal in {*principals})
+
+    def require_person(self, *principals: str) -> None:
+        """PermissionDenied for an answer that allows something and does not come from a person, where the profile of
+        one of these takes one."""
+        if self.needs_person(*principals):
+            raise PermissionDenied(
+                "The operator's policy lets only a person allow this: in a form of the MCP client, in the console, "
+                "in the terminal interface, or with `claude-code-mcp answer` at a terminal. It can be denied here.",
+                field="decision",
+            )
 
     def hooks(self, principal: str) -> dict[str, Any] | None:
         """The hooks for `initialize`: where the policy denies anything, Claude Code must show us every call, also those

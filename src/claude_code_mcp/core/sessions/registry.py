@@ -9,7 +9,6 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from ...plugins.sandbox.homes import default_directory, own_directory
 from ...plugins.worktrees.worktrees import make, remove_unused
@@ -22,8 +21,9 @@ from ..errors import (
     SessionNotFound,
     TranscriptUnreadable,
 )
-from ..model.options import Caller, SessionOptions, Worktree, is_session_id
+from ..model.options import Caller, SessionOptions, is_session_id
 from ..model.outcome import Outcome, OutcomeCode
+from ..policy.admission import Admission
 from ..state.session_records import Summary
 from ..state.spending import Spending
 from .client_environments import ClientEnvironments
@@ -76,61 +76,45 @@ class Sessions:
         self._moved[old] = new
 
     @contextlib.asynccontextmanager
-    async def creating(self, options: SessionOptions, principal: str, deps: SessionDeps) -> AsyncIterator[Session]:
-        """A new session in the environment of `deps`, with an id of our choosing, which is that of a spare process if
-        there is one just like it. A worktree that was made for it is taken back if it does not begin within."""
-        session = await self.create(options, principal, deps)
+    async def creating(
+        self, options: SessionOptions, principal: str, deps: SessionDeps, admission: Admission
+    ) -> AsyncIterator[Session]:
+        """A new session in the environment of `deps`, with the options that the policy admits. Its id is ours to
+        choose; it is that of a spare process if there is one just like it. A worktree that was made for it is taken
+        back if it does not begin within."""
+        if options.hub_servers:
+            async with deps.hosted() as host:
+                available = host.servers if host is not None else ()
+            for name in options.hub_servers:
+                if name not in available:
+                    raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
+        check_definitions(options)
+        session_id, cwd = str(uuid.uuid4()), _directory(options.cwd, deps)
+        admitted = admission.admit(options, cwd)
+        worktree, session = None, None
+        if options.worktree:
+            cwd = admitted.cwd or cwd
+            # Before the worktree is made: a refusal must not leave one behind.
+            await deps.launcher.check(admitted, cwd)
+            worktree, cwd = await make(deps.launcher.home, deps.enforcer, principal, cwd, session_id)
         try:
+            if worktree is not None:
+                # Judged again, since the directory is another one.
+                admitted = admission.admit(admitted.model_copy(update={"worktree": worktree}), cwd)
+            session = Session(session_id, admitted, admitted.cwd or cwd, principal, deps, new=True)
+            session.notices = option_notices(options)
+            check_debug_file(session.options, session.cwd)
+            if self.spares.limit and worktree is None and (spare := await self.spares.reserve(session)) is not None:
+                session.id, session.spare = spare.id, spare
             yield session
         except BaseException:
-            # One that took its message keeps it, unless Claude Code
-            # has refused the options and the session was dropped.
-            worktree = session.options.worktree
-            if isinstance(worktree, Worktree) and (not session.turns or self.known(session.id) is None):
+            # One that took its message keeps the worktree, unless Claude Code has refused the options and the session
+            # was dropped.
+            begun = session is not None and session.turns > 0 and self.known(session.id) is not None
+            if worktree is not None and not begun:
                 # Shielded: nobody else knows of it.
                 await asyncio.shield(remove_unused(deps.launcher.home, worktree))
             raise
-
-    async def create(self, options: SessionOptions, principal: str, deps: SessionDeps) -> Session:
-        """Makes the session that `creating` yields. A worktree that is made for it stays, whatever becomes of it."""
-        if options.hub_servers:
-            await _check_hub_servers(options.hub_servers, deps)
-        session = self._new(str(uuid.uuid4()), options, _directory(options.cwd, deps), principal, deps, new=True)
-        if options.worktree:
-            session = await self._in_worktree(session)
-            session.notices = option_notices(options)
-            return session
-        session.notices = option_notices(options)
-        check_debug_file(session.options, session.cwd)
-        spare = await self.spares.reserve(session) if self.spares.limit else None
-        if spare is not None:
-            session.id, session.spare = spare.id, spare
-        return session
-
-    async def _in_worktree(self, asked: Session) -> Session:
-        """The session that was asked for, in a worktree of its own."""
-        deps, principal = asked.deps, asked.owner
-        # Before the worktree is made: a refusal must not leave one behind.
-        await deps.launcher.check(asked.options, asked.cwd)
-        worktree, cwd = await make(deps.launcher.home, deps.enforcer, principal, asked.cwd, asked.id)
-        options = asked.options.model_copy(update={"worktree": worktree})
-        try:
-            # Judged again, since the directory is another one.
-            session = self._new(asked.id, options, cwd, principal, deps, new=True)
-            check_debug_file(session.options, session.cwd)
-        except BaseException:
-            await asyncio.shield(remove_unused(deps.launcher.home, worktree))
-            raise
-        return session
-
-    def _new(
-        self, session_id: str, options: SessionOptions, cwd: str, principal: str, deps: SessionDeps, **more: Any
-    ) -> Session:
-        """A session with options from a caller: checked first, then refused or tightened by the policy."""
-        if options.agents or options.mcp_servers or options.output_schema is not None:
-            check_definitions(options)
-        admitted = deps.enforcer.admit(options, cwd, principal)
-        return Session(session_id, admitted, admitted.cwd or cwd, principal, deps, **more)
 
     @contextmanager
     def keeping(self, session: Session) -> Iterator[Session]:
@@ -224,7 +208,9 @@ class Sessions:
         record = found.record
         if record is None:
             options = (requested or SessionOptions()).model_copy(update=dict.fromkeys(PROMPTS))
-            session = self._new(found.session_id, options, options.cwd or found.cwd, principal, deps, usage=found.usage)
+            check_definitions(options)
+            options = deps.enforcer.admit(options, options.cwd or found.cwd, principal)
+            session = Session(found.session_id, options, options.cwd or found.cwd, principal, deps, usage=found.usage)
         else:
             foreign = record.owner if record.owner != principal else None
             options = resumed_options(record.options, requested, foreign_owner=foreign)
@@ -237,14 +223,13 @@ class Sessions:
             session.revoke_mode()
         return session
 
-    def admit(self, session: Session, sender: SessionDeps | None = None) -> None:
+    def admit(self, session: Session, admission: Admission) -> None:
         """Applies the policy again before a message: what was allowed when the session began may not be any more, or
-        not to the client that is the `sender`.
+        not to the client that sends the message.
 
         A session that was just read from disk takes over the tightened options; one in memory has them already.
         """
-        enforcer = (sender or session.deps).enforcer
-        admitted = enforcer.admit(session.options, session.cwd, session.owner)
+        admitted = admission.admit(session.options, session.cwd)
         if session.id not in self._known:
             session.options, session.cwd = admitted, admitted.cwd or session.cwd
 
@@ -276,7 +261,9 @@ class Sessions:
         foreign = source.recorded_owner if source.recorded_owner != principal else None
         resumed = resumed_options(source.options, options, foreign_owner=foreign)
         cwd = (options.cwd if options is not None else None) or source.cwd
-        fork = self._new(str(uuid.uuid4()), resumed, cwd, principal, deps, origin=origin)
+        check_definitions(resumed)
+        admitted = deps.enforcer.admit(resumed, cwd, principal)
+        fork = Session(str(uuid.uuid4()), admitted, admitted.cwd or cwd, principal, deps, origin=origin)
         fork.notices = option_notices(options, source.options)
         if options is None or options.max_budget_usd is None:
             fork.costs.spent_usd = source.costs.spent_usd  # otherwise a budget could be had again and again
@@ -297,9 +284,10 @@ class Sessions:
     def _clean_up(self, session: Session) -> None:
         settings, idle_seconds = self._deps.settings, time.time() - session.used_at
         if session.busy:
-            if session.working_seconds > settings.running_session_max:
+            turn = session.turn_runner.current
+            if turn is not None and session.working_seconds > settings.running_session_max:
                 log.warning("session %s runs for too long and is ended", session.id)
-                self._deps.start_task(_time_out(session))
+                session.turn_runner.time_out(turn)
         elif session.activity.background_work and session.activity.background_seconds <= settings.running_session_max:
             return  # what it runs in the background is not idle
         elif idle_seconds > settings.session_ttl and not self._senders[session.id]:
@@ -370,14 +358,6 @@ def _directory(wanted: str | None, deps: SessionDeps) -> str:
     return cwd if os.path.isabs(cwd) else os.path.abspath(os.path.join(deps.directory or own_directory(), cwd))
 
 
-async def _check_hub_servers(wanted: Iterable[str], deps: SessionDeps) -> None:
-    async with deps.hosted() as host:
-        available = host.servers if host is not None else ()
-    for name in wanted:
-        if name not in available:
-            raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
-
-
 def _clean_up_records(all_stores: Iterable[Stores], spending: Spending) -> None:
     """Forgets what is recorded of sessions that are gone. What fails is tried again the next time."""
     for stores in all_stores:
@@ -392,10 +372,6 @@ def _clean_up_stores(stores: Stores) -> None:
     with contextlib.suppress(OSError, TranscriptUnreadable):
         for kept in (stores.recorder.records, stores.moved_ids):
             kept.clean_up(lambda session_id: stores.transcripts.path_of(session_id) is not None, _RECORD_GRACE)
-
-
-async def _time_out(session: Session) -> None:
-    await session.interrupt(OutcomeCode.TIMEOUT, drop_queued=False)
 
 
 # -- other machines ----------------------------------------------------------------------------------------------------

@@ -114,30 +114,21 @@ class SessionAccess:
         session = self.known(session_id)
         return session is None or self.may(session.id, session.owner, principal, Access.ANSWER)
 
-    def answers_as(self, session_id: str, principal: str, client: str) -> str:
-        """How an answer is told that comes from this client: with the name of a person whose session it is not."""
-        session = self.known(session_id)
-        return client if session is None or session.owner == principal else ", ".join(filter(None, (principal, client)))
-
-    def _lender(self, session_id: str, principal: str) -> str | None:
-        """Whose session it is that is shared with a principal; None if it is their own, or not shared with them."""
-        session = self.known(session_id)
-        if session is not None and session.owner == principal:
-            return None
-        share = self._shares.found(session_id, self._names_of(principal))
-        return share.owner if share is not None and share.owner != principal else None
-
     def as_asked_of(self, question: Question, principal: str) -> Question:
         """A question as a principal may answer it: about the session of somebody else, what was asked and no more."""
-        return question.for_once() if self._lender(question.session_id, principal) is not None else question
+        session = self.known(question.session_id)
+        if session is not None and session.owner == principal:
+            return question
+        share = self._shares.found(question.session_id, self._names_of(principal))
+        return question.for_once() if share is not None and share.owner != principal else question
 
-    def check_answer(self, session_id: str, principal: str, answer: Answer) -> None:
+    def check_answer(self, session: "Session", principal: str, answer: Answer) -> None:
         """PermissionDenied for an answer about the session of somebody else that allows more than what was asked."""
-        owner = self._lender(session_id, principal) if answer.goes_beyond_once else None
-        if owner is not None:
+        if session.owner != principal and answer.goes_beyond_once:
             field = "scope" if answer.scope is Scope.SESSION else "permission_mode"
             raise PermissionDenied(
-                f"Only {owner}, whose session it is, can allow this for the whole session; you can allow it once.",
+                f"Only {session.owner}, whose session it is, can allow this for the whole session; you can allow it "
+                "once.",
                 field=field,
             )
 

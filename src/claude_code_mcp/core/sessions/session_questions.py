@@ -36,11 +36,17 @@ class SessionQuestions:
         self._broker = session.deps.broker
         self._question_ids: dict[str, str] = {}
         """By the id of the CLI's request."""
+        self._open_ids: set[str] = set()
 
     @property
     def pending(self) -> list[Question]:
         """The open questions of the session, oldest first."""
         return self._broker.pending(self._session.id)
+
+    @property
+    def any_open(self) -> bool:
+        """Whether a question is open."""
+        return bool(self._open_ids)
 
     def open(self, frame: ControlRequest, change: FileChange | None = None) -> None:
         """Offers a `can_use_tool` request to every channel, unless a rule answers it. `change` is what the call would
@@ -81,6 +87,7 @@ class SessionQuestions:
             check=lambda question, answer, _: self._session.verdicts.check_answer(question, answer),
         )
         self._question_ids[frame.id] = question.id
+        self._open_ids.add(question.id)
         session.log.append(QuestionOpened(question))
         answer = answer_of_rules(tool, self._session.verdicts.verdict(Occasion.QUESTION, tool, tool_input, tool_use_id))
         if answer is not None:
@@ -101,6 +108,7 @@ class SessionQuestions:
             check_answers(server, form, _answers_in(question, answer, body))
 
         def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
+            self._open_ids.discard(question.id)
             session.log.append(QuestionSettled(question, resolution))
             # Who asked may be gone: a task that is cancelled cancels the future that it waits for.
             if not filled.done():
@@ -109,6 +117,7 @@ class SessionQuestions:
 
         heading = heading_of(server, form)
         question = self._broker.open(session.id, TOOL, asked, settle, cwd=session.cwd, form=heading, check=check)
+        self._open_ids.add(question.id)
         session.log.append(QuestionOpened(question))
         return filled
 
@@ -125,6 +134,7 @@ class SessionQuestions:
             self._session.verdicts.check_answer(question, answer)
 
         def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
+            self._open_ids.discard(question.id)
             session.log.append(QuestionSettled(question, resolution))
             # Who asked may be gone: a task that is cancelled cancels the future that it waits for.
             if not allowed.done():
@@ -132,6 +142,7 @@ class SessionQuestions:
             self._session.turn_runner.question_settled()
 
         question = self._broker.open(session.id, tool, arguments, settle, cwd=session.cwd, check=check)
+        self._open_ids.add(question.id)
         session.log.append(QuestionOpened(question))
         answer = answer_of_rules(tool, verdict)
         if answer is not None:
@@ -158,6 +169,7 @@ class SessionQuestions:
     def _settled(self, request_id: str, question: Question, resolution: Resolution, body: Raw | None) -> None:
         session, answer = self._session, resolution.answer
         self._question_ids.pop(request_id, None)
+        self._open_ids.discard(question.id)
         if body is not None and isinstance(updates := body.get("updatedPermissions"), list):
             session.grant(updates)
         session.log.append(QuestionSettled(question, resolution))

@@ -487,7 +487,7 @@ class SessionWork:
         """The session, kept in memory meanwhile: whoever sends it a message gets the same one, and waits."""
         async with self._stored.audited_change(session_id, caller, action) as (own_id, _):
             found = await self._sessions.find(own_id, caller.principal, self._environments.of(caller))
-            self._sessions.admit(found)
+            self._sessions.admit(found, found.deps.enforcer.admission(found.owner))
             with self._sessions.keeping(found) as session:
                 yield session
 

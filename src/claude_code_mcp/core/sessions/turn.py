@@ -134,7 +134,7 @@ class TurnRunner:
         # A turn that background work begins has nobody who gave it a time; what the session may have binds it too.
         timeout = message.timeout if message is not None else session.options.turn_timeout
         if timeout is not None:
-            turn.timer = asyncio.get_running_loop().call_later(timeout, self._time_out, turn)
+            turn.timer = asyncio.get_running_loop().call_later(timeout, self.time_out, turn)
         session.log.append(TurnStarted(turn.number, message_id, prompt, size=len(prompt)))
         session.state_tracker.move(State.RUNNING if session.process.ready else State.STARTING)
         session.stall_timer.start()
@@ -278,7 +278,7 @@ class TurnRunner:
             # Otherwise the questions may be those of background tasks, which go on without a turn.
             session.open_questions.withdraw_all("the turn ended")
         following = session.messages.settle_turn(outcome, turn.number, except_for=self._waiting_behind(turn, outcome))
-        if following is not None or session.open_questions.pending:
+        if following is not None or session.open_questions.any_open:
             next_turn = self.begin(following, question_only=following is None)
             self.wait_for_answers()
             if session.process.ready:
@@ -441,9 +441,11 @@ class TurnRunner:
         if self.current is turn:
             self.give_up(Outcome(OutcomeCode.INTERRUPTED, detail="Claude Code did not react and was stopped."))
 
-    def _time_out(self, turn: Turn) -> None:
+    def time_out(self, turn: Turn) -> None:
+        """Ends a turn that took longer than it may, unless it is over; the messages behind it have their own time."""
+
         async def interrupt() -> None:
-            await self.interrupt(OutcomeCode.TIMEOUT, drop_queued=False)  # the messages behind it have their own time
+            await self.interrupt(OutcomeCode.TIMEOUT, drop_queued=False)
 
         if self.current is turn:
             self._session.deps.start_task(interrupt())
@@ -508,7 +510,7 @@ class TurnRunner:
 
     def wait_for_answers(self) -> None:
         """Called after a question was opened, which a rule may have answered at once."""
-        if self._session.open_questions.pending:
+        if self._session.open_questions.any_open:
             self._session.state_tracker.move(State.WAITING)
             if self.current is not None and self.current.waiting_since is None:
                 self.current.waiting_since = time.monotonic()
@@ -519,7 +521,7 @@ class TurnRunner:
         if (
             self.current is not None
             and session.state_tracker.state is State.WAITING
-            and not session.open_questions.pending
+            and not session.open_questions.any_open
         ):
             session.state_tracker.move(State.RUNNING)
             session.stall_timer.start()
