@@ -45,6 +45,8 @@ class RecordWriter:
         """Set when the changes of a session up to now are written, though not durable yet."""
         self._not_durable: dict[str, int] = {}
         """The number of the last write of each session that no sync has followed yet."""
+        self._saving: set[str] = set()
+        """Sessions whose next write is to be durable at once."""
         self._writes = itertools.count(1)
         self._durable_soon: set[str] = set()
         self._beside: dict[str, set[asyncio.Task[None]]] = {}
@@ -77,7 +79,9 @@ class RecordWriter:
                 at_rest = False
                 # Taken out before it is written: a change during the write marks the session again.
                 while (session := self._changed.pop(session_id, None)) is not None:
-                    at_rest = await self._write(session)
+                    durable = session_id in self._saving
+                    self._saving.discard(session_id)
+                    at_rest = await self._write(session, durable=durable)
                 # Nothing is awaited since the last look, so that this is the event of all changes up to now.
                 self._unwritten.pop(session_id).set()
                 if at_rest and session_id not in self._durable_soon:
@@ -89,7 +93,7 @@ class RecordWriter:
             if (unwritten := self._unwritten.pop(session_id, None)) is not None:
                 unwritten.set()
 
-    async def _write(self, session: "Session") -> bool:
+    async def _write(self, session: "Session", *, durable: bool) -> bool:
         """Returns whether there is a new record, which says that no turn is running."""
         try:
             record = session.record()
@@ -98,9 +102,12 @@ class RecordWriter:
             return False
         if record is None:
             return False
-        if not await self._try(session.id, partial(self.records.write, record, durable=False)):
+        if not await self._try(session.id, partial(self.records.write, record, durable=durable)):
             return False
-        self._not_durable[session.id] = next(self._writes)
+        if durable:
+            self._not_durable.pop(session.id, None)
+        else:
+            self._not_durable[session.id] = next(self._writes)
         if self._written is not None:
             self._written(record)
         return record.running_since is None
@@ -151,10 +158,11 @@ class RecordWriter:
 
     async def save(self, session: "Session") -> None:
         """Writes the record of a session and waits until it is durable; ProcessFailed if that cannot be done."""
+        self._saving.add(session.id)
         self.changed(session)
         await self._settled(session.id)
         if session.id not in self._failures:
-            await self._make_durable(session.id)
+            await self._make_durable(session.id)  # if another change was written behind this one
         if session.id in self._failures:
             reason = self._failures.pop(session.id)
             raise ProcessFailed(
