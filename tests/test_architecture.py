@@ -88,7 +88,7 @@ SEAMS: set[tuple[str, str]] = {
     ("core.sessions.registry", "sandbox"),
     ("core.sessions.registry", "worktrees"),
     ("core.sessions.session_loader", "sandbox"),
-    ("core.sessions.stored_sessions", "worktrees"),
+    ("core.sessions.session_work", "worktrees"),
     ("hub", "startup.sdk_version"),
     ("hub.factory", "sandbox"),
     ("plugins.console.console", "push"),

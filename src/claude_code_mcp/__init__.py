@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from .core.policy.policy import Limits, Policy, Profile
     from .core.questions.broker import Channel
     from .core.service import Service
-    from .core.sessions.message_acceptance import InterruptResult, PendingTurn
     from .core.sessions.messages import WhenBusy
     from .core.sessions.observers import Observer
+    from .core.sessions.pending_turn import InterruptResult, PendingTurn
     from .core.sessions.session import Session
     from .hub.factory import hub_configuration, make_hub
     from .hub.hub import Hub
@@ -66,7 +66,7 @@ _MODULES = {
     "core.policy.policy": ("Limits", "Policy", "Profile"),
     "core.questions.broker": ("Channel",),
     "core.service": ("Service",),
-    "core.sessions.message_acceptance": ("InterruptResult", "PendingTurn"),
+    "core.sessions.pending_turn": ("InterruptResult", "PendingTurn"),
     "core.sessions.observers": ("Observer",),
     "core.sessions.messages": ("WhenBusy",),
     "core.sessions.session": ("Session",),

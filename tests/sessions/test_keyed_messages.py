@@ -7,9 +7,9 @@ import pytest
 from claude_code_mcp.core.errors import Cancelled, InvalidArgument
 from claude_code_mcp.core.model.events import MessageDropped, MessageQueued, TurnStarted
 from claude_code_mcp.core.model.outcome import OutcomeCode
-from claude_code_mcp.core.sessions.message_acceptance import digest_of
+from claude_code_mcp.core.sessions.keyed_messages import digest_of
 from claude_code_mcp.core.sessions.messages import WhenBusy
-from claude_code_mcp.core.state.session_records import KeyName, KeyState, MessageKeys
+from claude_code_mcp.core.state.message_keys import KeyName, KeyState, MessageKeys
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService

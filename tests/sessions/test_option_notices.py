@@ -8,7 +8,7 @@ import pytest
 
 from claude_code_mcp.core.model.options import SessionOptions, Thinking
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.launcher import notices_of, option_notices
+from claude_code_mcp.core.sessions.option_notices import notices_of, option_notices
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script

@@ -15,7 +15,7 @@ from claude_code_mcp.core.model.outcome import (
     IllegalMove,
     State,
 )
-from claude_code_mcp.core.sessions.event_writer import StateTracker
+from claude_code_mcp.core.sessions.session_state import StateTracker
 from claude_code_mcp.core.transcripts.event_log import EventLog
 from tests.support.tables import every_row
 

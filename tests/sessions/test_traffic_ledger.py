@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.model.outcome import ModelUsage, Usage
-from claude_code_mcp.core.sessions.session_costs import UNREPORTED, TrafficLedger
+from claude_code_mcp.core.sessions.traffic_ledger import UNREPORTED, TrafficLedger
 
 TABLE = json.loads((Path(__file__).parents[1] / "scenarios" / "attacks" / "costs.json").read_text())
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from claude_code_mcp.core.state.database import Database
-from claude_code_mcp.core.state.session_records import KEY_SECONDS, KeyName, KeyState, MessageKeys
+from claude_code_mcp.core.state.message_keys import KEY_SECONDS, KeyName, KeyState, MessageKeys
 
 NAME = KeyName("alice", "session", "key")
 

@@ -39,37 +39,38 @@ from .questions.presentation import Redaction
 from .redaction import MARK, Redactor
 from .sessions.background_tasks import BackgroundTasks, StartTask
 from .sessions.bookkeeper import Bookkeeper
+from .sessions.caller_policy import CallerPolicy
 from .sessions.client_environments import ClientEnvironments, make_launcher
 from .sessions.expected_callers import ExpectedCallers
+from .sessions.keyed_messages import Accepting, KeyedMessage, KeyedMessages
 from .sessions.limit_waits import LimitWaits
 from .sessions.mcp_bridge import McpServerHost
-from .sessions.message_acceptance import (
-    Accepting,
-    InterruptResult,
-    KeyedMessage,
-    KeyedMessages,
-    MessageAcceptance,
-    PendingTurn,
-    message_state,
-    turn_before,
-    was_read,
-)
+from .sessions.message_acceptance import MessageAcceptance
 from .sessions.messages import UserMessage, WhenBusy
 from .sessions.neighbours import Neighbours
 from .sessions.observers import Observer, ObserverList
+from .sessions.pending_turn import (
+    InterruptResult,
+    PendingTurn,
+    is_in_transcript,
+    message_state,
+    turn_of_accepted_message,
+)
 from .sessions.plan_usage import PlanUsages
 from .sessions.policy_enforcer import PolicyEnforcer
-from .sessions.registry import SessionRelocation, Sessions
+from .sessions.registry import Sessions
 from .sessions.replica import SessionReplica
 from .sessions.session import Session
-from .sessions.session_access import CallerPolicy, SessionAccess
+from .sessions.session_access import SessionAccess
 from .sessions.session_listing import SessionListing
+from .sessions.session_relocation import SessionRelocation
 from .sessions.session_stores import Stores
 from .sessions.session_wiring import SessionDeps
+from .sessions.session_work import SessionWork
 from .sessions.slots import Slots
-from .sessions.stored_sessions import SessionWork, StoredSessions
+from .sessions.stored_sessions import StoredSessions
 from .sessions.verdicts import answer_of_rules
-from .state.session_records import MessageKeys
+from .state.message_keys import MessageKeys
 from .state.shares import Access, Shares
 from .state.spending import Spending
 from .state.state_directory import check_quietly, database_in
@@ -383,8 +384,8 @@ class Service:
             timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
             sender = self._environments.of(caller)
             found = await self._owned(session_id, caller.principal, sender, options)
-            if keyed.orphaned and await was_read(found, keyed.message_id):
-                return turn_before(found, keyed.message_id, text)
+            if keyed.orphaned and await is_in_transcript(found, keyed.message_id):
+                return turn_of_accepted_message(found, keyed.message_id, text)
             await self.neighbours.refuse_elsewhere(found)
             if when_busy is WhenBusy.REFUSE:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted

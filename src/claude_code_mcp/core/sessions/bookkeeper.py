@@ -15,7 +15,7 @@ from ..questions.broker import Broker
 from ..state.spending import BudgetWarning, NotedAmount
 from .background_tasks import StartTask
 from .observers import ObserverList
-from .policy_enforcer import PrincipalLimits
+from .principal_limits import PrincipalLimits
 from .record_writer import RecordWriter
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from ..model.tool_names import plain_name
 from ..policy.rules import Decision, Verdict
 from .file_changes import EDITING_TOOLS, changed_file, file_change
 from .frame_claims import CallClaim, FalseClaim, FrameClaims
-from .launcher import within_turn
 from .live_process import LiveProcess
 from .policy_enforcer import tool_behind
+from .session_traces import within_turn
 from .verdicts import Occasion
 
 if TYPE_CHECKING:

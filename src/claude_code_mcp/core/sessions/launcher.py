@@ -1,17 +1,7 @@
-"""From the options of a session to a process that is ready, with notices on options without effect.
+"""From the options of a session to a process that is ready.
 
 `Launcher` checks the options as far as that is possible without a process, spawns the process, initialises it and
 checks what only a running Claude Code can tell. Beside it: at which point of which conversation a process begins.
-
-Options that are taken and have no effect become notices, and so do budgets that are nearly used up. Nothing is refused
-for that: versions of Claude Code and models differ, and a session runs without the option too.
-
-A process is started within the trace that its turn is in, and so is every call to a server of the hub. Nothing of
-OpenTelemetry is imported here: where traces are on, the observer that makes them (`plugins/telemetry/telemetry.py`)
-says which trace a session is in (`SessionTraces`), and otherwise nobody is asked. There is one of these for a process,
-as OpenTelemetry has it. What a server of the hub is called with belongs to the tool of the turn that calls it. That
-must be said for each call: frames of a process are read in the context in which it was started, whose request is long
-over.
 """
 
 import asyncio
@@ -21,11 +11,9 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from ...plugins.sandbox.homes import Home
 from .. import json_text
@@ -35,61 +23,13 @@ from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
 from ..claude.user_config import own_registrations, process_with
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
-from ..model.events import BudgetWarned, TurnStarted
-from ..model.options import BYPASS, LOCAL, SessionOptions, Thinking, Worktree
-from ..model.tool_names import unknown_tools
+from ..model.options import BYPASS, LOCAL, SessionOptions, Worktree
 from ..private_files import directory_at
 from ..processes.environment import build_environment
 from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path
 from ..processes.limits import ChildOptions
-from ..transcripts.event_log import EventReader
 from ..transcripts.transcripts import Transcripts
-
-if TYPE_CHECKING:
-    from .session import Session
-
-_TOOL_USE = "claudecode/toolUseId"
-"""Where Claude Code names the tool use that a `tools/call` belongs to, in its `_meta`."""
-
-
-class SessionTraces(Protocol):
-    """Knows the traces of sessions."""
-
-    def variables(self, session_id: str) -> Mapping[str, str]:
-        """What a process that is started for the session has in its environment; nothing if it has no turn."""
-
-    def within(self, session_id: str, tool_use_id: str) -> AbstractContextManager[None]:
-        """What begins in this context is below the tool of the turn or, without one, below the turn."""
-
-
-_traces: SessionTraces | None = None
-
-
-def use_traces(traces: SessionTraces | None) -> None:
-    """From now on these are asked; None for nobody."""
-    global _traces  # noqa: PLW0603 - one for a process, as its provider of traces
-    _traces = traces
-
-
-def is_traced() -> bool:
-    return _traces is not None
-
-
-def trace_variables(session_id: str) -> Mapping[str, str]:
-    """The trace of a session's turn, for the process that is started for it."""
-    return {} if _traces is None else _traces.variables(session_id)
-
-
-def within_turn(session_id: str, params: Mapping[str, Any]) -> AbstractContextManager[None]:
-    """A context for passing a message on to a server, of which these are the parameters."""
-    if _traces is None:
-        return contextlib.nullcontext()
-    meta = params.get("_meta")
-    return _traces.within(session_id, str(meta.get(_TOOL_USE)) if isinstance(meta, Mapping) else "")
-
-
-# -- the launcher ------------------------------------------------------------------------------------------------------
-
+from .session_traces import is_traced, trace_variables
 
 _CONNECT_MILLISECONDS = 30_000
 """How long Claude Code tries to connect to an MCP server unless MCP_TIMEOUT says otherwise."""
@@ -101,8 +41,6 @@ _LISTED_WITHIN = 2.0
 """Seconds in which a server must be listed, where a session may go on without it."""
 _STATUS_INTERVAL = 0.1
 _MOST_DEBUG_FILES = 1000
-_MOST_BUDGETS = 10
-"""Warnings of budgets that a report has."""
 _OWN_TELEMETRY = "CLAUDE_CODE_ENABLE_TELEMETRY"
 """The variable with which Claude Code sends traces of its own."""
 
@@ -434,9 +372,6 @@ def _check_root(options: SessionOptions, environment: Mapping[str, str]) -> None
         )
 
 
-# -- where a process begins -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class ForkPoint:
     """The session that a fork was made from; its transcript counts until the fork has one of its own."""
@@ -460,87 +395,3 @@ def find_conversation_start(
             session_id, origin.session_id, origin.at_message, transcripts.api_ms(origin.session_id)
         )
     return ConversationStart(session_id)
-
-
-# -- option notices ---------------------------------------------------------------------------------------------------
-
-
-PROMPTS = ("system_prompt", "append_system_prompt")
-"""The options that a conversation begins with: Claude Code writes them to its transcript, and takes them from there
-when the conversation goes on or is forked, whatever it is started with."""
-_KEPT_PROMPT = (
-    "systemPrompt was not applied: a conversation keeps the system prompt that it began with, in a fork too. Begin a "
-    "new session for another one."
-)
-_MOST_NAMES = 10
-_MODEL = re.compile(r"claude-[a-z]{1,20}-(\d{1,3})(?:-(\d{1,2})(?!\d))?")
-_OLD_MODEL = re.compile(r"claude-(\d{1,3})(?:-(\d{1,2}))?-[a-z]{1,20}")
-_THINKING = (3, 7)
-"""Models before this version do not think."""
-_ADAPTIVE = (4, 6)
-"""Models from this version on take no budget for their thinking."""
-_ALWAYS_ADAPTIVE = (5, 5)
-"""Models from this version on cannot be kept from thinking either."""
-
-
-def notices_of(session: "Session") -> list[str]:
-    """Everything that there is to say of the options of a session now, and of the budgets that its last turn has nearly
-    used up."""
-    thinking = _on_thinking(session.options.thinking, session.model or session.options.model or "")
-    return [*session.notices, *thinking, *_on_budgets(session.events)]
-
-
-def _on_budgets(events: EventReader) -> list[str]:
-    """The warnings since the last turn began: with the next one they have been said."""
-    began = max((event.seq for event in events.latest(TurnStarted, 1)), default=0)
-    warned = events.latest(BudgetWarned, _MOST_BUDGETS)
-    return [event.line for event in warned if isinstance(event, BudgetWarned) and event.seq > began]
-
-
-def option_notices(requested: SessionOptions | None, began_with: SessionOptions | None = None) -> tuple[str, ...]:
-    """What there is to say of the options of one call; `began_with` are those of the session that it goes on with, none
-    for a new one."""
-    if requested is None:
-        return ()
-    notices = []
-    for option, rules in ("allowedTools", requested.allowed_tools), ("disallowedTools", requested.disallowed_tools):
-        notices += _on_tools(option, rules) if rules else []
-    if began_with is not None and any(_differs(name, requested, began_with) for name in PROMPTS):
-        notices.append(_KEPT_PROMPT)
-    return tuple(notices)
-
-
-def _differs(name: str, requested: SessionOptions, began_with: SessionOptions) -> bool:
-    value = getattr(requested, name)
-    return value is not None and value != getattr(began_with, name)
-
-
-def _on_tools(option: str, rules: tuple[str, ...]) -> list[str]:
-    unknown = unknown_tools(rules)
-    if not unknown:
-        return []
-    shown = ", ".join(
-        f"{name!r} (did you mean {nearest}?)" if nearest else repr(name)
-        for name, nearest in islice(unknown.items(), _MOST_NAMES)
-    )
-    more = f" and {len(unknown) - _MOST_NAMES} more" if len(unknown) > _MOST_NAMES else ""
-    return [f"{option}: no tool is known by the name {shown}{more}."]
-
-
-def _on_thinking(thinking: Thinking | None, model: str) -> list[str]:
-    """Seen in Claude Code's requests to the API: before 3.7 it asks for no thinking, then for a budget, from 4.6 on for
-    adaptive thinking instead, and from 5.5 on in any case."""
-    found = _MODEL.match(model) or _OLD_MODEL.match(model)
-    if thinking is None or found is None:
-        return []
-    version, name = (int(found[1]), int(found[2] or 0)), found[0]
-    if version < _THINKING:
-        return [] if thinking.type == "disabled" else [f"thinking has no effect on {name}, which does not think."]
-    if thinking.type == "adaptive":
-        fixed = f"thinking adaptive has no effect on {name}, which thinks within a fixed budget; set budgetTokens."
-        return [fixed] if version < _ADAPTIVE else []
-    if version >= _ALWAYS_ADAPTIVE:
-        return [f"thinking has no effect on {name}, which decides itself how much it thinks; effort steers that."]
-    if version >= _ADAPTIVE and thinking.budget_tokens is not None:
-        return [f"thinking.budgetTokens has no effect on {name}, which decides itself; effort steers that."]
-    return []

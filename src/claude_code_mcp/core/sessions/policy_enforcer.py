@@ -6,26 +6,22 @@ principal has spent today.
 
 import copy
 import logging
-import math
 import os
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..claude.command_line import granted_rules, with_grants
-from ..errors import ClaudeCodeError, LimitReached, PermissionDenied
+from ..errors import ClaudeCodeError, PermissionDenied
 from ..model.options import BYPASS, SessionOptions
-from ..model.outcome import Usage
 from ..model.tool_names import plain_name
-from ..policy.admission import Admission, programs_named, within
+from ..policy.admission import Admission, programs_named
 from ..policy.git_commands import git_variables
-from ..policy.policy import MODE_LADDER, GroupBudget, Limits, Policy
+from ..policy.policy import MODE_LADDER, Policy
 from ..policy.rules import ASKED_BY_DIRECTORY, Decision, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home
-from ..rate_limit import MinuteLimit
-from ..state.spending import Budget, BudgetWarning, NotedAmount, Spending
+from ..state.spending import Spending
+from .principal_limits import PrincipalLimits
 
 log = logging.getLogger(__name__)
 
@@ -42,171 +38,6 @@ _MAX_LINKS = 40
 """Links that Linux follows in one path."""
 _SAME_DIRECTORY = {"CLAUDE_BASH_MAINTAIN_PROJECT_WORKING_DIR": "1"}
 """Claude Code goes back to the session's directory after every command."""
-
-
-class PrincipalLimits:
-    """How much each principal may have at once and spend in a day, LimitReached beyond that; and who is shown what
-    everybody spends."""
-
-    def __init__(self, policy: Policy, spending: Spending) -> None:
-        self.spending = spending
-        self._policy = policy
-        self.new_sessions = MinuteLimit(
-            lambda principal: policy.profile(principal).limits.sessions_per_minute,
-            sentence="You may begin {most} sessions a minute",
-        )
-        """Of each principal, taken from when a session is made."""
-        self._tokens = MinuteLimit(
-            lambda principal: policy.profile(principal).limits.tokens_per_minute,
-            sentence="Your sessions may use {most} tokens a minute",
-        )
-        self._admitting: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """By principal, the sessions that are being sent messages and are not busy yet, with how many messages."""
-
-    def turn_time(self, seconds: float | None, principal: str) -> float | None:
-        """The timeout of a turn, if the caller sets one; refused above the limit."""
-        if seconds is None:
-            return None
-        return within("timeout", seconds, self._policy.profile(principal).limits.turn_seconds)
-
-    @contextmanager
-    def room(self, session_id: str, principal: str, working: Sequence[str]) -> Iterator[None]:
-        """Counts a session as working while it is sent a message; LimitReached if the principal has too many that work,
-        RateLimited if its sessions have used too many tokens a moment ago.
-
-        `working` are the principal's busy sessions. Two messages that are sent at the same time count each other.
-        """
-        self._tokens.check(principal)
-        limit, admitting = self._policy.profile(principal).limits.sessions, self._admitting[principal]
-        taken = {*admitting, *working}
-        if limit is not None and session_id not in taken and len(taken) >= limit:
-            raise LimitReached(f"You have {limit} sessions at work, which is all you may have at once.", limit=limit)
-        admitting[session_id] += 1
-        try:
-            yield
-        finally:
-            # Of two messages to one session, the last to be accepted or refused ends its count.
-            admitting[session_id] -= 1
-            if not admitting[session_id]:
-                del admitting[session_id]
-
-    def use_tokens(self, principal: str, usage: Usage) -> None:
-        """Counts the tokens of a turn towards the minute. Those read from the cache do not count, as they do not for
-        the limits of the API: a long conversation reads all of itself with every step."""
-        total = usage.total
-        self._tokens.use(principal, total.input_tokens + total.cache_creation_tokens + total.output_tokens)
-
-    def requests_per_minute(self, principal: str) -> int | None:
-        """How many requests a principal may send over HTTP; None for any number."""
-        return self._policy.profile(principal).limits.requests_per_minute
-
-    def counts(self, principal: str) -> bool:
-        """Whether what this principal spends is limited, by the day or the month, for itself or with a group."""
-        return bool(self.all_budgets(principal))
-
-    def budgets(self, principal: str) -> list[Budget]:
-        """What limits a principal beside its own day."""
-        return [budget for budget in self.all_budgets(principal) if budget.period != "day" or budget.group is not None]
-
-    def all_budgets(self, principal: str) -> list[Budget]:
-        """What limits a principal: its own day and month, and those of its groups."""
-        limits = self._policy.profile(principal).limits
-        found = _budgets_of(None, limits)
-        for group in self._policy.counted_groups(principal):
-            found += _budgets_of(group, self._policy.budgets.get(group, GroupBudget()))
-        return found
-
-    def sees_all_costs(self, principal: str) -> bool:
-        """Whether the operator has made the principal somebody who is shown what everybody spends."""
-        return self._policy.profile(principal).costs == "everybody"
-
-    def check_all_costs(self, principal: str) -> None:
-        """PermissionDenied for a caller who is shown no costs but their own. Everything that reads the costs of others
-        asks here first."""
-        if not self.sees_all_costs(principal):
-            raise PermissionDenied("The operator's policy shows you no costs but your own.", field="of")
-
-    def everybodys_budgets(self) -> list[tuple[str, Budget, float]]:
-        """Every budget of those who have spent something this month, or whom the policy names, and of every group; with
-        whose it is, nobody's of a group's, and how much of it is spent. The one of which most is spent is the first.
-        Blocks on the disk; OSError if it cannot be read."""
-        spenders = (line.principal for line in self.spending.by_period("month", since=self.spending.this_month()))
-        found = [
-            (principal, budget)
-            for principal in dict.fromkeys((*spenders, *self._policy.principals))
-            for budget in self.all_budgets(principal)
-            if budget.group is None
-        ]
-        for group, limits in self._policy.budgets.items():
-            found += [("", budget) for budget in _budgets_of(group, limits)]
-        rows = [(principal, budget, self.spending.spent(principal, budget)) for principal, budget in found]
-        return sorted(rows, key=lambda row: row[2] / row[1].limit, reverse=True)
-
-    def write_cost(self, noted: NotedAmount) -> list[BudgetWarning]:
-        """Writes a cost that was noted; returns the warnings of the principal's budgets that are due with it, each of
-        which no other call and no other server returns. Blocks on the disk; OSError if it cannot be written."""
-        return self.spending.write(noted, self.all_budgets(noted.principal))
-
-    def spendable(self, principal: str, session_id: str) -> float | None:
-        """Dollars that a process of the session may spend: what is reserved for it; None if nothing is limited."""
-        if not self.counts(principal):
-            return None
-        limit, reserved = self._policy.profile(principal).limits.daily_usd, self.spending.reserved(session_id)
-        if reserved is not None or limit is None:
-            return reserved  # of a month nothing is known here without a look at the disk
-        return max(0.0, limit - self.spending.today(principal))
-
-    def reserve(
-        self, principal: str, session_id: str, wanted: float | None, working: int, process_left: float | None
-    ) -> float:
-        """Reserves what a session may spend of a principal's day, and returns it; LimitReached if nothing is left.
-
-        That is what is `wanted` (None: any amount), but no more than a fair share among the sessions that it may have
-        at work, of which `working` others are. What its process may still spend, `process_left`, is taken if it
-        is within that and not much less: a process learns its budget only when it starts. Blocks on the disk.
-        """
-        limits = self._policy.profile(principal).limits
-        limit = math.inf if limits.daily_usd is None else limits.daily_usd
-        budgets = self.budgets(principal)
-        shares = 2 if limits.sessions is None else max(1, limits.sessions - working)
-
-        def share(left: float) -> float:
-            fair = left / shares if wanted is None else min(wanted, left / shares)
-            return process_left if process_left is not None and fair / 2 <= process_left <= fair else fair
-
-        try:
-            amount = self.spending.reserve(principal, session_id, limit, share, budgets)
-            spent_up = next((each for each in budgets if self.spending.spent(principal, each) >= each.limit), None)
-        except OSError as error:  # without the file nobody knows what is left
-            raise LimitReached(f"No part of today's budget can be reserved: {error.strerror or error}.") from None
-        if not amount and (spent_up is not None or math.isinf(limit)):
-            raise _over(spent_up or budgets[0], spent=spent_up is not None)
-        if not amount:
-            raise _over(Budget(limit, "day"), spent=self.spending.today(principal) >= limit)
-        return amount
-
-    def session_budget_spent(self, principal: str, limit: float) -> str:
-        """The sentence that a session's budget is spent, which says who has set it."""
-        if limit == self._policy.profile(principal).limits.session_usd:
-            return f"The budget of ${limit:g} that the operator allows a session is spent."
-        return f"The session's own budget of ${limit:g} (maxBudgetUsd) is spent."
-
-    def reservation_spent(self, session_id: str) -> str:
-        """The sentence that a session has spent its reservation, which names the budget that was reserved from."""
-        budget = self.spending.tightest_budget(session_id)
-        name = "your budget for today" if budget is None else budget.name
-        return f"The turn has spent its share of {name}. If some of it is left, the next message can use that."
-
-
-def _budgets_of(group: str | None, limits: Limits | GroupBudget) -> list[Budget]:
-    daily = [] if limits.daily_usd is None else [Budget(limits.daily_usd, "day", group)]
-    return daily if limits.monthly_usd is None else [*daily, Budget(limits.monthly_usd, "month", group)]
-
-
-def _over(budget: Budget, *, spent: bool) -> LimitReached:
-    when = "at midnight UTC" if budget.period == "day" else "with the next month, UTC"
-    how = f"spent; it starts anew {when}" if spent else "spent, or reserved for sessions at work"
-    return LimitReached(f"{budget.name[0].upper()}{budget.name[1:]} is {how}.", limit=budget.limit)
 
 
 class BypassSwitch:

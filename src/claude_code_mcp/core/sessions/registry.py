@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from ...plugins.sandbox.homes import default_directory, own_directory
@@ -21,13 +21,13 @@ from ..errors import (
     SessionNotFound,
     TranscriptUnreadable,
 )
-from ..model.options import Caller, SessionOptions, is_session_id
+from ..model.options import SessionOptions, is_session_id
 from ..model.outcome import Outcome, OutcomeCode
 from ..policy.admission import Admission
 from ..state.session_records import Summary
 from ..state.spending import Spending
-from .client_environments import ClientEnvironments
-from .launcher import PROMPTS, ForkPoint, check_debug_file, option_notices
+from .launcher import ForkPoint, check_debug_file
+from .option_notices import PROMPTS, option_notices
 from .session import Session
 from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
 from .session_stores import Stores
@@ -372,34 +372,3 @@ def _clean_up_stores(stores: Stores) -> None:
     with contextlib.suppress(OSError, TranscriptUnreadable):
         for kept in (stores.recorder.records, stores.moved_ids):
             kept.clean_up(lambda session_id: stores.transcripts.path_of(session_id) is not None, _RECORD_GRACE)
-
-
-# -- other machines ----------------------------------------------------------------------------------------------------
-
-
-class SessionRelocation:
-    """The sessions of this machine, for whoever brings one here or takes one away."""
-
-    give_away: Callable[..., Awaitable[object]] | None = None
-    """`SessionMover.give` of `plugins/fleet/handover.py`; None on a machine that belongs to no fleet."""
-
-    def __init__(self, sessions: Sessions, environments: ClientEnvironments) -> None:
-        self._sessions = sessions
-        self._environments = environments
-
-    def environment_of(self, caller: Caller) -> SessionDeps:
-        """What the sessions of a caller use on this machine."""
-        return self._environments.of(caller)
-
-    async def let_go(self, session_id: str) -> None:
-        """Forgets a session that another machine goes on with; its files stay. SessionBusy while it is at work."""
-        await self._sessions.release(session_id)
-
-    async def lose(self, session_id: str, detail: str) -> None:
-        """Another machine has taken a session: its turn ends with `machine_lost`, and it is forgotten here; its files
-        stay. The turn has ended when this first waits."""
-        session = self._sessions.known(session_id)
-        if session is not None:
-            session.release(Outcome(OutcomeCode.MACHINE_LOST, detail=detail))
-            await session.closed()
-            await self._sessions.release(session_id)

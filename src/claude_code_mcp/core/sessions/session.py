@@ -2,8 +2,8 @@
 
 Its parts do the work, and most of them know the session: `TurnRunner` (turn.py) runs the turns, `MessageQueue` has the
 accepted messages, `CurrentProcess` (live_process.py) the process, `SessionQuestions` the open questions and
-`SessionCosts` the totals; `SessionVerdicts` judges tool calls; `StateTracker` and `StallTimer` (event_writer.py) have
-the state; `FrameRouter` hands them what the process says.
+`SessionCosts` the totals; `SessionVerdicts` judges tool calls; `StateTracker` and `StallTimer` (session_state.py)
+have the state; `FrameRouter` hands them what the process says.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from ..model.question import Question
 from ..model.usage_limits import LimitWait, OnLimit
 from ..state.session_records import SessionRecord, recordable_outcome, recordable_prompt, recordable_wait
 from ..transcripts.event_log import EventLog, EventReader
-from .event_writer import EventWriter, StallTimer, StateTracker
+from .event_writer import EventWriter
 from .frame_router import FrameRouter
 from .launcher import ForkPoint
 from .live_process import CurrentProcess
@@ -39,6 +39,7 @@ from .messages import MessageQueue, UserMessage, WhenBusy
 from .session_costs import SessionCosts
 from .session_loader import OnDisk, restored_output
 from .session_questions import SessionQuestions
+from .session_state import StallTimer, StateTracker
 from .session_wiring import SessionDeps
 from .spares import Spare
 from .turn import TurnRunner

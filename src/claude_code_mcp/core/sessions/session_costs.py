@@ -1,10 +1,5 @@
 """What a session has cost: as its processes say, and as the server counts where it carries the traffic.
 
-Claude Code knows the prices of its models, so as far as its claims cover the tokens that were counted, its dollars
-count, but no fewer than the lowest list price comes to. Tokens that are unclaimed when a result comes, or when the
-process ends, cost the highest list price: a command of the session has used them, or a report was held back. In
-between, while no turn runs, they are charged at the lowest price, and the rest when it is known that no claim follows.
-
 While a turn runs, callers see what its answers come to so far (`usage_so_far`, `turns_so_far`). That is shown and never
 charged: the result that follows takes its place.
 
@@ -12,77 +7,13 @@ A cost is a claim of the CLI. Where this server carries the traffic to the model
 there (`TrafficLedger`); elsewhere with what the answers of the model say that they used.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..claude.protocol import Conversation, Result
 from ..model.outcome import SYNTHETIC, UNNAMED, ModelUsage, Outcome, Usage, at_least, at_most, read_number, read_outcome
-
-UNREPORTED = "unreported"
-"""Stands for the model of tokens that no result has claimed."""
-
-
-class TrafficLedger:
-    """The account of one process. Amounts only grow, and nothing is charged twice."""
-
-    def __init__(self) -> None:
-        self._counted: defaultdict[str, ModelUsage] = defaultdict(ModelUsage)
-        self._claimed = ModelUsage()
-        self._listed = ModelUsage()
-        """Tokens that were charged as unreported."""
-        self._charged = 0.0
-
-    def count(self, usage: Usage) -> None:
-        """Adds what answers of the API have used to the account."""
-        for model, used in usage.models.items():
-            self._counted[model] += used
-
-    @property
-    def due_usd(self) -> float:
-        """The least that is still to be charged for what was counted."""
-        return max(0.0, self._least - self._charged)
-
-    @property
-    def unclaimed(self) -> Usage:
-        """What was counted and neither claimed nor charged so far, at the least that it will be charged."""
-        tokens = replace(self._uncovered - self._listed, cost_usd=self.due_usd)
-        return Usage({UNREPORTED: tokens} if tokens != ModelUsage() else {})
-
-    def charge(self, claimed: Usage, *, final: bool) -> Usage:
-        """What is to be charged now that a result has claimed this much, or nothing. `final` is false while more of
-        what was counted may yet be claimed."""
-        self._claimed += claimed.total
-        uncovered = self._uncovered
-        beyond = at_most(uncovered).cost_usd if final else 0.0
-        due = max(0.0, max(self._claimed.cost_usd + beyond, self._least) - self._charged)
-        self._charged += due
-        if due <= claimed.cost_usd:
-            return _scaled(claimed, due)
-        # Tokens are listed once, though their price may become known in two steps.
-        tokens, self._listed = replace(uncovered - self._listed, cost_usd=0.0), self._listed | uncovered
-        return claimed + Usage({UNREPORTED: replace(tokens, cost_usd=due - claimed.cost_usd)})
-
-    @property
-    def _uncovered(self) -> ModelUsage:
-        return replace(sum(self._counted.values(), ModelUsage()) - self._claimed, cost_usd=0.0)
-
-    @property
-    def _least(self) -> float:
-        return sum(at_least(used, model).cost_usd for model, used in self._counted.items())
-
-
-def _scaled(claimed: Usage, cost: float) -> Usage:
-    """The claim with its dollars reduced to what was not charged before it came."""
-    if not claimed.cost_usd or cost == claimed.cost_usd:
-        return claimed
-    share = cost / claimed.cost_usd
-    return Usage({name: replace(used, cost_usd=used.cost_usd * share) for name, used in claimed.models.items()})
-
-
-# -- session costs ----------------------------------------------------------------------------------------------------
-
+from .traffic_ledger import TrafficLedger
 
 _BYTES_PER_TOKEN = 3
 _MOST_ANSWERS = 10_000

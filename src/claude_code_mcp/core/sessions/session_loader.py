@@ -15,8 +15,8 @@ from ..state.session_records import SessionRecord
 from ..transcripts.transcript_lines import in_folder
 from ..transcripts.transcript_reader import Recent, read_recent
 from ..transcripts.transcripts import Transcript, Transcripts, read_lines
-from .event_writer import ReadableLines
-from .launcher import PROMPTS
+from .option_notices import PROMPTS
+from .readable_lines import ReadableLines
 from .session_stores import Stores
 
 

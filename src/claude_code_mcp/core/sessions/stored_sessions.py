@@ -1,41 +1,32 @@
-"""Sessions as they are kept on disk: read, followed, named, copied, and what they have changed.
+"""Sessions as they are kept on disk: read, followed, named, copied, shared, removed.
 
 The service's side of `SessionLibrary`: finds the store that a session is kept in, checks whose it is (what is somebody
 else's does not exist), and has every change audited, also one that is refused.
-
-The policy is asked each time, whatever it said when the session began. While something is done no turn of the session
-begins, in this server or another.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...plugins.worktrees.worktree_changes import Unsaved, WorktreeChanges, WorktreePlan
-from ...plugins.worktrees.worktrees import PullRequests
 from ..errors import InvalidArgument, PermissionDenied, ProcessFailed
 from ..git import Git
 from ..model.events import AuditEvent, AuditKind
-from ..model.options import LOCAL, LOCAL_CALLER, Caller, Image, Worktree, is_session_id
-from ..policy.rules import Decision
+from ..model.options import LOCAL, LOCAL_CALLER, Caller, Image, is_session_id
 from ..state.session_marks import Mark
 from ..state.shares import Access
 from ..transcripts.conversation import Item
 from ..transcripts.cost_table import Costs, Grouping, added_up
-from ..transcripts.edited_files import EditedFiles, edited_files
 from ..transcripts.session_catalogue import Entry
 from ..transcripts.transcript_export import Detail
-from ..transcripts.transcript_reader import Checkpoint, ConversationPage, Extent, read_checkpoints
+from ..transcripts.transcript_reader import Extent
 from .client_environments import ClientEnvironments
 from .file_changes import file_text
 from .observers import ObserverList
 from .registry import Sessions
 from .replica import SessionReplica
-from .session import Session
 from .session_access import SessionAccess, SessionSharing
 from .session_library import ExportFormat, ReadPage, StoredConversation, TextHit
 from .session_stores import Stores
@@ -307,208 +298,3 @@ class StoredSessions:
             yield own_id, stores
         # Only where nothing was raised: what failed was not done.
         self._observers.act(AuditEvent(AuditKind.SESSION_MANAGED, caller.principal, own_id, {"action": action}))
-
-
-# -- session work -----------------------------------------------------------------------------------------------------
-
-
-_MOST_CHECKPOINTS = 50
-_EDITS_PAGE = 400_000
-_ENOUGH_OF_A_RESULT = 500
-"""Characters of a result where only what it is about counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedFiles:
-    """What going back to a message would change, as the files are now."""
-
-    checkpoint: Checkpoint
-    files: Sequence[str]
-    insertions: int
-    deletions: int
-
-    def __str__(self) -> str:
-        return f"{len(self.files)} files (+{self.insertions} -{self.deletions})"
-
-
-class SessionWork:
-    """All methods raise SessionNotFound for a session that is not the caller's, SessionBusy while it is at work, and
-    InvalidArgument for one that has no worktree, or no checkpoints."""
-
-    def __init__(self, sessions: Sessions, environments: ClientEnvironments, stored: StoredSessions) -> None:
-        self._sessions = sessions
-        self._environments = environments
-        self._stored = stored
-
-    # -- worktrees ------------------------------------------------------------------------------------------------
-
-    async def diff(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
-        """Everything that the session has changed in its worktree, new files too."""
-        async with self._worktree(session_id, caller, "diff") as (_, changes):
-            return await changes.diff()
-
-    async def changes(self, session: Session, *, caller: Caller = LOCAL_CALLER) -> str | EditedFiles:
-        """Everything that a session has changed: the difference in its worktree, as git prints it, if it has one and is
-        at rest, else what its calls have noted. The session is one that was found for this caller."""
-        if isinstance(session.options.worktree, Worktree) and not session.busy:
-            return await self.diff(session.id, caller=caller)
-
-        async def read(before: str | None) -> ConversationPage:
-            extent = Extent(_EDITS_PAGE, longest_result=_ENOUGH_OF_A_RESULT)
-            return (await self._stored.page_before(session.id, before, extent, caller=caller)).page
-
-        return await edited_files(read)
-
-    async def plan(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> tuple[WorktreePlan, str | None]:
-        """What a commit, a merge or a pull request would be made of, and where the last would be opened, as
-        `host/owner/name`; None if that cannot be done from here."""
-        async with self._worktree(session_id, caller, "look at what can be merged") as (session, changes):
-            remote = await PullRequests(session.deps.launcher.home, changes.worktree).remote()
-            return await changes.plan(), remote.repository if remote is not None else None
-
-    async def request_program(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
-        """The program that opens a pull or merge request for its branch, as `PullRequests.program_name` says."""
-        async with self._worktree(session_id, caller, "look at what can be merged") as (session, changes):
-            return await PullRequests(session.deps.launcher.home, changes.worktree).program_name()
-
-    async def commit(
-        self, session_id: str, message: str | None, agreed: str | None = None, *, caller: Caller = LOCAL_CALLER
-    ) -> str:
-        """Commits everything in its worktree, as `WorktreeChanges.commit` says."""
-        async with self._worktree(session_id, caller, "commit") as (_, changes):
-            return await changes.commit(message, agreed)
-
-    async def merge(
-        self, session_id: str, message: str | None, agreed: str | None = None, *, caller: Caller = LOCAL_CALLER
-    ) -> str:
-        """Merges its branch, as `WorktreeChanges.merge` says."""
-        async with self._worktree(session_id, caller, "merge") as (_, changes):
-            return await changes.merge(message, agreed)
-
-    async def pull_request(
-        self,
-        session_id: str,
-        title: str,
-        body: str,
-        *,
-        agreed: str,
-        remote: str,
-        caller: Caller = LOCAL_CALLER,
-    ) -> str:
-        """Commits what is not committed, with the title, pushes the branch and opens a pull request; returns its
-        address. `agreed` is the digest of a plan and `remote` where that said it would be opened: PermissionDenied,
-        with nothing pushed, if either is something else by now."""
-        async with self._worktree(session_id, caller, f"pull request at {remote}") as (session, changes):
-            commit = await changes.commit(title, agreed)
-            requests = PullRequests(session.deps.launcher.home, changes.worktree)
-            return await requests.open(commit, title, body, remote)
-
-    async def unsaved(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Unsaved:
-        """What `discard` would lose as things are now."""
-        async with self._worktree(session_id, caller, "look at what is unsaved") as (_, changes):
-            return await changes.unsaved()
-
-    async def discard(
-        self,
-        session_id: str,
-        agreed: Unsaved | None,
-        *,
-        caller: Caller = LOCAL_CALLER,
-    ) -> str:
-        """Removes its worktree and its branch, as `WorktreeChanges.discard` says. Its conversation stays."""
-        async with self._worktree(session_id, caller, "discard", alone=True) as (_, changes):
-            return await changes.discard(agreed)
-
-    @contextlib.asynccontextmanager
-    async def _worktree(
-        self, session_id: str, caller: Caller, action: str, *, alone: bool = False
-    ) -> AsyncIterator[tuple[Session, WorktreeChanges]]:
-        """`alone` has the processes of all sessions that work there closed first."""
-        async with self._found(session_id, caller, action) as session:
-            worktree = session.options.worktree
-            if not isinstance(worktree, Worktree):
-                raise InvalidArgument(f"Session {session.id} has no worktree of its own.", field="action")
-            enforcer = session.deps.enforcer
-            for path in (worktree.path, worktree.repository, worktree.common_dir):
-                if not enforcer.may_work_in(path, caller.principal) or not enforcer.may_change(path, caller.principal):
-                    raise PermissionDenied(f"worktree: you may not change {path}.", field="action")
-            # Held first: this session cannot begin anew while the others are closed.
-            async with session.at_rest(without_process=alone):
-                if alone:
-                    await self._sessions.vacate(worktree.path, session)
-                yield session, WorktreeChanges(session.deps.launcher.home, worktree)
-
-    # -- checkpoints ----------------------------------------------------------------------------------------------
-
-    async def checkpoints(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> list[ChangedFiles]:
-        """The last messages, oldest first, each with what going back to it would change."""
-        async with self._found(session_id, caller, "changes") as session, session.asking_claude() as ask:
-            listed = await self._listed(session)
-            return [await _changed(ask, checkpoint) for checkpoint in listed]
-
-    async def rewind(
-        self,
-        session_id: str,
-        message_id: str,
-        agreed: ChangedFiles | None,
-        *,
-        caller: Caller = LOCAL_CALLER,
-    ) -> ChangedFiles:
-        """Takes the files that the session has changed back to what they were before a message; its conversation stays.
-        `agreed` is what that may change, None anything; PermissionDenied if it is something else, or a file that the
-        session may not write: which ones it has changed is written where it can be changed itself."""
-        async with self._found(session_id, caller, "rewind") as session, session.asking_claude() as ask:
-            if not session.deps.enforcer.may_change(session.cwd, caller.principal):
-                raise PermissionDenied(f"You may not change files in {session.cwd}.", field="action")
-            checkpoint = _with_id(await self._listed(session), message_id)
-            # As the files are now, not as they were when somebody agreed.
-            changed = await _changed(ask, checkpoint)
-            for path in changed.files:
-                verdict = session.deps.enforcer.judge(session.owner, session.cwd, "Edit", {"file_path": path})
-                if verdict.decision is Decision.DENY:
-                    raise PermissionDenied(f"This would change {path}, which the session may not; nothing was changed.")
-            if agreed is not None and changed != agreed:
-                raise PermissionDenied(f"This would change {changed}, which nobody has agreed to; nothing was changed.")
-            _checked(await ask("rewind_files", user_message_id=checkpoint.message_id))
-            return changed
-
-    async def _listed(self, session: Session) -> list[Checkpoint]:
-        stores = session.deps.stores
-        path = await stores.threads.run(stores.transcripts.path_of, session.id)
-        found = await stores.threads.run(read_checkpoints, path, _MOST_CHECKPOINTS) if path is not None else []
-        if not found:
-            raise InvalidArgument(
-                f"Session {session.id} has no checkpoints: it was not started with file checkpointing.", field="action"
-            )
-        return found
-
-    @contextlib.asynccontextmanager
-    async def _found(self, session_id: str, caller: Caller, action: str) -> AsyncIterator[Session]:
-        """The session, kept in memory meanwhile: whoever sends it a message gets the same one, and waits."""
-        async with self._stored.audited_change(session_id, caller, action) as (own_id, _):
-            found = await self._sessions.find(own_id, caller.principal, self._environments.of(caller))
-            self._sessions.admit(found, found.deps.enforcer.admission(found.owner))
-            with self._sessions.keeping(found) as session:
-                yield session
-
-
-def _with_id(listed: Sequence[Checkpoint], message_id: str) -> Checkpoint:
-    for checkpoint in listed:
-        if checkpoint.message_id == message_id:
-            return checkpoint
-    raise InvalidArgument(f"There is no checkpoint at a message {message_id[:100]!r}.", field="text")
-
-
-async def _changed(ask: Any, checkpoint: Checkpoint) -> ChangedFiles:
-    reply = _checked(await ask("rewind_files", user_message_id=checkpoint.message_id, dry_run=True))
-    files = reply.get("filesChanged")
-    names = tuple(str(name) for name in files) if isinstance(files, list) else ()
-    counts = (reply.get("insertions"), reply.get("deletions"))
-    insertions, deletions = (count if isinstance(count, int) else 0 for count in counts)
-    return ChangedFiles(checkpoint, names, insertions, deletions)
-
-
-def _checked(reply: Mapping[str, Any]) -> Mapping[str, Any]:
-    if reply.get("canRewind") is not True:
-        raise InvalidArgument(f"Claude Code cannot take the files back: {str(reply.get('error'))[:500]}", field="text")
-    return reply

@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from ...core.errors import InvalidArgument, UpstreamUnavailable
-from ...core.state.session_records import KEY_SECONDS
+from ...core.state.message_keys import KEY_SECONDS
 from . import names
 from .nats_client import (
     BadRequestError,

@@ -12,8 +12,8 @@ from ...core.config import Settings
 from ...core.errors import InvalidArgument, PermissionDenied
 from ...core.model.options import Preset, SessionOptions, Thinking, ToolPreset
 from ...core.model.usage_limits import OnLimit
-from ...core.sessions.message_acceptance import PendingTurn
 from ...core.sessions.messages import WhenBusy
+from ...core.sessions.pending_turn import PendingTurn
 from .base import (
     ABOUT_IMAGES,
     Arguments,

@@ -45,8 +45,8 @@ from ...core.model.question import Answer, Closure, Question, Scope
 from ...core.model.text import cut
 from ...core.questions.question_forms import CONFIRM, confirmation, confirmed
 from ...core.service import Service
-from ...core.sessions.message_acceptance import PendingTurn
 from ...core.sessions.messages import UserMessage
+from ...core.sessions.pending_turn import PendingTurn
 from ...core.sessions.session import Session, SessionView
 from ...core.sessions.session_access import SessionSharing
 from ...core.transcripts.event_log import Subscription

@@ -13,7 +13,7 @@ from ...core.errors import InvalidArgument, PermissionDenied
 from ...core.model.options import Caller
 from ...core.model.text import clip_line, iso
 from ...core.service import Service
-from ...core.sessions.stored_sessions import ChangedFiles
+from ...core.sessions.session_work import ChangedFiles
 from ...core.state.session_marks import Mark
 from ...core.state.shares import Access
 from ...core.state.spending import Budget, Period

@@ -23,8 +23,8 @@ from ...core.model.text import iso
 from ...core.model.tool_names import proper_name
 from ...core.model.usage_limits import OnLimit
 from ...core.questions.presentation import Redaction
-from ...core.sessions.launcher import notices_of
 from ...core.sessions.messages import UserMessage
+from ...core.sessions.option_notices import notices_of
 from ...core.sessions.session import Session
 from ...core.transcripts.event_log import Subscription
 from .. import sdk

@@ -21,8 +21,8 @@ from ...core.model.question import Question
 from ...core.model.text import as_json, cut, iso, sharing_line
 from ...core.model.usage_limits import iso_or_none
 from ...core.questions.presentation import Redaction
-from ...core.sessions.launcher import notices_of
 from ...core.sessions.messages import UserMessage
+from ...core.sessions.option_notices import notices_of
 from ...core.sessions.session import SessionView
 from ...core.sessions.session_access import SessionSharing
 from .base import (

@@ -1,0 +1,141 @@
+"""Messages with a key that the sender made: one that is sent again because its answer was lost is taken once.
+
+That holds within this server in any case, and over restarts and between servers as far as the database could be
+written: a key is pending there before the message is given to its session, and accepted before the sender is answered.
+A server that dies in between leaves a pending key; whoever sends the message again looks for it in the transcript first
+(`Accepting` is told that it is `orphaned`).
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+from ..errors import InvalidArgument, SessionBusy
+from ..state.message_keys import LONGEST_KEY, KeyName, KeyState, MessageKeys, TakenKey
+from .pending_turn import PendingTurn, turn_of_accepted_message
+from .session import Session
+
+log = logging.getLogger(__name__)
+
+_KEPT = 2000
+"""Accepted keys that are known without the database."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedMessage:
+    """A message that is to be given to a session under this id, or any if that is empty."""
+
+    message_id: str = ""
+    orphaned: bool = False
+    """Whether a server that has died may have given it to the session already."""
+
+
+Accepting = Callable[[KeyedMessage], Awaitable[PendingTurn]]
+Finding = Callable[[str], Awaitable[Session]]
+"""The session with an id, in memory or on disk."""
+
+
+class KeyedMessages:
+    """The messages with keys of one server."""
+
+    def __init__(self, keys: MessageKeys, *, replicated: bool = False) -> None:
+        """`replicated` says that other machines must know of accepted keys, as of all that a record holds."""
+        self._keys = keys
+        self._replicated = replicated
+        self._known: OrderedDict[KeyName, TakenKey] = OrderedDict()
+        self._locks: WeakValueDictionary[KeyName, asyncio.Lock] = WeakValueDictionary()
+        self._work: set[asyncio.Task[PendingTurn]] = set()
+
+    async def once(
+        self, key: str, owner: str, session_id: str, parts: Sequence[str], accept: Accepting, find: Finding
+    ) -> PendingTurn:
+        """Has the message accepted, or finds the one that was accepted with this key. `parts` are what it consists of,
+        the text first: InvalidArgument if the key was used for something else. SessionBusy while another server
+        accepts it.
+
+        A caller that goes away changes nothing: the message is accepted or refused all the same, and the key with it.
+        """
+        if not 0 < len(key) <= LONGEST_KEY:
+            raise InvalidArgument(f"messageKey: must have 1 to {LONGEST_KEY} characters.", field="message_key")
+        name = KeyName(owner, session_id, key)
+        work = asyncio.ensure_future(self._once(name, parts, accept, find))
+        self._work.add(work)
+        work.add_done_callback(self._work.discard)
+        return await asyncio.shield(work)
+
+    async def _once(self, name: KeyName, parts: Sequence[str], accept: Accepting, find: Finding) -> PendingTurn:
+        digest = digest_of(parts)
+        # The lock lives as long as somebody has it or waits for it.
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        async with lock:
+            taken = self._known.get(name) or await self._take(name, digest)
+            if taken.digest != digest:
+                if taken.state is KeyState.ORPHANED:
+                    # For whoever has the message itself, at whatever server.
+                    await self._quietly(self._keys.leave, name)
+                raise InvalidArgument("messageKey: was used for another message.", field="message_key")
+            if taken.state is KeyState.ACCEPTED:
+                return turn_of_accepted_message(await find(taken.session_id), taken.message_id, parts[0])
+            if taken.state is KeyState.PENDING:
+                raise SessionBusy("This message is being accepted by another server; try again in a moment.")
+            return await self._accept(name, taken, accept)
+
+    async def _accept(self, name: KeyName, taken: TakenKey, accept: Accepting) -> PendingTurn:
+        try:
+            turn = await accept(KeyedMessage(taken.message_id, taken.state is KeyState.ORPHANED))
+        except Exception:
+            # Refused now is not refused then: the server that died may have handed it over, and the next who comes with
+            # this key must look for it in the transcript as well.
+            leave = self._keys.leave if taken.state is KeyState.ORPHANED else self._keys.give_back
+            await self._quietly(leave, name)
+            raise
+        session_id = turn.session.id
+        # Before the disk is waited for: from here on the message runs, whatever becomes of the database.
+        self._known[name] = TakenKey(KeyState.ACCEPTED, turn.message_id, taken.digest, session_id)
+        if len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        await self._quietly(self._keys.accept, name, session_id)
+        if self._replicated:
+            turn.session.recorder.changed(turn.session)
+        return turn
+
+    async def _take(self, name: KeyName, digest: str) -> TakenKey:
+        try:
+            return await asyncio.to_thread(self._keys.take, name, digest)
+        except OSError as error:
+            # A full disk must not keep anybody from going on: the key then counts in this server alone.
+            _log_unrecorded(name, error)
+            return TakenKey(KeyState.NEW, "", digest)
+
+    async def _quietly(self, step: Callable[..., None], name: KeyName, *arguments: object) -> None:
+        try:
+            await asyncio.to_thread(step, name, *arguments)
+        except OSError as error:
+            _log_unrecorded(name, error)
+
+    async def close(self, timeout: float) -> None:
+        """Waits so many seconds for what is being accepted; keys that are pending after that are free for others."""
+        if self._work:
+            _, left = await asyncio.wait(self._work, timeout=timeout)
+            for work in left:
+                work.cancel()
+        await asyncio.to_thread(self._keys.close)
+
+
+def _log_unrecorded(name: KeyName, error: OSError) -> None:
+    where = f"session {name.session_id}" if name.session_id else "a new session"
+    log.warning("the key of a message of %s to %s is not recorded: %s", name.principal, where, error)
+
+
+def digest_of(parts: Sequence[str]) -> str:
+    """What stands for a message in the database."""
+    whole = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        whole.update(len(data).to_bytes(8, "big"))
+        whole.update(data)
+    return whole.hexdigest()

@@ -1,0 +1,88 @@
+"""The images of a message, from files or `data:` URLs.
+
+What an image is, its bytes say, not its name. For one from a file the policy decides on where the path really leads,
+and just that file is opened: a link that is put anywhere on the way in between leads nowhere else.
+"""
+
+import base64
+import binascii
+import os
+import stat
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidArgument, PermissionDenied
+from ..model.options import MEDIA_TYPES, Image, media_type
+from ..private_files import open_at
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+_MOST_IMAGES = 20
+_LARGEST = 5 << 20
+"""Bytes of one image; the model takes no more."""
+_LARGEST_TOGETHER = 20 << 20
+_DATA = "data:"
+_KINDS = ", ".join((*sorted(kind.removeprefix("image/") for kind in MEDIA_TYPES), "pdf"))
+
+
+def read_images(sources: Sequence[str], allowed: Callable[[str], str]) -> tuple[Image, ...]:
+    """The images in their order. `allowed` says where a path really leads, or raises. InvalidArgument for what is no
+    image or too large. Blocks on the disk."""
+    if len(sources) > _MOST_IMAGES:
+        raise InvalidArgument(f"images: a message has at most {_MOST_IMAGES} of them.", field="images")
+    images, total = [], 0
+    for number, source in enumerate(sources):
+        field = f"images.{number}"
+        data = _decoded(field, source) if source.startswith(_DATA) else _read(field, source, allowed)
+        kind = media_type(data)
+        if kind is None:
+            raise InvalidArgument(f"{field}: is nothing of these kinds: {_KINDS}.", field=field)
+        total += len(data)
+        if total > _LARGEST_TOGETHER:
+            raise InvalidArgument(f"images: all together have more than {_LARGEST_TOGETHER >> 20} MiB.", field="images")
+        images.append(Image(kind, base64.b64encode(data).decode("ascii")))
+    return tuple(images)
+
+
+def allowed_path(session: "Session", path: str) -> str:
+    """Where the path of an image really leads; PermissionDenied if the session could not read it. Reads the disk."""
+    resolved = session.deps.enforcer.admission(session.owner).readable("images", path, session.cwd)
+    enclosure = session.deps.launcher.home.enclosure
+    if enclosure is not None and not enclosure.sees(resolved, session.options, session.cwd):
+        raise PermissionDenied("images: a path lies outside of what the session's sandbox sees.", field="images")
+    return resolved
+
+
+def _decoded(field: str, url: str) -> bytes:
+    head, comma, encoded = url.partition(",")
+    if not comma or not head.endswith(";base64"):
+        raise InvalidArgument(f"{field}: a data URL must be base64: data:image/png;base64,…", field=field)
+    # Before it is decoded: that takes as much memory again.
+    if len(encoded) > _LARGEST * 4 // 3 + 4:
+        raise _too_large(field)
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidArgument(f"{field}: is not valid base64.", field=field) from None
+
+
+def _read(field: str, path: str, allowed: Callable[[str], str]) -> bytes:
+    try:
+        # What was allowed is a path without links: one that is put into it since leads nowhere else.
+        with open(allowed(path), "rb", opener=open_at) as file:
+            # Of what was opened: the path may lead to another file by now.
+            opened = os.fstat(file.fileno())
+            if not stat.S_ISREG(opened.st_mode):
+                raise InvalidArgument(f"{field}: is no plain file.", field=field)
+            if opened.st_size > _LARGEST:
+                raise _too_large(field)
+            return file.read(_LARGEST + 1)[:_LARGEST]
+    except OSError as error:
+        why = error.strerror or "cannot be read"
+        raise InvalidArgument(f"{field}: cannot be read: {why}.", field=field) from None
+
+
+def _too_large(field: str) -> InvalidArgument:
+    return InvalidArgument(f"{field}: has more than {_LARGEST >> 20} MiB.", field=field)

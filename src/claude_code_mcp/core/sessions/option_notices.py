@@ -1,0 +1,100 @@
+"""Notices on options without effect, and on budgets that are nearly used up.
+
+Nothing is refused for these: versions of Claude Code and models differ, and a session runs without the option too.
+"""
+
+import re
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ..model.events import BudgetWarned, TurnStarted
+from ..model.options import SessionOptions, Thinking
+from ..model.tool_names import unknown_tools
+from ..transcripts.event_log import EventReader
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_MOST_BUDGETS = 10
+"""Warnings of budgets that a report has."""
+
+
+PROMPTS = ("system_prompt", "append_system_prompt")
+"""The options that a conversation begins with: Claude Code writes them to its transcript, and takes them from there
+when the conversation goes on or is forked, whatever it is started with."""
+_KEPT_PROMPT = (
+    "systemPrompt was not applied: a conversation keeps the system prompt that it began with, in a fork too. Begin a "
+    "new session for another one."
+)
+_MOST_NAMES = 10
+_MODEL = re.compile(r"claude-[a-z]{1,20}-(\d{1,3})(?:-(\d{1,2})(?!\d))?")
+_OLD_MODEL = re.compile(r"claude-(\d{1,3})(?:-(\d{1,2}))?-[a-z]{1,20}")
+_THINKING = (3, 7)
+"""Models before this version do not think."""
+_ADAPTIVE = (4, 6)
+"""Models from this version on take no budget for their thinking."""
+_ALWAYS_ADAPTIVE = (5, 5)
+"""Models from this version on cannot be kept from thinking either."""
+
+
+def notices_of(session: "Session") -> list[str]:
+    """Everything that there is to say of the options of a session now, and of the budgets that its last turn has nearly
+    used up."""
+    thinking = _on_thinking(session.options.thinking, session.model or session.options.model or "")
+    return [*session.notices, *thinking, *_on_budgets(session.events)]
+
+
+def _on_budgets(events: EventReader) -> list[str]:
+    """The warnings since the last turn began: with the next one they have been said."""
+    began = max((event.seq for event in events.latest(TurnStarted, 1)), default=0)
+    warned = events.latest(BudgetWarned, _MOST_BUDGETS)
+    return [event.line for event in warned if isinstance(event, BudgetWarned) and event.seq > began]
+
+
+def option_notices(requested: SessionOptions | None, began_with: SessionOptions | None = None) -> tuple[str, ...]:
+    """What there is to say of the options of one call; `began_with` are those of the session that it goes on with, none
+    for a new one."""
+    if requested is None:
+        return ()
+    notices = []
+    for option, rules in ("allowedTools", requested.allowed_tools), ("disallowedTools", requested.disallowed_tools):
+        notices += _on_tools(option, rules) if rules else []
+    if began_with is not None and any(_differs(name, requested, began_with) for name in PROMPTS):
+        notices.append(_KEPT_PROMPT)
+    return tuple(notices)
+
+
+def _differs(name: str, requested: SessionOptions, began_with: SessionOptions) -> bool:
+    value = getattr(requested, name)
+    return value is not None and value != getattr(began_with, name)
+
+
+def _on_tools(option: str, rules: tuple[str, ...]) -> list[str]:
+    unknown = unknown_tools(rules)
+    if not unknown:
+        return []
+    shown = ", ".join(
+        f"{name!r} (did you mean {nearest}?)" if nearest else repr(name)
+        for name, nearest in islice(unknown.items(), _MOST_NAMES)
+    )
+    more = f" and {len(unknown) - _MOST_NAMES} more" if len(unknown) > _MOST_NAMES else ""
+    return [f"{option}: no tool is known by the name {shown}{more}."]
+
+
+def _on_thinking(thinking: Thinking | None, model: str) -> list[str]:
+    """Seen in Claude Code's requests to the API: before 3.7 it asks for no thinking, then for a budget, from 4.6 on for
+    adaptive thinking instead, and from 5.5 on in any case."""
+    found = _MODEL.match(model) or _OLD_MODEL.match(model)
+    if thinking is None or found is None:
+        return []
+    version, name = (int(found[1]), int(found[2] or 0)), found[0]
+    if version < _THINKING:
+        return [] if thinking.type == "disabled" else [f"thinking has no effect on {name}, which does not think."]
+    if thinking.type == "adaptive":
+        fixed = f"thinking adaptive has no effect on {name}, which thinks within a fixed budget; set budgetTokens."
+        return [fixed] if version < _ADAPTIVE else []
+    if version >= _ALWAYS_ADAPTIVE:
+        return [f"thinking has no effect on {name}, which decides itself how much it thinks; effort steers that."]
+    if version >= _ADAPTIVE and thinking.budget_tokens is not None:
+        return [f"thinking.budgetTokens has no effect on {name}, which decides itself; effort steers that."]
+    return []

@@ -1,0 +1,83 @@
+"""What callers hold of an accepted message and of an interruption, and what became of a message."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..model.outcome import Outcome, OutcomeCode
+from .messages import UserMessage
+from .session import Session
+from .session_loader import messages_in_transcript
+
+_ACCEPTED_BEFORE = "The message was accepted before; what came of it is in the conversation."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingTurn:
+    """A message on its way through a session, and the turn that starts with it or that it joins.
+
+    The turn belongs to the service: it runs on whether or not its outcome is awaited.
+    """
+
+    session: Session
+    message: UserMessage
+    """The message as the session keeps it."""
+    repeated: bool = False
+    """Whether it was accepted before, with the same key."""
+
+    @property
+    def message_id(self) -> str:
+        """The id under which the events of the session and its transcript name the message."""
+        return self.message.id
+
+    def done(self) -> bool:
+        """Whether `outcome` returns at once."""
+        return self.message.outcome.done()
+
+    async def outcome(self) -> Outcome:
+        """Waits for the outcome of the turn that took the message up, or that of a message which will never run.
+
+        The outcome is in the session's record by then, so that a server which is killed right after still knows it.
+        May be awaited any number of times. Cancelling the wait does not cancel the turn; `Service.interrupt` does.
+        """
+        outcome = await asyncio.shield(self.message.outcome)
+        await self.session.saved()
+        return outcome
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InterruptResult:
+    """What an interruption came to."""
+
+    session: Session
+    dropped: Sequence[UserMessage]
+    """The messages that waited behind the interrupted turn and will never run, oldest first."""
+
+
+def turn_of_accepted_message(session: Session, message_id: str, text: str) -> PendingTurn:
+    """The turn of a message that was accepted before."""
+    message = session.delivery(message_id)
+    if message is None:  # of a server before this one, or one of many since then
+        ended = session.outcome if not session.busy else None
+        message = UserMessage(text, id=message_id)
+        message.outcome.set_result(ended or Outcome(OutcomeCode.COMPLETED, detail=_ACCEPTED_BEFORE))
+    return PendingTurn(session, message, repeated=True)
+
+
+async def is_in_transcript(session: Session, message_id: str) -> bool:
+    """Whether the transcript has the message: a process of a server that has died may have read it."""
+    stores = session.deps.stores
+    found = await stores.threads.run(messages_in_transcript, stores.transcripts, session.id, {message_id}, session.cwd)
+    return bool(found)
+
+
+async def message_state(session: Session, message_id: str) -> str:
+    """What became of a message that was accepted: `queued` behind a turn, `taken` up by one, `dropped` before that, or
+    `unknown`: a server that ended may have had it, and no process has read it."""
+    message = session.delivery(message_id)
+    if message is None:
+        return "taken" if await is_in_transcript(session, message_id) else "unknown"
+    if any(queued is message for queued in session.queued_messages):
+        return "queued"
+    done = message.outcome
+    return "dropped" if done.done() and done.result().code is OutcomeCode.DROPPED else "taken"

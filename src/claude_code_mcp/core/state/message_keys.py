@@ -1,0 +1,127 @@
+"""The keys of messages, so that a message which is sent again is not taken twice.
+
+A key belongs to a principal and to the session that the message is for, or to no session if the message begins one. It
+is pending from the moment a server takes it until the message is accepted, and accepted from then on, also after a
+failure of the machine. A pending key of a server that has died is free again: whoever takes it gets the id that the
+message had then, by which a transcript tells whether it was read. Keys are forgotten after a while, and the oldest ones
+of a principal when there are too many.
+"""
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from .database import Database
+from .session_holders import ServerLife
+
+if TYPE_CHECKING:
+    import sqlite3
+
+
+KEY_SECONDS = 7 * 86_400.0
+MOST_KEYS = 5000
+"""Of one principal."""
+LONGEST_KEY = 200
+
+
+class KeyState(StrEnum):
+    NEW = "new"
+    """It is the caller's now, and no server has had it."""
+    ORPHANED = "orphaned"
+    """It is the caller's now; a server that has died had it, and may have handed the message over."""
+    PENDING = "pending"
+    """A server that lives is accepting the message."""
+    ACCEPTED = "accepted"
+
+
+class KeyName(NamedTuple):
+    """Whose key it is, and for what: `session_id` is empty for a message that begins a session."""
+
+    principal: str
+    session_id: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakenKey:
+    """What is known of a key."""
+
+    state: KeyState
+    message_id: str
+    digest: str
+    """Of the message; another message with the same key has another one."""
+    session_id: str = ""
+    """Where the message went; empty until it is accepted."""
+
+
+class MessageKeys:
+    """The keys in one state directory, as one server takes them."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time, most: int = MOST_KEYS) -> None:
+        self._database = database
+        self._life = ServerLife(database.directory)
+        self._clock = clock
+        self._most = most
+
+    def take(self, name: KeyName, digest: str) -> TakenKey:
+        """Takes a key for this server, unless it is accepted or another server that lives has it."""
+        # First: what belongs to a server that does not seem to live would be taken by another at once.
+        self._life.begin()
+        return self._database.write(lambda db: self._take(db, name, digest))
+
+    def _take(self, db: "sqlite3.Connection", name: KeyName, digest: str) -> TakenKey:
+        now = self._clock()
+        db.execute("DELETE FROM message_keys WHERE at < ?", (now - KEY_SECONDS,))
+        found = db.execute(
+            "SELECT message_id, digest, target, accepted, server FROM message_keys"
+            " WHERE principal = ? AND session_id = ? AND key = ?",
+            name,
+        ).fetchone()
+        if found is None:
+            taken = TakenKey(KeyState.NEW, str(uuid.uuid4()), digest)
+        else:
+            message_id, known_digest, target, accepted, server = found
+            if accepted:
+                return TakenKey(KeyState.ACCEPTED, message_id, known_digest, target)
+            # Within the transaction: of two servers that find it at the same time only one takes it.
+            if self._life.lives(server) and server != self._life.id:
+                return TakenKey(KeyState.PENDING, message_id, known_digest)
+            taken = TakenKey(KeyState.ORPHANED, message_id, known_digest)
+        values = (*name, taken.message_id, taken.digest, "", 0, self._life.id, now)
+        db.execute("INSERT OR REPLACE INTO message_keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        db.execute(
+            "DELETE FROM message_keys WHERE principal = ? AND at < ("
+            "SELECT at FROM message_keys WHERE principal = ? ORDER BY at DESC LIMIT 1 OFFSET ?)",
+            (name.principal, name.principal, self._most - 1),
+        )
+        return taken
+
+    def accept(self, name: KeyName, target: str) -> None:
+        """The message went to this session; on disk when this returns."""
+        self._database.execute(
+            "UPDATE message_keys SET accepted = 1, target = ? WHERE principal = ? AND session_id = ? AND key = ?",
+            target,
+            *name,
+            durable=True,
+        )
+
+    def give_back(self, name: KeyName) -> None:
+        """The message was refused: the key is free again. A no-op for one that is accepted."""
+        self._database.execute(
+            "DELETE FROM message_keys WHERE principal = ? AND session_id = ? AND key = ? AND accepted = 0",
+            *name,
+        )
+
+    def leave(self, name: KeyName) -> None:
+        """The key is orphaned, as it was before this server took it. A no-op for one that is accepted."""
+        self._database.execute(
+            "UPDATE message_keys SET server = '' WHERE principal = ? AND session_id = ? AND key = ? AND accepted = 0",
+            *name,
+        )
+
+    def close(self) -> None:
+        """Ends the life of this server: its pending keys are free."""
+        self._life.end()
