@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from claude_code_mcp.core.model.options import LOCAL, SessionOptions
+from claude_code_mcp.core.model.caller import LOCAL
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.sessions.record_writer import RecordWriter
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.core.sessions.session_library import SessionLibrary

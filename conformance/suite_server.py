@@ -16,7 +16,7 @@ import mcp_types as types
 from mcp.server.lowlevel import Server
 
 from claude_code_mcp.core.config import load_settings
-from claude_code_mcp.core.model.options import ClientEnvironment
+from claude_code_mcp.core.model.caller import ClientEnvironment
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.expected_callers import ExpectedCallers
 from claude_code_mcp.server.contents import Asker

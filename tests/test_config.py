@@ -19,7 +19,8 @@ from claude_code_mcp.core.config import (
     variable_of,
 )
 from claude_code_mcp.core.errors import InvalidArgument
-from claude_code_mcp.core.model.options import ClientEnvironment, SessionOptions
+from claude_code_mcp.core.model.caller import ClientEnvironment
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.redaction import MARK
 from claude_code_mcp.testing.script import script, text
 from tests.support.tables import every_row

@@ -10,8 +10,9 @@ TYPE_CHECKING = False  # what `typing` calls so, for type checkers; importing it
 if TYPE_CHECKING:
     from .core.config import Settings, load_settings
     from .core.errors import ClaudeCodeError
+    from .core.model.caller import Caller, ClientEnvironment
     from .core.model.events import Event
-    from .core.model.options import Caller, ClientEnvironment, SessionOptions
+    from .core.model.options import SessionOptions
     from .core.model.outcome import Outcome, OutcomeCode, State
     from .core.model.question import Answer, Question, Scope
     from .core.policy.policy import Limits, Policy, Profile
@@ -60,7 +61,8 @@ _MODULES = {
     "hub.hub": ("Hub",),
     "hub.factory": ("hub_configuration", "make_hub"),
     "core.model.events": ("Event",),
-    "core.model.options": ("Caller", "ClientEnvironment", "SessionOptions"),
+    "core.model.caller": ("Caller", "ClientEnvironment"),
+    "core.model.options": ("SessionOptions",),
     "core.model.outcome": ("Outcome", "OutcomeCode", "State"),
     "core.model.question": ("Answer", "Question", "Scope"),
     "core.policy.policy": ("Limits", "Policy", "Profile"),

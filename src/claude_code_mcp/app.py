@@ -22,8 +22,8 @@ from .core.audit.trail import Audit, RotatingJsonl
 from .core.config import Settings, load_settings, secrets_of, unknown_variables
 from .core.errors import ClaudeCodeError, InvalidArgument
 from .core.installation import extra_command
+from .core.model.caller import LOCAL
 from .core.model.events import AuditEvent, AuditKind
-from .core.model.options import LOCAL
 from .core.policy.policy import Policy, built_in, parse_policy
 from .core.redaction import Redactor
 from .core.service import Service

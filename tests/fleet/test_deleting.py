@@ -11,7 +11,8 @@ from mcp import Client
 from mcp.client.stdio import stdio_client
 
 from claude_code_mcp.core.errors import SessionNotFound
-from claude_code_mcp.core.model.options import LOCAL, SessionOptions
+from claude_code_mcp.core.model.caller import LOCAL
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.state.session_marks import Mark, Marks
 from claude_code_mcp.core.state.session_records import SessionRecord
 from claude_code_mcp.core.state.state_directory import database_in

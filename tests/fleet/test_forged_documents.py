@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.errors import PermissionDenied, SessionNotFound
-from claude_code_mcp.core.model.options import LOCAL, SessionOptions
+from claude_code_mcp.core.model.caller import LOCAL
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import LOCAL_PROFILE, Policy, Profile
 from claude_code_mcp.core.policy.rules import parse_rule
 from claude_code_mcp.core.sessions.policy_enforcer import PolicyEnforcer

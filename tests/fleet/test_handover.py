@@ -9,8 +9,9 @@ from typing import Any, cast, get_args
 import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied, SessionBusy, SessionNotFound
+from claude_code_mcp.core.model.caller import LOCAL, LOCAL_CALLER
 from claude_code_mcp.core.model.events import QuestionOpened
-from claude_code_mcp.core.model.options import LOCAL, LOCAL_CALLER, SessionOptions
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.model.outcome import State
 from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.core.transcripts.cost_table import Grouping

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.core.model.options import LOCAL, LOCAL_CALLER, SessionOptions
+from claude_code_mcp.core.model.caller import LOCAL, LOCAL_CALLER
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import parse_policy
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
 from claude_code_mcp.plugins.fleet.hooks import SETUP_FILE, Hooks, set_up

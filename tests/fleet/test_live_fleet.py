@@ -10,8 +10,8 @@ import pytest
 
 from claude_code_mcp import __version__
 from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.model.caller import LOCAL
 from claude_code_mcp.core.model.events import AuditEvent, Event, TurnStarted
-from claude_code_mcp.core.model.options import LOCAL
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
 from claude_code_mcp.plugins.fleet.engine import Running

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
-from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.caller import Caller
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import OPEN_PROFILE, GroupBudget, Policy
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.state.session_records import SessionRecord

@@ -14,7 +14,8 @@ from nats.js.errors import KeyNotFoundError
 from claude_code_mcp import __version__
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
-from claude_code_mcp.core.model.options import LOCAL, LOCAL_CALLER, SessionOptions
+from claude_code_mcp.core.model.caller import LOCAL, LOCAL_CALLER
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.replica import SessionReplica
 from claude_code_mcp.plugins.fleet import names

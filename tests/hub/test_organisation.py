@@ -15,7 +15,7 @@ import pytest
 from claude_code_mcp.core.claude.executable import find_executable
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import PermissionDenied
-from claude_code_mcp.core.model.options import ClientEnvironment
+from claude_code_mcp.core.model.caller import ClientEnvironment
 from claude_code_mcp.hub import config_files
 from claude_code_mcp.hub.config_files import ConfigPaths, ConfigScope, HubConfig, read_configuration
 from claude_code_mcp.hub.factory import Hubs, HubSource, following, make_hub

@@ -5,8 +5,8 @@ from typing import Any, cast
 import pytest
 
 from claude_code_mcp.core.errors import PermissionDenied
+from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.events import AuditKind
-from claude_code_mcp.core.model.options import Caller
 from claude_code_mcp.core.model.question import Answer, Question, QuestionKind, Scope
 from claude_code_mcp.core.questions import question_forms
 from claude_code_mcp.core.state.shares import Access

@@ -3,7 +3,7 @@
 import pytest
 
 from claude_code_mcp.core.errors import LimitReached, SessionBusy, SessionNotFound
-from claude_code_mcp.core.model.options import Caller
+from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.outcome import OutcomeCode
 from claude_code_mcp.core.model.question import Answer
 from claude_code_mcp.core.service import Service

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from claude_code_mcp.core.model.options import LOCAL, Caller, ClientEnvironment
+from claude_code_mcp.core.model.caller import LOCAL, Caller, ClientEnvironment
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.disk_threads import DiskThreads
 from claude_code_mcp.core.transcripts.session_catalogue import CatalogueEntries

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.core.errors import LimitReached
-from claude_code_mcp.core.model.options import LOCAL_CALLER
+from claude_code_mcp.core.model.caller import LOCAL_CALLER
 from claude_code_mcp.core.model.outcome import OutcomeCode, State
 from claude_code_mcp.server.tools.base import ResultParts
 from claude_code_mcp.server.tools.sessions import session_list

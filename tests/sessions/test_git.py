@@ -16,7 +16,8 @@ import pytest
 from claude_code_mcp.core import git as git_module
 from claude_code_mcp.core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, ProcessFailed
 from claude_code_mcp.core.git import Reply
-from claude_code_mcp.core.model.options import LOCAL, Worktree
+from claude_code_mcp.core.model.caller import LOCAL
+from claude_code_mcp.core.model.worktree import Worktree
 from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.plugins.worktrees.worktree_changes import Unsaved, WorktreeChanges
 from claude_code_mcp.plugins.worktrees.worktrees import make

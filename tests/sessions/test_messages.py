@@ -3,7 +3,7 @@
 import pytest
 
 from claude_code_mcp.core.errors import LimitReached
-from claude_code_mcp.core.model.options import Image
+from claude_code_mcp.core.model.image import Image
 from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.core.sessions.messages import MessageQueue, UserMessage
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.errors import LimitReached, PermissionDenied, SessionNotFound
+from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled
-from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.model.question import Answer, Scope
 from claude_code_mcp.core.policy.policy import OPEN_PROFILE, GroupBudget, Limits, Policy, Profile
 from claude_code_mcp.core.policy.rules import parse_rule

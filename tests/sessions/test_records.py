@@ -14,7 +14,8 @@ from claude_code_mcp.core.errors import (
     SessionNotFound,
     StateUnavailable,
 )
-from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.caller import Caller
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.model.outcome import State
 from claude_code_mcp.core.model.question import Answer, Scope
 from claude_code_mcp.core.policy.policy import Policy, Profile

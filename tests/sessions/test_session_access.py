@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.core.errors import LimitReached, PermissionDenied
+from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.events import AuditEvent
-from claude_code_mcp.core.model.options import Caller
 from claude_code_mcp.core.policy.policy import Policy
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.session_access import SessionAccess

@@ -11,7 +11,8 @@ import pytest
 
 from claude_code_mcp.core.claude.executable import find_executable
 from claude_code_mcp.core.errors import SessionBusy, SessionNotFound
-from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.caller import Caller
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.model.question import Answer
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.session_library import ExportFormat

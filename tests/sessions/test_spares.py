@@ -11,8 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
+from claude_code_mcp.core.model.caller import LOCAL, Caller, ClientEnvironment
 from claude_code_mcp.core.model.events import ProcessChanged, StateChanged, TurnEnded, TurnStarted
-from claude_code_mcp.core.model.options import LOCAL, Caller, ClientEnvironment, SessionOptions
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import Limits, Policy, Profile
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.live_process import launch_of

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.core.errors import RecordUnreadable
-from claude_code_mcp.core.model.options import LOCAL, Preset, SessionOptions, Thinking, ToolPreset, Worktree
+from claude_code_mcp.core.model.caller import LOCAL
+from claude_code_mcp.core.model.options import Preset, SessionOptions, Thinking, ToolPreset
 from claude_code_mcp.core.model.outcome import ModelUsage, Outcome, OutcomeCode, State, Usage
 from claude_code_mcp.core.model.usage_limits import LimitWait
+from claude_code_mcp.core.model.worktree import Worktree
 from claude_code_mcp.core.state.database import Database, StateFault
 from claude_code_mcp.core.state.session_records import MovedIds, SessionRecord, SessionRecords
 

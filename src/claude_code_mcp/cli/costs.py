@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ..client.connections import ask_shared
 from ..core.config import load_settings
 from ..core.errors import InvalidArgument, PermissionDenied, StateUnavailable
-from ..core.model.options import LOCAL
+from ..core.model.caller import LOCAL
 from ..core.model.text import clip_line, count_of, csv_of, local_time, size_of, visible
 from ..core.state.documents import Documents
 from ..core.state.spending import BudgetWarning, Spending

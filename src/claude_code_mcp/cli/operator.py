@@ -33,7 +33,7 @@ from .. import __version__
 from ..core.audit.trail import FILES_KEPT, verify
 from ..core.config import Settings, load_settings
 from ..core.errors import InvalidArgument
-from ..core.model.options import is_reserved
+from ..core.model.caller import is_reserved
 from ..core.model.text import count_of, iso, one_line, visible
 from ..core.private_files import FILE, open_private, private_directory
 from ..core.state.database import FILE_NAME, Database, exchanging, undo_interrupted_restore

@@ -16,7 +16,7 @@ from ..client.connections import CallFailed, NoServer, NotRunning, Target, ask_s
 from ..client.live_sessions import LiveSessions, losses
 from ..core.config import load_settings, without_settings
 from ..core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy, SessionNotFound
-from ..core.model.options import LOCAL
+from ..core.model.caller import LOCAL
 from ..core.model.paths import config_directory
 from ..core.model.text import clip_line, sharing_line, visible
 from ..core.redaction import Redactor

@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ..core.errors import InvalidArgument, SessionNotFound
-from ..core.model.options import is_session_id
 from ..core.model.outcome import BUSY_STATUSES
 from ..core.model.question import FileChange, Question, kind_of
+from ..core.model.session_id import is_session_id
 from ..core.model.text import clip_line, visible
 from .connections import CallFailed, McpClient, NotRunning
 

@@ -26,10 +26,12 @@ from typing import Any, Literal
 from ..plugins.sandbox.homes import Home, Homes, default_directory
 from .config import Settings, load_settings, secrets_of, without_settings
 from .errors import Cancelled, InvalidArgument, PermissionDenied, SessionNotFound
+from .model.caller import LOCAL, LOCAL_CALLER, Caller, ClientEnvironment
 from .model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled, UsageReported, WaitChanged
-from .model.options import LOCAL, LOCAL_CALLER, Caller, ClientEnvironment, SessionOptions, is_session_id
+from .model.options import SessionOptions
 from .model.paths import config_directory
 from .model.question import Answer, Question
+from .model.session_id import is_session_id
 from .model.usage_limits import OnLimit
 from .policy.policy import Policy
 from .processes.child import prepare

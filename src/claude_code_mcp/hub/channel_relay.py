@@ -13,8 +13,8 @@ from html import escape
 from typing import Any
 
 from ..core.errors import ClaudeCodeError
+from ..core.model.caller import LOCAL, Caller
 from ..core.model.events import AuditEvent, AuditKind
-from ..core.model.options import LOCAL, Caller
 from ..core.model.question import Answer, Question, QuestionKind, Resolution
 from ..core.model.text import as_json
 from ..core.questions.presentation import is_whole, shown_input, without_secrets

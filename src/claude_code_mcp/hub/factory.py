@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from ..core.config import Settings, client_settings
 from ..core.errors import ClaudeCodeError, UpstreamUnavailable
-from ..core.model.options import ClientEnvironment
+from ..core.model.caller import ClientEnvironment
 from ..core.model.paths import config_directory
 from ..core.private_files import private_directory
 from ..core.processes.environment import DEPTH, build_environment, depth

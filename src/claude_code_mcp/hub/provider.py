@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.config import Settings
 from ..core.errors import InvalidArgument
-from ..core.model.options import LOCAL, ClientEnvironment
+from ..core.model.caller import LOCAL, ClientEnvironment
 from ..core.model.question import AskPerson
 from ..core.service import Service
 

@@ -26,6 +26,7 @@ from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp.shared.exceptions import MCPError
 
 from ..core.errors import ClaudeCodeError
+from ..core.model.caller import Caller
 from ..core.model.events import (
     AuditEvent,
     Event,
@@ -35,7 +36,6 @@ from ..core.model.events import (
     TurnEnded,
     TurnStarted,
 )
-from ..core.model.options import Caller
 from ..core.service import Service
 from . import sdk
 from .dialogs import Dialogs

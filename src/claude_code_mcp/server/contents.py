@@ -26,8 +26,8 @@ from mcp.shared.exceptions import MCPError
 
 from ..core.config import Settings
 from ..core.errors import ClaudeCodeError
+from ..core.model.caller import Caller
 from ..core.model.events import LIST_CHANGES
-from ..core.model.options import Caller
 from ..core.model.tool_names import SKILLS, UPDATED
 from ..core.service import Service
 from ..core.transcripts.cost_table import Grouping

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from ..core import json_text
 from ..core.errors import InvalidArgument, PermissionDenied
-from ..core.model.options import LOCAL
+from ..core.model.caller import LOCAL
 from ..core.model.question import Answer, Closure, Question, Resolution
 from ..core.questions.presentation import as_offered, without_secrets
 from ..core.questions.question_forms import answer_of, form_of, next_offset, wants_next_page

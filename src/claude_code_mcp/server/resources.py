@@ -32,6 +32,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from ..core.errors import ClaudeCodeError, InvalidArgument, SessionNotFound
+from ..core.model.caller import Caller
 from ..core.model.events import (
     BudgetWarned,
     Event,
@@ -52,7 +53,7 @@ from ..core.model.events import (
     UsageReported,
     WaitChanged,
 )
-from ..core.model.options import Caller, is_session_id
+from ..core.model.session_id import is_session_id
 from ..core.model.text import clip_line, cut, iso, visible
 from ..core.questions.presentation import Redaction
 from ..core.service import Service

@@ -23,8 +23,8 @@ from mcp.shared.exceptions import MCPError
 from .. import __version__
 from ..core.config import Settings
 from ..core.errors import ClaudeCodeError, InvalidArgument
+from ..core.model.caller import LOCAL, Caller, ClientEnvironment
 from ..core.model.events import AuditEvent, AuditKind
-from ..core.model.options import LOCAL, Caller, ClientEnvironment
 from ..core.model.text import cut, one_line, visible
 from ..core.model.tool_names import PREFIX
 from ..core.questions.presentation import form_without_secrets

@@ -27,7 +27,7 @@ from mcp_types.jsonrpc import HEADER_MISMATCH, MISSING_REQUIRED_CLIENT_CAPABILIT
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ..core.errors import SessionNotFound
-from ..core.model.options import Caller
+from ..core.model.caller import Caller
 from ..core.model.text import iso
 from ..core.service import Service
 from ..core.state.shares import Access

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.claude.executable import bundled_executable
+from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.events import AuditEvent, Event, ProcessChanged
-from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import Policy
 from claude_code_mcp.core.service import PendingTurn, Service
 from claude_code_mcp.testing import Sandbox

@@ -7,7 +7,8 @@ import shlex
 import pytest
 
 from claude_code_mcp.core.errors import LimitReached
-from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.caller import Caller
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.model.outcome import OutcomeCode
 from claude_code_mcp.core.policy.policy import Limits, Policy, Profile
 from claude_code_mcp.core.service import Service

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.caller import Caller
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.model.question import Answer
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.errors import SessionNotFound
-from claude_code_mcp.core.model.options import Caller
+from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.outcome import Outcome
 from claude_code_mcp.core.service import PendingTurn
 from claude_code_mcp.testing import Sandbox

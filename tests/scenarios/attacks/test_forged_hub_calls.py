@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.claude.executable import bundled_executable
-from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.caller import Caller
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.model.question import Answer
 from claude_code_mcp.core.service import PendingTurn
 from claude_code_mcp.core.sessions.session import Session

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.config import load_settings
-from claude_code_mcp.core.model.options import ClientEnvironment
+from claude_code_mcp.core.model.caller import ClientEnvironment
 from claude_code_mcp.hub.config_entry import StdioConfig, parse_entry
 from claude_code_mcp.hub.config_files import ConfigPaths, NotStarted, ProgramPlace, read_configuration
 from claude_code_mcp.hub.factory import Hubs, HubSource, following, make_hub

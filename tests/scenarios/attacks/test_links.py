@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.errors import ClaudeCodeError
-from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.caller import Caller
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.session_library import SessionLibrary

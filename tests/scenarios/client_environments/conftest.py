@@ -15,7 +15,7 @@ from mcp.client import ClientRequestContext
 from mcp.shared.memory import create_client_server_memory_streams
 
 from claude_code_mcp.core.config import load_settings
-from claude_code_mcp.core.model.options import ClientEnvironment
+from claude_code_mcp.core.model.caller import ClientEnvironment
 from claude_code_mcp.core.policy.policy import Policy
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.expected_callers import ExpectedCallers

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.config import load_settings
-from claude_code_mcp.core.model.options import LOCAL
+from claude_code_mcp.core.model.caller import LOCAL
 from claude_code_mcp.core.private_files import replace_file
 from claude_code_mcp.hub.factory import HubSource, following
 from claude_code_mcp.hub.provider import HubProvider, signs_in_apart

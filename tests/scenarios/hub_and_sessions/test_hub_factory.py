@@ -14,7 +14,7 @@ import pytest
 from claude_code_mcp.cli.mcp.configure import load_configuration
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument, UpstreamUnavailable
-from claude_code_mcp.core.model.options import ClientEnvironment
+from claude_code_mcp.core.model.caller import ClientEnvironment
 from claude_code_mcp.hub.config_files import HubConfig
 from claude_code_mcp.hub.dependencies import ServerMemory
 from claude_code_mcp.hub.factory import Hubs, HubSource, hub_configuration

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.claude.executable import find_executable
-from claude_code_mcp.core.model.options import LOCAL, Caller, SessionOptions
+from claude_code_mcp.core.model.caller import LOCAL, Caller
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.model.tool_names import is_this_server
 from claude_code_mcp.server.transports.http import own_addresses, read_address
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread

@@ -7,7 +7,8 @@ import pytest
 
 from claude_code_mcp.core.audit.trail import Audit, RotatingJsonl
 from claude_code_mcp.core.errors import ClaudeCodeError, PermissionDenied
-from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.caller import Caller
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.core.redaction import Redactor
 from claude_code_mcp.testing import Sandbox

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument
-from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.caller import Caller
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import REMOTE_PROFILE, Policy, Profile
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool

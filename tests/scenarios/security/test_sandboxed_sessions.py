@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied
-from claude_code_mcp.core.model.options import Caller, SessionOptions
+from claude_code_mcp.core.model.caller import Caller
+from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread

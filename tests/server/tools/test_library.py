@@ -8,7 +8,7 @@ import mcp_types as types
 import pytest
 
 from claude_code_mcp.core.errors import SessionNotFound
-from claude_code_mcp.core.model.options import Caller
+from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.state.session_marks import Mark
 from claude_code_mcp.testing import Sandbox

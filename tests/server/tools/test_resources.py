@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp import MCPError
 
-from claude_code_mcp.core.model.options import Caller
+from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.transcripts.transcript_lines import folder_of
 from claude_code_mcp.core.transcripts.transcript_reader import Extent
 from claude_code_mcp.plugins.console.event_frames import turn_row

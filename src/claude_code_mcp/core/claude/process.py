@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from typing import Protocol as Interface
 
 from ..errors import ProcessFailed
-from ..model.options import Image
+from ..model.image import Image
 from ..processes.child import ChildProcess, Exit
 from ..processes.limits import USUAL_OPTIONS, ChildOptions
 from .protocol import ControlProtocol, ControlResponse, Frame, Raw, describe

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from .. import json_text
-from ..model.options import PDF, Image
+from ..model.image import PDF, Image
 from ..model.outcome import Usage
 from ..processes.line_splitter import LineSplitter, Oversized
 

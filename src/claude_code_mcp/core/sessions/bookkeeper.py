@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import ClaudeCodeError
+from ..model.caller import LOCAL
 from ..model.events import AuditEvent, AuditKind, BudgetWarned, Event, Spent, StateChanged, TurnEnded, TurnStarted
-from ..model.options import LOCAL
 from ..model.outcome import BUSY, State, Usage
 from ..questions.broker import Broker
 from ..state.spending import BudgetWarning, NotedAmount

@@ -3,8 +3,8 @@
 import contextlib
 from collections.abc import Container, Iterator
 
+from ..model.caller import Caller
 from ..model.events import AuditEvent, AuditKind
-from ..model.options import Caller
 from ..state.spending import Budget, Period, SpentLine
 from .client_environments import ClientEnvironments
 from .observers import ObserverList

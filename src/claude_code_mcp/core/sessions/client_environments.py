@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from ...plugins.sandbox.homes import Home, Homes, default_directory
 from ..config import Settings, client_settings, without_settings
-from ..model.options import LOCAL, Caller, ClientEnvironment
+from ..model.caller import LOCAL, Caller, ClientEnvironment
 from ..processes.environment import for_nested_servers, significant
 from ..redaction import Redactor
 from ..transcripts.transcripts import ProjectFolders

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
-from ..model.options import ClientEnvironment
+from ..model.caller import ClientEnvironment
 from .mcp_bridge import McpServerHost
 
 HubFor = Callable[[ClientEnvironment], AbstractAsyncContextManager[McpServerHost | None]]

@@ -28,8 +28,8 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from ..claude.protocol import ControlRequest, ControlResponse, Conversation, Frame, Other, Result, System
-from ..model.options import is_session_id
 from ..model.outcome import Totals, Usage, impossible_amount
+from ..model.session_id import is_session_id
 from ..model.tool_names import PREFIX
 from ..policy.admission import slash_command
 

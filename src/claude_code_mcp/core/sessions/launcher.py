@@ -23,7 +23,9 @@ from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
 from ..claude.user_config import own_registrations, process_with
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
-from ..model.options import BYPASS, LOCAL, SessionOptions, Worktree
+from ..model.caller import LOCAL
+from ..model.options import BYPASS, SessionOptions
+from ..model.worktree import Worktree
 from ..private_files import directory_at
 from ..processes.environment import build_environment
 from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path

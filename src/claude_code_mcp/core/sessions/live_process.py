@@ -21,8 +21,9 @@ from ..claude.command_line import ConversationStart, granted_rules, with_grants
 from ..claude.process import ClaudeProcess
 from ..claude.protocol import Frame, Raw, Result, System
 from ..errors import ClaudeCodeError, ProcessFailed, TranscriptUnreadable
+from ..model.caller import LOCAL
 from ..model.events import ProcessChanged
-from ..model.options import LOCAL, SessionOptions
+from ..model.options import SessionOptions
 from ..model.outcome import Usage, at_least
 from ..processes.child import Exit
 from ..state.session_holders import Lease

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import InvalidArgument, UpstreamUnavailable
 from ..model.events import AuditEvent, AuditKind
-from ..model.options import Image
+from ..model.image import Image
 from ..model.tool_names import PREFIX
 from ..policy.admission import Admission
 from ..redaction import Redactor

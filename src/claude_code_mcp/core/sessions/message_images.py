@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgument, PermissionDenied
-from ..model.options import MEDIA_TYPES, Image, media_type
+from ..model.image import MEDIA_TYPES, Image, media_type
 from ..private_files import open_at
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ..errors import LimitReached
-from ..model.options import Image
+from ..model.image import Image
 from ..model.outcome import Outcome
 
 _SETTLED_KEPT = 32

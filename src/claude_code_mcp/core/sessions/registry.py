@@ -21,8 +21,9 @@ from ..errors import (
     SessionNotFound,
     TranscriptUnreadable,
 )
-from ..model.options import SessionOptions, is_session_id
+from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
+from ..model.session_id import is_session_id
 from ..policy.admission import Admission
 from ..state.session_records import Summary
 from ..state.spending import Spending

@@ -25,7 +25,8 @@ from ..errors import (
     SessionNotFound,
 )
 from ..model.events import Spent, Stalled, WaitChanged
-from ..model.options import Image, SessionOptions
+from ..model.image import Image
+from ..model.options import SessionOptions
 from ..model.outcome import BUSY, Outcome, OutcomeCode, State, Usage
 from ..model.question import Question
 from ..model.usage_limits import LimitWait, OnLimit

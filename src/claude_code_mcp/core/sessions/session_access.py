@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgument, LimitReached, PermissionDenied
+from ..model.caller import Caller, is_reserved
 from ..model.events import AuditEvent, AuditKind
-from ..model.options import Caller, is_reserved
 from ..model.question import Answer, Question, Scope
 from ..state.shares import GROUP, Access, Share, Shares
 

@@ -19,8 +19,10 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from ..claude.user_config import process_with
 from ..errors import InvalidArgument, SessionBusy, SessionNotFound
-from ..model.options import LOCAL, MEDIA_TYPES, Image, Worktree, media_type
+from ..model.caller import LOCAL
+from ..model.image import MEDIA_TYPES, Image, media_type
 from ..model.text import iso
+from ..model.worktree import Worktree
 from ..private_files import TEMPORARY, open_private, private_directory, replace_file
 from ..state.session_holders import Leases
 from ..state.session_marks import Mark

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from functools import partial
 
-from ..model.options import LOCAL, LOCAL_CALLER, Caller
+from ..model.caller import LOCAL, LOCAL_CALLER, Caller
 from ..model.outcome import State
 from ..model.text import clip_line
 from ..state.session_records import Summary

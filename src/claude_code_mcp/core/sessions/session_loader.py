@@ -9,8 +9,9 @@ from ...plugins.sandbox.homes import own_directory
 from ..claude.protocol import Conversation, Raw
 from ..errors import PermissionDenied
 from ..model.events import Event, Output
-from ..model.options import SessionOptions, Worktree
+from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode, State, Usage
+from ..model.worktree import Worktree
 from ..state.session_records import SessionRecord
 from ..transcripts.transcript_lines import in_folder
 from ..transcripts.transcript_reader import Recent, read_recent

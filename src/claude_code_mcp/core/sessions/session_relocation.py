@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from ..model.options import Caller
+from ..model.caller import Caller
 from ..model.outcome import Outcome, OutcomeCode
 from .client_environments import ClientEnvironments
 from .registry import Sessions

@@ -12,7 +12,8 @@ from typing import Any
 from ...plugins.worktrees.worktree_changes import Unsaved, WorktreeChanges, WorktreePlan
 from ...plugins.worktrees.worktrees import PullRequests
 from ..errors import InvalidArgument, PermissionDenied
-from ..model.options import LOCAL_CALLER, Caller, Worktree
+from ..model.caller import LOCAL_CALLER, Caller
+from ..model.worktree import Worktree
 from ..policy.rules import Decision
 from ..transcripts.edited_files import EditedFiles, edited_files
 from ..transcripts.transcript_reader import Checkpoint, ConversationPage, Extent, read_checkpoints

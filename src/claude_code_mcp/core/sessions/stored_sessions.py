@@ -13,8 +13,10 @@ from typing import Any
 
 from ..errors import InvalidArgument, PermissionDenied, ProcessFailed
 from ..git import Git
+from ..model.caller import LOCAL, LOCAL_CALLER, Caller
 from ..model.events import AuditEvent, AuditKind
-from ..model.options import LOCAL, LOCAL_CALLER, Caller, Image, is_session_id
+from ..model.image import Image
+from ..model.session_id import is_session_id
 from ..state.session_marks import Mark
 from ..state.shares import Access
 from ..transcripts.conversation import Item

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from ..model.options import is_session_id
+from ..model.session_id import is_session_id
 from .database import Database
 
 if TYPE_CHECKING:

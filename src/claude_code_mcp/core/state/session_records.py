@@ -26,8 +26,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from ..errors import RecordUnreadable
-from ..model.options import LOCAL, SessionOptions, is_session_id
+from ..model.caller import LOCAL
+from ..model.options import SessionOptions
 from ..model.outcome import Outcome, State, Usage
+from ..model.session_id import is_session_id
 from ..model.usage_limits import LimitWait
 from .database import Database, StateFault
 

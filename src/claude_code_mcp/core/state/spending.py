@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from ..model.options import LOCAL
+from ..model.caller import LOCAL
 from .database import Database
 from .session_holders import ServerLife
 

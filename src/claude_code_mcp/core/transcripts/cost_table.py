@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..model.options import LOCAL
+from ..model.caller import LOCAL
 from ..state.session_records import Summary
 from .index import File, FileIndex, storable
 from .session_catalogue import Catalogue, normalised

@@ -28,7 +28,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..model.options import is_session_id
+from ..model.session_id import is_session_id
 from ..model.text import clip_line
 from ..state.session_holders import directory_name
 from ..state.session_marks import MarkedSessions, Marks

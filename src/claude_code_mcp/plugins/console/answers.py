@@ -37,7 +37,7 @@ from ...core.errors import (
     SessionNotFound,
     UpstreamUnavailable,
 )
-from ...core.model.options import is_session_id
+from ...core.model.session_id import is_session_id
 from ...core.model.text import cut
 from ...server.tools.base import Arguments, checked_arguments
 

@@ -25,6 +25,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ...core.errors import ClaudeCodeError, LimitReached
+from ...core.model.caller import Caller
 from ...core.model.events import (
     LIST_CHANGES,
     AuditEvent,
@@ -39,7 +40,6 @@ from ...core.model.events import (
     TurnStarted,
     WaitChanged,
 )
-from ...core.model.options import Caller
 from ...core.service import Service
 from ...core.sessions.session import SessionView
 from ...core.transcripts.event_log import Subscription

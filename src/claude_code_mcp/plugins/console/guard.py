@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...core.model.options import LOCAL, Caller
+from ...core.model.caller import LOCAL, Caller
 from ...server.transports.callers import Callers
 from ...server.transports.running_calls import FailureLimit
 from ..team.known_people import SIGN_IN_SECONDS, Identity, NewSignIn, SignIn, SignIns

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from ...app import running_service, shared_callers, shared_policy
 from ...core.config import Settings
 from ...core.errors import InvalidArgument
-from ...core.model.options import LOCAL
+from ...core.model.caller import LOCAL
 from ...server.server import McpServer
 from ...server.transports.http import Address, HttpServer, Probes, check_exposure, http_app, read_address
 from ...server.transports.unix_socket import STOPPING, SharedSocket

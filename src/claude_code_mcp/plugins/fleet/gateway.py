@@ -24,8 +24,8 @@ from mcp.shared.exceptions import MCPError
 from ... import __version__
 from ...core.config import Settings
 from ...core.errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
+from ...core.model.caller import ClientEnvironment
 from ...core.model.events import AuditEvent
-from ...core.model.options import ClientEnvironment
 from ...core.state.database import Database
 from ...core.state.state_directory import database_in
 from ...server import sdk

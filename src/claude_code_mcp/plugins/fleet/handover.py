@@ -24,8 +24,8 @@ from typing import Any, Protocol
 
 from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy, SessionNotFound
 from ...core.git import Git
+from ...core.model.caller import Caller
 from ...core.model.events import AuditEvent, AuditKind, Event, TurnEnded, TurnStarted
-from ...core.model.options import Caller
 from ...core.model.outcome import Outcome, OutcomeCode
 from ...core.private_files import private_directory
 from ...core.service import Service

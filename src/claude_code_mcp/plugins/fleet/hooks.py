@@ -27,7 +27,7 @@ from typing import Final
 from ...core import private_files
 from ...core.errors import ProcessFailed
 from ...core.git import Reply, run_in_home, run_program
-from ...core.model.options import Caller
+from ...core.model.caller import Caller
 from ...core.processes.limits import ChildOptions
 from ...core.service import Service
 from .trees import TreeRef, TreeRefused

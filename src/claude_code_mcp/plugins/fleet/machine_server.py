@@ -24,7 +24,7 @@ from mcp.shared.message import ServerMessageMetadata, SessionMessage
 
 from ...core import json_text
 from ...core.errors import ClaudeCodeError
-from ...core.model.options import LOCAL
+from ...core.model.caller import LOCAL
 from ...server.sdk import NotificationLines, sound_line
 from ...server.transports.stdio import Inbox, LineConnection, Outbox, line_streams
 from . import names

@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.errors import InvalidArgument, LimitReached, UpstreamUnavailable
-from ...core.model.options import is_session_id
 from ...core.model.outcome import SESSION_TOOL_STATUS
+from ...core.model.session_id import is_session_id
 from ...core.model.text import csv_of, iso
 from ..console.answers import (
     ANSWER_HEADERS,

@@ -28,7 +28,7 @@ from nacl.public import PrivateKey
 from pydantic import ValidationError
 
 from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, RateLimited, UpstreamUnavailable
-from ...core.model.options import LOCAL, LOCAL_CALLER
+from ...core.model.caller import LOCAL, LOCAL_CALLER
 from ...core.model.question import Question
 from ...core.model.text import clip_line
 from ...core.rate_limit import MinuteLimit

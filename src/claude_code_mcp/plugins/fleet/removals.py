@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.model.options import LOCAL
+from ...core.model.caller import LOCAL
 from ...core.state.database import Database
 from ...core.state.documents import Documents, JsonObject
 from . import names

@@ -15,7 +15,8 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from ...core.errors import InvalidArgument
-from ...core.model.options import DIRECTORY_NAMES, is_session_id
+from ...core.model.options import DIRECTORY_NAMES
+from ...core.model.session_id import is_session_id
 from .leases import Holding
 from .machines import GRACE_SECONDS, FleetMember, Machine, Membership
 from .ownership import OwnershipBucket

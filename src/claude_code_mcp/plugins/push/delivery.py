@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from ...core.errors import ClaudeCodeError
+from ...core.model.caller import LOCAL, Caller
 from ...core.model.events import (
     AuditEvent,
     AuditKind,
@@ -30,7 +31,6 @@ from ...core.model.events import (
     TurnEnded,
     WaitChanged,
 )
-from ...core.model.options import LOCAL, Caller
 from ...core.service import Service
 from ...core.sessions.background_tasks import StartTask
 from ...core.state.state_directory import database_in

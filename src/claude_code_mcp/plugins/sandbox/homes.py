@@ -28,9 +28,9 @@ from ...core.claude.user_config import (
 )
 from ...core.config import Settings
 from ...core.errors import InvalidArgument, PermissionDenied
+from ...core.model.caller import LOCAL
 from ...core.model.events import AuditEvent
 from ...core.model.network import NetworkRules
-from ...core.model.options import LOCAL
 from ...core.model.paths import config_directory
 from ...core.policy.policy import Policy, Profile, Resources
 from ...core.private_files import private_directory, replace_file

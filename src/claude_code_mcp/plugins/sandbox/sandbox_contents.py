@@ -47,8 +47,9 @@ from typing import TYPE_CHECKING
 from ...core.claude.command_line import ConversationStart
 from ...core.claude.user_config import CONVERSATIONS, CREDENTIALS_FILE, USER_SETTINGS
 from ...core.errors import PermissionDenied, ProcessFailed
-from ...core.model.options import SessionOptions, Worktree
+from ...core.model.options import SessionOptions
 from ...core.model.paths import HERE
+from ...core.model.worktree import Worktree
 from ...core.policy.policy import Policy, Profile
 from ...core.private_files import directory_at, entries_at, make_directory_at, private_directory
 from ...core.processes.environment import expand_home

@@ -33,7 +33,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from ...core import json_text
 from ...core.config import Settings
 from ...core.errors import InvalidArgument, UpstreamUnavailable
-from ...core.model.options import is_reserved
+from ...core.model.caller import is_reserved
 from .access_tokens import Grant, TokenIssuer
 from .known_people import Identity, PersonGroups, PersonNames
 

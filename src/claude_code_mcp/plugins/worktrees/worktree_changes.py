@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from ...core import private_files
 from ...core.errors import InvalidArgument, PermissionDenied, SessionBusy
 from ...core.git import Git
-from ...core.model.options import Worktree
+from ...core.model.worktree import Worktree
 from ..sandbox.homes import Home
 
 PLACE = os.path.join(".claude", "worktrees")

@@ -46,7 +46,7 @@ from ...core.git import (
     git_program,
     run_program,
 )
-from ...core.model.options import Worktree
+from ...core.model.worktree import Worktree
 from ...core.processes.limits import ChildOptions
 from ...core.sessions.policy_enforcer import PolicyEnforcer
 from ..sandbox.homes import Home

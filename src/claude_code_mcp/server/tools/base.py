@@ -30,8 +30,9 @@ from ...core import json_text
 from ...core.config import Settings, variable_of
 from ...core.errors import ClaudeCodeError, InvalidArgument
 from ...core.model.events import Output
-from ...core.model.options import DIRECTORY_NAMES, is_session_id
+from ...core.model.options import DIRECTORY_NAMES
 from ...core.model.question import Question
+from ...core.model.session_id import is_session_id
 from ...core.model.text import as_json, cut_data, mark, page_of
 from ...core.questions.presentation import Redaction, input_size, shown_input, without_secrets
 from ...core.sessions.session import SessionView

@@ -27,6 +27,7 @@ from pydantic import WithJsonSchema
 from ...core import json_text
 from ...core.config import Settings
 from ...core.errors import ENABLE_BYPASS, ClaudeCodeError, InvalidArgument, PermissionDenied
+from ...core.model.caller import Caller
 from ...core.model.events import (
     BudgetWarned,
     Event,
@@ -40,7 +41,7 @@ from ...core.model.events import (
     TurnStarted,
     WaitChanged,
 )
-from ...core.model.options import BYPASS, Caller
+from ...core.model.options import BYPASS
 from ...core.model.question import Answer, Closure, Question, Scope
 from ...core.model.text import cut
 from ...core.questions.question_forms import CONFIRM, confirmation, confirmed

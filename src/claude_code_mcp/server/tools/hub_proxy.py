@@ -32,8 +32,8 @@ from mcp.shared.message import ServerMessageMetadata
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
+from ...core.model.caller import LOCAL, Caller
 from ...core.model.events import AuditEvent, AuditKind
-from ...core.model.options import LOCAL, Caller
 from ...core.model.question import Answer, AskPerson, Question, Resolution, Scope
 from ...core.model.text import visible
 from ...core.model.tool_names import prefix_of

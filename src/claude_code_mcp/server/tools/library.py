@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
 from ...core.errors import InvalidArgument, PermissionDenied
-from ...core.model.options import Caller
+from ...core.model.caller import Caller
 from ...core.model.text import clip_line, iso
 from ...core.service import Service
 from ...core.sessions.session_work import ChangedFiles

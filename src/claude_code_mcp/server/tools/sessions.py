@@ -7,7 +7,8 @@ import mcp_types as types
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from ...core.model.options import PERMISSION_MODES, Caller, SessionOptions
+from ...core.model.caller import Caller
+from ...core.model.options import PERMISSION_MODES, SessionOptions
 from ...core.model.outcome import SESSION_TOOL_STATUS, State
 from ...core.model.text import iso, sharing_line
 from ...core.model.usage_limits import OnLimit, iso_or_none

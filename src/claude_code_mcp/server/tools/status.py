@@ -14,12 +14,12 @@ from pydantic import Field, WithJsonSchema
 from ...core.config import Settings
 from ...core.errors import Cancelled, ClaudeCodeError, InvalidArgument, SessionBusy, TurnTimeout
 from ...core.model.events import Event, Gap, Output, Stalled, TurnStarted
-from ...core.model.options import Worktree
 from ...core.model.outcome import CODE_TOOL_STATUS, LOG_IN_HINT, SESSION_TOOL_STATUS, OutcomeCode, State
 from ...core.model.outcome import Outcome as TurnOutcome
 from ...core.model.question import Question
 from ...core.model.text import as_json, cut, iso, sharing_line
 from ...core.model.usage_limits import iso_or_none
+from ...core.model.worktree import Worktree
 from ...core.questions.presentation import Redaction
 from ...core.sessions.messages import UserMessage
 from ...core.sessions.option_notices import notices_of

@@ -35,8 +35,8 @@ from mcp.server.auth.provider import AccessToken, TokenVerifier
 
 from ...core.config import Settings
 from ...core.errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
+from ...core.model.caller import is_reserved
 from ...core.model.events import AuditEvent, AuditKind
-from ...core.model.options import is_reserved
 from ...core.private_files import private_directory, read_secret, replace_file
 from ...core.transcripts.watched_files import WatchedFile, facts_of, is_empty
 from ...plugins.team.access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings

@@ -18,7 +18,7 @@ import anyio
 import mcp_types as types
 
 from ... import __version__
-from ...core.model.options import ClientEnvironment
+from ...core.model.caller import ClientEnvironment
 from ...core.processes.leftovers import started_by_us
 from ...startup.shared import hello, place
 from ...startup.shared.relay import READING_METHODS, READING_TOOLS

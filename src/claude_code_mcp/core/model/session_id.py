@@ -1,0 +1,12 @@
+"""The form of session ids."""
+
+import re
+
+# Both cases spelled out and no group: thrice as fast, and every file of a listing is asked.
+_HEX = "[0-9a-fA-F]"
+_SESSION_ID = re.compile(f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}")
+
+
+def is_session_id(text: str) -> bool:
+    """Whether this has the form of a session id. Nothing else may be made part of a path."""
+    return _SESSION_ID.fullmatch(text) is not None
