@@ -85,7 +85,7 @@ async def test_what_another_server_has_gone_on_with_is_not_told_from_memory(
     second = await say(there, session.id, script("two", "second"))
     assert (first.result, second.result) == ("first", "second")
     assert here.session(session.id).outcome is first
-    await here.catalogue()
+    await here.listing.entries()
     assert here.sessions() == [], "what was in memory is out of date"
     found = await here.find(session.id)
     assert found.outcome is not None

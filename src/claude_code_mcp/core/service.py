@@ -17,7 +17,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -77,7 +77,6 @@ from .state.shares import Access, Shares
 from .state.spending import Spending
 from .state.state_directory import check_quietly, database_in
 from .transcripts.event_log import Subscription
-from .transcripts.session_catalogue import CatalogueEntries
 from .transcripts.transcripts import ProjectFolders
 
 log = logging.getLogger(__name__)
@@ -564,10 +563,6 @@ class Service:
         """The sessions in memory that have taken a message, most recently used first; of all, or those that one
         principal may watch."""
         return self.listing.in_memory(principal=principal)
-
-    @property
-    def catalogue(self) -> Callable[..., Awaitable[CatalogueEntries]]:
-        return self.listing.entries
 
     async def wait(
         self, session_id: str, timeout: float | None = None, *, principal: str = LOCAL, for_questions: bool = True

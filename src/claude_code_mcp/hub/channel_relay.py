@@ -19,7 +19,7 @@ from ..core.model.question import Answer, Question, QuestionKind, Resolution
 from ..core.model.text import as_json
 from ..core.questions.presentation import is_whole, shown_input, without_secrets
 from ..core.service import Service
-from ..core.sessions.session import SessionView
+from ..core.sessions.session import Session
 from .hub import Hub
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class ChannelRelay:
         except ClaudeCodeError as error:
             log.info("a message of the channel %s was not taken: %s", server, error.message)
 
-    def _target(self, params: Mapping[str, Any]) -> SessionView | None:
+    def _target(self, params: Mapping[str, Any]) -> Session | None:
         """The session that the message names, of any owner: the operator has named this channel. Without a name, the
         session that the local user used last."""
         meta = params.get("meta")

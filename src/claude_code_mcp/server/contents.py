@@ -287,14 +287,14 @@ def _beginning(values: Iterable[str], typed: str) -> list[str]:
 
 async def _sessions(service: Service, typed: str, caller: Caller) -> list[str]:
     """The ids of sessions with these words in title, prompts, directory or id, the newest first."""
-    entries = await service.catalogue(caller=caller, text=typed.strip() or None, limit=_MOST)
+    entries = await service.listing.entries(caller=caller, text=typed.strip() or None, limit=_MOST)
     return [entry.session_id for entry in entries]
 
 
 async def _models(service: Service, caller: Caller) -> list[str]:
     """Those that Claude Code has names for, and those that answered in the newest sessions. A name from a transcript
     that has a secret in it is left out."""
-    entries = await service.catalogue(caller=caller, limit=_MOST)
+    entries = await service.listing.entries(caller=caller, limit=_MOST)
     models = (entry.model for entry in entries if entry.model)
     return [*dict.fromkeys((*_MODELS, *(model for model in models if service.redaction.text(model) == model)))]
 

@@ -57,7 +57,7 @@ from ..core.model.session_id import is_session_id
 from ..core.model.text import clip_line, cut, iso, visible
 from ..core.questions.presentation import Redaction
 from ..core.service import Service
-from ..core.sessions.session import SessionView
+from ..core.sessions.session import Session
 from ..core.transcripts.cost_table import Grouping
 from ..core.transcripts.event_log import EventReader
 from ..core.transcripts.transcript_export import Detail
@@ -182,7 +182,7 @@ class SessionResources:
         """The list, the costs, the sessions that run and the newest of the others."""
         in_memory = self._service.sessions(principal=caller.principal)
         live = [session for session in in_memory if session.live][:_MOST_LISTED]
-        newest = await self._service.catalogue(caller=caller, limit=_NEWEST)
+        newest = await self._service.listing.entries(caller=caller, limit=_NEWEST)
         known = {entry.session_id for entry in newest}
         fixed = [
             _resource(LIST, "Claude Code sessions", "Sessions on this machine, newest first"),
@@ -284,14 +284,14 @@ class SessionResources:
             return {"sessionId": session.id, "pendingInputs": inputs, "truncated": parts.truncated or []}
         return self._status(session, address, caller)
 
-    async def _events(self, session: SessionView, query: Mapping[str, str]) -> dict[str, Any]:
+    async def _events(self, session: Session, query: Mapping[str, str]) -> dict[str, Any]:
         cursor = query.get("cursor")
         lines = _is_on(query, "lines")
         if not lines and not _is_on(query, "full"):
             return event_page(session, cursor)
         return await feed_page(session, cursor, _number(query, "wait"), self._service.redaction, lines=lines)
 
-    def _status(self, session: SessionView, address: ResourceAddress, caller: Caller) -> dict[str, Any]:
+    def _status(self, session: Session, address: ResourceAddress, caller: Caller) -> dict[str, Any]:
         redactor = self._service.redaction
         if "part" in address.query:
             page = read_part(session, address.query["part"], _number(address.query), redactor)
@@ -369,7 +369,7 @@ Shown = tuple[dict[str, Any] | None, int]
 """The fields of an event, None if it is not shown, and the number that a reader has reached with it."""
 
 
-def event_page(session: SessionView, cursor: str | None) -> dict[str, Any]:
+def event_page(session: Session, cursor: str | None) -> dict[str, Any]:
     """What happened behind a cursor in short, or all that is kept, as far as it fits on a page. After a cursor from
     before the session was last loaded all that is kept comes again, and `restarted` says so."""
     start = _position(session, cursor) if cursor else 0
@@ -378,7 +378,7 @@ def event_page(session: SessionView, cursor: str | None) -> dict[str, Any]:
 
 
 async def feed_page(
-    session: SessionView, cursor: str | None, wait: float, redactor: Redaction, *, lines: bool = False
+    session: Session, cursor: str | None, wait: float, redactor: Redaction, *, lines: bool = False
 ) -> dict[str, Any]:
     """All that happened behind a cursor, as far as it fits, and how the session stands; without a cursor, since the
     last turn began. If there is nothing, waits for something, at most `wait` seconds. After a cursor of another log it
@@ -408,7 +408,7 @@ async def feed_page(
     return page | {"session": _summary(session)} | ({} if known else {"restarted": True})
 
 
-def _position(session: SessionView, cursor: str) -> int | None:
+def _position(session: Session, cursor: str) -> int | None:
     """The event that a cursor names; None if it is of another log."""
     try:
         return session.events.position(cursor)
@@ -416,7 +416,7 @@ def _position(session: SessionView, cursor: str) -> int | None:
         raise InvalidArgument("cursor: must be the nextCursor of an earlier page.", field="cursor") from None
 
 
-def _page(session: SessionView, start: int, most: int, show: Callable[[Event], Shown]) -> dict[str, Any]:
+def _page(session: Session, start: int, most: int, show: Callable[[Event], Shown]) -> dict[str, Any]:
     """The events behind `start`, with at most so many characters, but at least one if any is shown."""
     shown: list[dict[str, Any]] = []
     left, reached, more = most, start, False
@@ -452,7 +452,7 @@ def _whole(event: Event, log: EventReader, redactor: Redaction) -> Shown:
     return _in_short(event), event.seq
 
 
-def _line_page(session: SessionView, start: int, redactor: Redaction) -> dict[str, Any]:
+def _line_page(session: Session, start: int, redactor: Redaction) -> dict[str, Any]:
     """Lines of output and other events, then the unfinished line if it has grown."""
 
     def show(event: Event) -> Shown:
@@ -538,7 +538,7 @@ def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911, PLR0912 
     return None
 
 
-def _summary(session: SessionView) -> dict[str, Any]:
+def _summary(session: Session) -> dict[str, Any]:
     """What a status line shows of a session."""
     usage, limit = session.usage.total, limit_info(session, None if session.busy else session.outcome)
     fields = {

@@ -629,6 +629,3 @@ class Session:
             self._adopt(record)
             if record.cancelled:
                 self.state_tracker.move(State.CANCELLED)
-
-
-SessionView = Session

@@ -38,7 +38,7 @@ from ...core.model.question import Closure, Question, QuestionKind
 from ...core.model.text import clip_line, iso
 from ...core.questions.presentation import Redaction, describe, without_secrets
 from ...core.service import Service
-from ...core.sessions.session import SessionView
+from ...core.sessions.session import Session
 from ...core.transcripts.conversation import ConversationTurn, Item, frame_items, started_agent
 from ...core.transcripts.session_catalogue import Entry
 from ...core.transcripts.transcript_export import item_without_secrets
@@ -267,7 +267,7 @@ _LOOKED_AT = 20
 """Settled questions among which one that nobody answered is looked for."""
 
 
-def live_row(session: SessionView, redactor: Redaction) -> dict[str, Any]:
+def live_row(session: Session, redactor: Redaction) -> dict[str, Any]:
     """The row of a session in memory, made without a look at the disk; so it has no title."""
     limit = limit_info(session, None if session.busy else session.outcome)
     row: dict[str, Any] = {
@@ -299,7 +299,7 @@ def live_row(session: SessionView, redactor: Redaction) -> dict[str, Any]:
     return dict(redactor.data(row))
 
 
-def needs(session: SessionView) -> str | None:
+def needs(session: Session) -> str | None:
     """What a person is needed for."""
     if session.questions:
         return "question"
@@ -312,7 +312,7 @@ def needs(session: SessionView) -> str | None:
     return "error" if session.state is State.ERROR else None
 
 
-def unanswered(session: SessionView) -> dict[str, str] | None:
+def unanswered(session: Session) -> dict[str, str] | None:
     """The last question of the latest turn that ended because nobody answered it in time; None if there is none, or
     somebody has sent a message since."""
     settled = (
@@ -330,13 +330,13 @@ def unanswered(session: SessionView) -> dict[str, str] | None:
     return {"description": last.question.description, "reason": last.resolution.detail, "at": iso(last.at)}
 
 
-def _stalled_seconds(session: SessionView) -> int | None:
+def _stalled_seconds(session: Session) -> int | None:
     noticed = session.events.latest(Stalled, 1) if session.stalled else []
     return next((int(time.time() - stall.at + stall.seconds) for stall in noticed if isinstance(stall, Stalled)), None)
 
 
 def listed_row(
-    entry: Entry | None, session: SessionView | None, last_state: State | None, redactor: Redaction
+    entry: Entry | None, session: Session | None, last_state: State | None, redactor: Redaction
 ) -> dict[str, Any]:
     """A session wherever it is; without an entry, one in memory that has no transcript yet."""
     row = dict(redactor.data(_stored(entry, last_state))) if entry is not None else {}
@@ -442,7 +442,7 @@ def turn_row(number: int, turn: ConversationTurn, cwd: str) -> dict[str, Any]:
     }
 
 
-def session_in_memory(service: Service, principal: str, session_id: str) -> SessionView | None:
+def session_in_memory(service: Service, principal: str, session_id: str) -> Session | None:
     """The session of a principal under the id that it goes on with; None if it is on disk alone."""
     current = service.current_id(session_id)
     return next((session for session in service.sessions(principal=principal) if session.id == current), None)

@@ -41,7 +41,7 @@ from ...core.model.events import (
     WaitChanged,
 )
 from ...core.service import Service
-from ...core.sessions.session import SessionView
+from ...core.sessions.session import Session
 from ...core.transcripts.event_log import Subscription
 from .answers import ANSWER_HEADERS, text_of
 from .event_frames import Frame, FrameEncoder, frame, live_row, session_in_memory, whole_parts
@@ -168,7 +168,7 @@ FeedT = TypeVar("FeedT", bound="SessionFeed | TranscriptFeed | ListFeed")
 class SessionFeed:
     """The events of one session, for all who watch it."""
 
-    def __init__(self, service: Service, session: SessionView) -> None:
+    def __init__(self, service: Service, session: Session) -> None:
         self.session = session
         self.ring = Ring()
         self._service = service
@@ -290,7 +290,7 @@ class ListFeed:
         sessions = self._service.sessions(principal=self._principal)
         return b"".join(frame("session", self._row(session)) for session in sessions)
 
-    def _row(self, session: SessionView) -> dict[str, Any]:
+    def _row(self, session: Session) -> dict[str, Any]:
         whose = self._service.access.row_of(session.id, session.owner, self._principal)
         return live_row(session, self._service.redaction) | whose
 
@@ -321,13 +321,13 @@ class Feeds:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._sessions: dict[SessionView, SessionFeed] = {}
+        self._sessions: dict[Session, SessionFeed] = {}
         self._transcripts: dict[tuple[str, str], TranscriptFeed] = {}
         self._lists: dict[str, ListFeed] = {}
         self._waiting: dict[str, set[asyncio.Event]] = {}
         """By session, who watches it while it is on disk alone."""
 
-    def session(self, session: SessionView) -> AbstractContextManager[SessionFeed]:
+    def session(self, session: Session) -> AbstractContextManager[SessionFeed]:
         """The feed of a session in memory, while it is watched."""
         return _while_watched(self._sessions, session, partial(SessionFeed, self._service, session))
 

@@ -13,7 +13,7 @@ from ...core.model.question import Question
 from ...core.model.text import csv_of, iso
 from ...core.questions.presentation import as_offered, without_secrets
 from ...core.service import PendingTurn, Service
-from ...core.sessions.session import SessionView
+from ...core.sessions.session import Session
 from ...core.state.shares import Access
 from ...core.state.spending import Period
 from ...core.transcripts.cost_table import Grouping
@@ -120,7 +120,7 @@ class SessionRoutes:
             number_of(request, "limit", 50, 1, _MOST_ROWS) or 50,
             number_of(request, "offset", 0, 0, 10**9) or 0,
         )
-        entries = await self._service.catalogue(
+        entries = await self._service.listing.entries(
             caller=user.caller,
             project=project,
             limit=limit + 1,
@@ -130,7 +130,7 @@ class SessionRoutes:
             archived=archived,
         )
         plain = not offset and text is None and project is None and not archived
-        active = await self._service.catalogue(caller=user.caller, limit=_MOST_ROWS, active=True) if plain else []
+        active = await self._service.listing.entries(caller=user.caller, limit=_MOST_ROWS, active=True) if plain else []
         attention = await self._rows(user, active)
         more = offset + limit if len(entries) > limit else None
         rows = await self._rows(user, entries[:limit])
@@ -368,7 +368,7 @@ def _closeness(path: str, text: str) -> tuple[bool, int, str]:
     return not name.lower().startswith(text), len(path), path
 
 
-def _where_to_begin(session: SessionView) -> str:
+def _where_to_begin(session: Session) -> str:
     """Just before the latest turn: what it has done may not be in the transcript yet."""
     events = session.events
     started = events.latest(TurnStarted, 1)

@@ -35,7 +35,7 @@ from ...core.model.question import Question
 from ...core.model.session_id import is_session_id
 from ...core.model.text import as_json, cut_data, mark, page_of
 from ...core.questions.presentation import Redaction, input_size, shown_input, without_secrets
-from ...core.sessions.session import SessionView
+from ...core.sessions.session import Session
 from .context import Call
 
 EXTENSION = "io.modelcontextprotocol/ui"
@@ -447,14 +447,14 @@ class ResultParts:
         return shown
 
 
-def read_part(session: SessionView, part: str, offset: int, redactor: Redaction) -> dict[str, Any]:
+def read_part(session: Session, part: str, offset: int, redactor: Redaction) -> dict[str, Any]:
     """A page of a part; InvalidArgument if there is no such part, or no longer."""
     page = page_of(_part_text(session, part, redactor), offset, PAGE)
     more = {} if page.next_offset is None else {"nextOffset": page.next_offset}
     return {"name": part, "text": page.text, "offset": page.offset, **more, "total": page.total}
 
 
-def _part_text(session: SessionView, part: str, redactor: Redaction) -> str:
+def _part_text(session: Session, part: str, redactor: Redaction) -> str:
     question = next((question for question in session.questions if question.id == part), None)
     if question is not None:
         return as_json(redactor.data(question.tool_input))
@@ -471,7 +471,7 @@ def _part_text(session: SessionView, part: str, redactor: Redaction) -> str:
     raise _unknown(session, part)
 
 
-def _output_line(session: SessionView, part: str) -> str:
+def _output_line(session: Session, part: str) -> str:
     number = part.removeprefix(_OUTPUT)
     if not (number.isascii() and number.isdigit() and len(number) < 16):
         raise _unknown(session, part)
@@ -481,7 +481,7 @@ def _output_line(session: SessionView, part: str) -> str:
     return found.line
 
 
-def _unknown(session: SessionView, part: str) -> InvalidArgument:
+def _unknown(session: Session, part: str) -> InvalidArgument:
     return InvalidArgument(
         f"part: session {session.id} has no {part[:100]!r} now. What was cut of a report is named in its truncated.",
         field="part",

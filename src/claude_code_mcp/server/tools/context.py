@@ -48,7 +48,7 @@ from ...core.questions.question_forms import CONFIRM, confirmation, confirmed
 from ...core.service import Service
 from ...core.sessions.messages import UserMessage
 from ...core.sessions.pending_turn import PendingTurn
-from ...core.sessions.session import Session, SessionView
+from ...core.sessions.session import Session
 from ...core.sessions.session_access import SessionSharing
 from ...core.transcripts.event_log import Subscription
 from ...startup.shared.hello import PERSON
@@ -192,7 +192,7 @@ class HeldEvents:
         self._held: OrderedDict[str, Subscription] = OrderedDict()
 
     @contextmanager
-    def subscribe(self, session: SessionView, after: int) -> Iterator[RoundEvents]:
+    def subscribe(self, session: Session, after: int) -> Iterator[RoundEvents]:
         """The events from where an earlier round of the call left off, or else those behind `after`. At the end the
         subscription is held for the next round if the call continues, and closed if not."""
         # Taken out: two calls for one session must not read from the same subscription.
@@ -237,7 +237,7 @@ class Call:
     def principal(self) -> str:
         return self.caller.principal
 
-    def sharing(self, session: SessionView) -> SessionSharing:
+    def sharing(self, session: Session) -> SessionSharing:
         """What the caller is told of whose a session is, and with whom it is shared."""
         return self.service.access.sharing(session.id, self.principal)
 

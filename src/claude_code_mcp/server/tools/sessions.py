@@ -311,9 +311,9 @@ async def list_sessions(call: Call, arguments: ListSessions) -> Reply:
 async def session_list(
     service: Service, caller: Caller, *, limit: int = 50, offset: int = 0, **wanted: Any
 ) -> SessionList:
-    """A page of the caller's sessions; `wanted` are the filters of `Service.catalogue`."""
+    """A page of the caller's sessions; `wanted` are the filters of `SessionListing.entries`."""
     # One more than is shown tells whether there is another page.
-    entries = await service.catalogue(caller=caller, limit=limit + 1, offset=offset, **wanted)
+    entries = await service.listing.entries(caller=caller, limit=limit + 1, offset=offset, **wanted)
     shown = entries[:limit]
     in_memory = {session.id: session for session in service.sessions(principal=caller.principal)}
     last_states = await service.listing.last_states((entry.session_id for entry in shown), caller=caller)

@@ -23,7 +23,7 @@ from ...core.model.worktree import Worktree
 from ...core.questions.presentation import Redaction
 from ...core.sessions.messages import UserMessage
 from ...core.sessions.option_notices import notices_of
-from ...core.sessions.session import SessionView
+from ...core.sessions.session import Session
 from ...core.sessions.session_access import SessionSharing
 from .base import (
     ErrorInfo,
@@ -96,7 +96,7 @@ class LimitInfo(ToolOutput):
     """When the session continues automatically, if it does."""
 
 
-def limit_info(session: SessionView, outcome: TurnOutcome | None) -> LimitInfo | None:
+def limit_info(session: Session, outcome: TurnOutcome | None) -> LimitInfo | None:
     """The limit that ended the turn with this outcome; None if none did."""
     if outcome is None or outcome.code is not OutcomeCode.LIMIT_REACHED:
         return None
@@ -169,18 +169,18 @@ class Interruption(ToolOutput):
     dropped_messages: list[str] | None = None
 
 
-def interruption(session: SessionView, dropped: Iterable[UserMessage], redactor: Redaction) -> Interruption:
+def interruption(session: Session, dropped: Iterable[UserMessage], redactor: Redaction) -> Interruption:
     # Redacted first: half of a secret could not be recognised.
     beginnings = [cut(redactor.text(message.text), _MAX_DROPPED) for message in dropped]
     return Interruption(session_id=session.id, status=status_of(session), dropped_messages=beginnings or None)
 
 
-def status_of(session: SessionView) -> Status:
+def status_of(session: Session) -> Status:
     return SESSION_TOOL_STATUS[session.state]  # type: ignore[return-value]  # the values of the table are these
 
 
 def report(
-    session: SessionView,
+    session: Session,
     redactor: Redaction,
     *,
     lines: int | None = None,
@@ -237,7 +237,7 @@ def report(
     )
 
 
-def worktree_report(session: SessionView) -> dict[str, str] | None:
+def worktree_report(session: Session) -> dict[str, str] | None:
     """Where the worktree of a session is, if it has one."""
     worktree = session.options.worktree
     if not isinstance(worktree, Worktree):
@@ -246,17 +246,17 @@ def worktree_report(session: SessionView) -> dict[str, str] | None:
     return facts if os.path.isdir(worktree.path) else {**facts, "state": "removed"}
 
 
-def _notice(session: SessionView, *more: str | None) -> str | None:
+def _notice(session: Session, *more: str | None) -> str | None:
     return " ".join(filter(None, (*more, session.not_recorded, *notices_of(session)))) or None
 
 
-def silent_seconds(session: SessionView) -> int:
+def silent_seconds(session: Session) -> int:
     """How long the process has been silent: since the stall was noticed, and before that."""
     noticed = session.events.latest(Stalled, 1)
     return int(sum(time.time() - stall.at + stall.seconds for stall in noticed if isinstance(stall, Stalled)))
 
 
-def retrying_line(session: SessionView) -> str | None:
+def retrying_line(session: Session) -> str | None:
     """What the CLI waits for, after the API has refused; None if it does not."""
     retry = session.activity.retrying
     if retry is None:
@@ -295,13 +295,13 @@ def _rules(question: Question) -> list[str] | None:
     return [*rules[:_MAX_RULES], *more] or None
 
 
-def position_of(session: SessionView, cursor: str) -> int | None:
+def position_of(session: Session, cursor: str) -> int | None:
     """The event number of a cursor; None if it is not one of this log."""
     start, known = _start(session, cursor)
     return start if known else None
 
 
-def _start(session: SessionView, cursor: str | None) -> tuple[int | None, bool]:
+def _start(session: Session, cursor: str | None) -> tuple[int | None, bool]:
     """The event number behind which output is wanted (None without a cursor), and whether the cursor is of this log."""
     if cursor is None or cursor == _FROM_THE_START:
         return (None if cursor is None else 0), True
@@ -312,9 +312,7 @@ def _start(session: SessionView, cursor: str | None) -> tuple[int | None, bool]:
     return position or 0, position is not None
 
 
-def _output(
-    session: SessionView, lines: int | None, start: int | None, parts: ResultParts
-) -> tuple[list[str], int, bool]:
+def _output(session: Session, lines: int | None, start: int | None, parts: ResultParts) -> tuple[list[str], int, bool]:
     last = session.events.last_seq
     if start is None:
         latest = session.events.latest(Output, _DEFAULT_LINES if lines is None else lines)
@@ -386,7 +384,7 @@ def render_inputs(pending_inputs: list[PendingInput] | None) -> list[str]:
 # -- turns that were ended before they were done -----------------------------------------------------------------------
 
 
-def ended_error(session: SessionView, outcome: TurnOutcome, report: ToolOutput) -> ClaudeCodeError | None:
+def ended_error(session: Session, outcome: TurnOutcome, report: ToolOutput) -> ClaudeCodeError | None:
     """The error of a call whose turn ran out of time or was cancelled; None if it was neither. `report` is what the
     call would have returned otherwise."""
     payload = {**dump(report), "result": outcome.result or output_so_far(session)}
@@ -399,13 +397,13 @@ def ended_error(session: SessionView, outcome: TurnOutcome, report: ToolOutput) 
     return None
 
 
-def ended_info(session: SessionView, outcome: TurnOutcome) -> ErrorInfo | None:
+def ended_info(session: Session, outcome: TurnOutcome) -> ErrorInfo | None:
     """The same for a result that has an `error` field."""
     error = ended_error(session, outcome, ToolOutput())
     return ErrorInfo(code=error.code, message=error.message) if error is not None else None
 
 
-def output_so_far(session: SessionView) -> str:
+def output_so_far(session: Session) -> str:
     """The last lines of output of the session's newest turn, as many as fit."""
     began = max((event.seq for event in session.events.latest(TurnStarted, 1)), default=0)
     lines: list[str] = []
@@ -546,7 +544,7 @@ class Configuration(ToolOutput):
         return self.message or ""
 
 
-def finished_report(session: SessionView, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
+def finished_report(session: Session, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
     """The report of a turn that has ended; raises the error of one that ran out of time, was cancelled or could not
     start."""
     if outcome.code is OutcomeCode.START_FAILED:
@@ -558,7 +556,7 @@ def finished_report(session: SessionView, outcome: TurnOutcome, parts: ResultPar
     return report
 
 
-def unfinished_report(session: SessionView, parts: ResultParts, settings: Settings) -> TurnReport:
+def unfinished_report(session: Session, parts: ResultParts, settings: Settings) -> TurnReport:
     """The report of a turn that goes on in the background or waits for an answer, with the tool to call next."""
     waiting = session.state is State.WAITING
     how = how_to_answer(settings) if waiting else how_to_wait(settings)
@@ -572,7 +570,7 @@ def unfinished_report(session: SessionView, parts: ResultParts, settings: Settin
     )
 
 
-def _outcome_report(session: SessionView, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
+def _outcome_report(session: Session, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
     warning = f"{outcome.detail}\n\n" if outcome.code is OutcomeCode.NOT_SAVED else ""
     # Without a login, the detail repeats the CLI's sentence and adds what to do on a server.
     message = outcome.detail if outcome.detail.startswith(outcome.result) else outcome.result
@@ -606,7 +604,7 @@ def _error_subtype(outcome: TurnOutcome) -> str:
     return subtype if subtype and subtype.startswith("error") else f"error_{outcome.code}"
 
 
-def _start_failure(outcome: TurnOutcome, session: SessionView) -> ClaudeCodeError:
+def _start_failure(outcome: TurnOutcome, session: Session) -> ClaudeCodeError:
     if outcome.error_code == SessionBusy.code:
         return SessionBusy(outcome.detail, session_id=session.id)
     refused = session.start_error
@@ -630,23 +628,21 @@ def _model_usage(outcome: TurnOutcome) -> dict[str, Any] | None:
 
 
 def session_infos(
-    sessions: Iterable[tuple[SessionView, SessionSharing]], sensitive: bool, message: str | None = None
+    sessions: Iterable[tuple[Session, SessionSharing]], sensitive: bool, message: str | None = None
 ) -> SessionInfos:
     """Rows of a list of sessions, each with whose it is; `sensitive` adds directories, prompts and agents."""
     rows = [_session_info(session, sensitive, sharing) for session, sharing in sessions]
     return SessionInfos(sessions=rows, message=message)
 
 
-def session_details(
-    session: SessionView, sensitive: bool, redactor: Redaction, sharing: SessionSharing
-) -> SessionInfos:
+def session_details(session: Session, sensitive: bool, redactor: Redaction, sharing: SessionSharing) -> SessionInfos:
     """One session with what its last turn has come to: its result and output, and what it waits for."""
     details = report(session, redactor)
     info = _session_info(session, sensitive, sharing)
     return SessionInfos(sessions=[info.model_copy(update={name: getattr(details, name) for name in _DETAILS})])
 
 
-def _session_info(session: SessionView, sensitive: bool, sharing: SessionSharing) -> SessionInfo:
+def _session_info(session: Session, sensitive: bool, sharing: SessionSharing) -> SessionInfo:
     options = session.options
     prompt = options.system_prompt
     hidden = {
