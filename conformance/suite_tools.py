@@ -16,8 +16,9 @@ from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
 from pydantic import ConfigDict
 
 from claude_code_mcp.core.errors import ClaudeCodeError
-from claude_code_mcp.server.tools.base import Arguments, Reply, Tool
+from claude_code_mcp.server.tools.arguments import Arguments
 from claude_code_mcp.server.tools.context import Call
+from claude_code_mcp.server.tools.tool import Reply, Tool
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg=="
 _WAV = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQAAAAA="

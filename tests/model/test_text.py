@@ -30,8 +30,8 @@ from claude_code_mcp.core.model.text import (
     visible,
 )
 from claude_code_mcp.server.server import tools_of
-from claude_code_mcp.server.tools.base import Tool
 from claude_code_mcp.server.tools.status import SessionInfo
+from claude_code_mcp.server.tools.tool import Tool
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

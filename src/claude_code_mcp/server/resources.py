@@ -61,9 +61,10 @@ from ..core.transcripts.cost_table import Grouping
 from ..core.transcripts.event_log import EventReader
 from ..core.transcripts.transcript_export import Detail
 from ..core.transcripts.transcript_reader import ConversationPage, Extent
-from .tools import base
-from .tools.base import ResultParts, dump, read_part
+from . import app_page
 from .tools.library import cost_report
+from .tools.output import dump
+from .tools.paging import ResultParts, read_part
 from .tools.sessions import session_list
 from .tools.status import limit_info, pending_inputs, report, retrying_line, silent_seconds, status_of
 
@@ -143,7 +144,7 @@ class ResourceAddress:
 
 def is_own(uri: str) -> bool:
     """Whether an address, or the template of one, is of this server itself and of no server of the hub."""
-    return uri.startswith((_SESSION, LIST)) or uri == base.URI
+    return uri.startswith((_SESSION, LIST)) or uri == app_page.URI
 
 
 def parse(uri: str) -> ResourceAddress | None:
@@ -223,8 +224,8 @@ class SessionResources:
         return address
 
     async def read(self, uri: str, caller: Caller) -> types.ReadResourceResult:
-        if uri == base.URI:
-            return base.contents()
+        if uri == app_page.URI:
+            return app_page.contents()
         address = parse(uri)
         if address is None:
             raise unknown(uri)

@@ -31,14 +31,12 @@ from ..core.questions.presentation import form_without_secrets
 from ..core.service import Service
 from ..core.sessions.policy_enforcer import MinuteLimit
 from ..startup.shared.hello import PERSON
-from . import sdk
+from . import app_page, sdk
 from .changes import Subscriptions
 from .contents import Asker, Contents, refusing_handlers
 from .dialogs import Dialogs
 from .sdk import Context, OpenStreams
 from .tasks import Tasks
-from .tools import base
-from .tools.base import Tool, ToolOutput
 from .tools.code import code_tools
 from .tools.context import (
     Call,
@@ -51,8 +49,10 @@ from .tools.context import (
     read_state,
 )
 from .tools.library import CARE_TOOLS
+from .tools.output import ToolOutput
 from .tools.query import query_tools
 from .tools.sessions import TOOLS as SESSION_TOOLS
+from .tools.tool import Tool
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
@@ -172,7 +172,7 @@ class McpServer:
             self._contents.register_skills(server)
         self._tasks.register(server)
         if self._offers_sessions:
-            server.extensions[base.EXTENSION] = {}
+            server.extensions[app_page.EXTENSION] = {}
         # The SDK's own has a span for each request, which costs something also where nobody is sent any.
         tracing = server.middleware if self.service.settings.otel else ()
         server.middleware[:] = [

@@ -6,7 +6,7 @@ import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.options import DIRECTORY_NAMES
-from claude_code_mcp.server.tools.base import Arguments, checked_arguments
+from claude_code_mcp.server.tools.arguments import Arguments, checked_arguments
 from claude_code_mcp.server.tools.code import ClaudeCode
 from claude_code_mcp.server.tools.library import CostArguments
 from claude_code_mcp.server.tools.query import Query

@@ -43,7 +43,7 @@ from ...core.transcripts.conversation import ConversationTurn, Item, frame_items
 from ...core.transcripts.session_catalogue import Entry
 from ...core.transcripts.transcript_export import item_without_secrets
 from ...core.transcripts.transcript_reader import LONGEST_PREVIEW, shortened
-from ...server.tools.base import dump
+from ...server.tools.output import dump
 from ...server.tools.status import limit_info, retrying_line
 
 _KINDS = {"text": "text", "thinking": "thinking", "partial_json": "input"}

@@ -18,7 +18,7 @@ from ...core.state.shares import Access
 from ...core.state.spending import Period
 from ...core.transcripts.cost_table import Grouping
 from ...core.transcripts.transcript_reader import LONGEST_PREVIEW, Extent
-from ...server.tools.base import Arguments, Images, Name, Text, dump, name_as_written
+from ...server.tools.arguments import Arguments, Images, Name, Text, name_as_written
 from ...server.tools.context import AnswerTexts, ModeAfterPlan, answer_from
 from ...server.tools.library import (
     MARKS,
@@ -29,6 +29,7 @@ from ...server.tools.library import (
     give_away,
     steer_limit,
 )
+from ...server.tools.output import dump
 from ...server.tools.sessions import CreateSession, session_options
 from ...server.tools.status import interruption, status_of
 from .answers import ANSWER_HEADERS, Nothing, answer, arguments_of, flag_of, number_of, session_id_of, text_of

@@ -28,11 +28,10 @@ from ...core.model.events import AuditEvent
 from ...core.model.options import ClientEnvironment
 from ...core.state.database import Database
 from ...core.state.state_directory import database_in
-from ...server import sdk
+from ...server import app_page, sdk
 from ...server.contents import refusing_handlers
 from ...server.sdk import Context, OpenStreams
 from ...server.server import NAME, offers_sessions, principal, refusal, tools_of
-from ...server.tools import base
 from ...server.tools.context import TASKS_EXTENSION, instructions
 from ...server.transports.running_calls import RunningCalls
 from ...server.transports.stdio import Inbox, Outbox
@@ -183,7 +182,7 @@ class Gateway:
         )
         server.extensions[TASKS_EXTENSION] = {}
         if offers_sessions(self._settings):
-            server.extensions[base.EXTENSION] = {}
+            server.extensions[app_page.EXTENSION] = {}
         server.middleware[:] = [sdk.with_line_outbox, self._forward]
         return server
 

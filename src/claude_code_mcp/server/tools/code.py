@@ -14,21 +14,9 @@ from ...core.model.options import Preset, SessionOptions, Thinking, ToolPreset
 from ...core.model.usage_limits import OnLimit
 from ...core.sessions.message_acceptance import PendingTurn
 from ...core.sessions.messages import WhenBusy
-from .base import (
-    ABOUT_IMAGES,
-    Arguments,
-    Count,
-    Images,
-    Milliseconds,
-    Name,
-    Offset,
-    Reply,
-    ResultParts,
-    Text,
-    Tool,
-    read_part,
-)
+from .arguments import ABOUT_IMAGES, Arguments, Count, Images, Milliseconds, Name, Offset, Text
 from .context import AnswerTexts, Call, ModeAfterPlan, answer_from, open_questions, wait_for_rest, wait_for_turn
+from .paging import ResultParts, read_part
 from .status import (
     Configuration,
     SessionInfos,
@@ -38,6 +26,7 @@ from .status import (
     session_infos,
     unfinished_report,
 )
+from .tool import Reply, Tool
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,10 @@ from ...core.errors import ClaudeCodeError, InvalidArgument
 from ...core.service import Service
 from ...hub.hub import Hub
 from ...hub.server_pool import ServerStatus
-from .base import Arguments, ErrorInfo, Name, Reply, Text, Tool, ToolOutput, declared
+from .arguments import Arguments, Name, Text
 from .context import Call, ToolFinder
+from .output import ErrorInfo, ToolOutput, declared
+from .tool import Reply, Tool
 
 log = logging.getLogger(__name__)
 

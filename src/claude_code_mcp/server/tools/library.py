@@ -20,9 +20,11 @@ from ...core.state.spending import Budget, Period
 from ...core.transcripts.cost_table import Grouping
 from ...core.transcripts.edited_files import diff_of
 from ...core.transcripts.transcript_export import Detail
-from .base import Arguments, ErrorInfo, Name, Path, Reply, SessionId, Shares, Tool, ToolOutput, declared
+from .arguments import Arguments, Name, Path, SessionId
 from .context import Call
+from .output import ErrorInfo, Shares, ToolOutput, declared
 from .status import worktree_report
+from .tool import Reply, Tool
 
 _PAGE = 24_000
 """Characters of a page."""

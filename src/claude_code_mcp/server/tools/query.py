@@ -28,9 +28,11 @@ from ...core.sessions.messages import UserMessage
 from ...core.sessions.session import Session
 from ...core.transcripts.event_log import Subscription
 from .. import sdk
-from .base import Arguments, Count, ErrorInfo, Name, Path, Reply, Rules, Text, Tool, ToolOutput
+from .arguments import Arguments, Count, Name, Path, Rules, Text
 from .context import Call, first_of, open_questions, progress_of, waiting_cancelled
+from .output import ErrorInfo, ToolOutput
 from .status import LimitInfo, ended_info, limit_info, output_so_far
+from .tool import Reply, Tool
 
 METHOD = "claude-code/messages"
 _MAX_BUNDLE_BYTES = 16 << 20

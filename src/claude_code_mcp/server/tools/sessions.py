@@ -16,29 +16,11 @@ from ...core.sessions.messages import UserMessage
 from ...core.sessions.session import Session
 from ...core.sessions.session_access import SessionSharing
 from ...core.transcripts.session_catalogue import Entry
-from .base import (
-    ABOUT_IMAGES,
-    ABOUT_KEY,
-    PENDING,
-    Arguments,
-    Count,
-    ErrorInfo,
-    Images,
-    Name,
-    Offset,
-    Path,
-    Reply,
-    ResultParts,
-    Rules,
-    SessionId,
-    Shares,
-    Text,
-    Tool,
-    ToolOutput,
-    read_part,
-)
+from .arguments import ABOUT_IMAGES, ABOUT_KEY, Arguments, Count, Images, Name, Offset, Path, Rules, SessionId, Text
 from .context import AnswerTexts, Call, ModeAfterPlan, answer_from, open_questions, wait_for_change, wait_for_rest
 from .library import READ_SESSION, not_read
+from .output import ErrorInfo, Shares, ToolOutput
+from .paging import PENDING, ResultParts, read_part
 from .status import (
     Acknowledgement,
     Interruption,
@@ -51,6 +33,7 @@ from .status import (
     report,
     status_of,
 )
+from .tool import Reply, Tool
 
 BareWait = Annotated[float, Field(ge=0, le=55)]
 """For a tool whose description says what it does."""

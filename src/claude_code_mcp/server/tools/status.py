@@ -25,19 +25,9 @@ from ...core.sessions.launcher import notices_of
 from ...core.sessions.messages import UserMessage
 from ...core.sessions.session import SessionView
 from ...core.sessions.session_access import SessionSharing
-from .base import (
-    ErrorInfo,
-    PartPage,
-    ResultParts,
-    Shares,
-    ToolOutput,
-    TruncatedPart,
-    declared,
-    dump,
-    render_page,
-    render_truncated,
-)
 from .context import how_to_answer, how_to_wait
+from .output import ErrorInfo, Shares, ToolOutput, declared, dump
+from .paging import PartPage, ResultParts, TruncatedPart, render_page, render_truncated
 
 Status = Literal["running", "waiting_for_input", "completed", "error", "limit_reached", "interrupted", "cancelled"]
 
