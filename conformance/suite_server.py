@@ -21,7 +21,7 @@ from claude_code_mcp.core.service import Service
 from claude_code_mcp.server.contents import Asker
 from claude_code_mcp.server.sdk import ChangingServer, Context
 from claude_code_mcp.server.server import McpServer, tools_of
-from claude_code_mcp.server.tools.context import Call
+from claude_code_mcp.server.tools.call import Call
 from claude_code_mcp.server.tools.hub_contents import HubContents
 from claude_code_mcp.server.tools.tool import Reply
 from claude_code_mcp.server.transports.callers import Callers

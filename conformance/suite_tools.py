@@ -17,7 +17,7 @@ from pydantic import ConfigDict
 
 from claude_code_mcp.core.errors import ClaudeCodeError
 from claude_code_mcp.server.tools.arguments import Arguments
-from claude_code_mcp.server.tools.context import Call
+from claude_code_mcp.server.tools.call import Call
 from claude_code_mcp.server.tools.tool import Reply, Tool
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg=="

@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from claude_code_mcp.core.errors import ClaudeCodeError
 from claude_code_mcp.server.tasks import missing_capability
 from claude_code_mcp.server.tools.arguments import Arguments
-from claude_code_mcp.server.tools.context import Call
+from claude_code_mcp.server.tools.call import Call
 from claude_code_mcp.server.tools.output import ToolOutput
 from claude_code_mcp.server.tools.tool import Reply, Tool
 

@@ -30,29 +30,23 @@ from ..core.model.tool_names import PREFIX
 from ..core.questions.presentation import form_without_secrets
 from ..core.service import Service
 from ..core.sessions.policy_enforcer import MinuteLimit
-from ..startup.shared.hello import PERSON
 from . import app_page, sdk
 from .changes import Subscriptions
+from .client_capabilities import can_be_asked, declares_person, declares_tasks
 from .contents import Asker, Contents, refusing_handlers
 from .dialogs import Dialogs
+from .rounds import HeldEvents, read_state
 from .sdk import Context, OpenStreams
 from .tasks import Tasks
+from .tools.call import Call
 from .tools.code import code_tools
-from .tools.context import (
-    Call,
-    HeldEvents,
-    can_be_asked,
-    declares_tasks,
-    end_turns,
-    instructions,
-    point_to_remedy,
-    read_state,
-)
+from .tools.guidance import instructions, point_to_remedy
 from .tools.library import CARE_TOOLS
 from .tools.output import ToolOutput
 from .tools.query import query_tools
 from .tools.sessions import TOOLS as SESSION_TOOLS
 from .tools.tool import Tool
+from .tools.waiting import end_turns
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
@@ -335,7 +329,7 @@ class McpServer:
     def _for_person(self, name: str, context: Context) -> Tool[Any] | None:
         """A tool to look after sessions or the hub, for the person at this machine, who is here without a model: the
         toolsets are chosen for models, and the same can be done in a shell."""
-        if not self._offers_sessions or context.request is not None or not _has_person(context):
+        if not self._offers_sessions or context.request is not None or not declares_person(context):
             return None
         return {**CARE_TOOLS, **_hub_tools()}.get(name)
 
@@ -479,19 +473,6 @@ def _connected(context: Context) -> Connected:
     found = context.lifespan_context
     assert isinstance(found, Connected)
     return found
-
-
-def _has_person(context: Context) -> bool:
-    """Whether the client says that a person is before it, and no model."""
-    capabilities = context.session.client_capabilities
-    return capabilities is not None and PERSON in (capabilities.experimental or {})
-
-
-def without_person(capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """A client over HTTP cannot say that it is the person at the machine, who may do more."""
-    experimental = {key: value for key, value in (capabilities.get("experimental") or {}).items() if key != PERSON}
-    rest = {key: value for key, value in capabilities.items() if key != "experimental"}
-    return {**rest, **({"experimental": experimental} if experimental else {})}
 
 
 def client_name(context: Context) -> str:

@@ -32,8 +32,9 @@ from ..core.model.text import iso
 from ..core.service import Service
 from ..core.state.shares import Access
 from ..core.state.task_records import ENDED, TaskRecord, TaskRecords
+from .client_capabilities import TASKS_EXTENSION, can_be_asked, declares_tasks
 from .sdk import Context
-from .tools.context import TASKS_EXTENSION, Call, can_be_asked, declares_tasks
+from .tools.call import Call
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from ...core.state.shares import Access
 from ...core.state.spending import Period
 from ...core.transcripts.cost_table import Grouping
 from ...core.transcripts.transcript_reader import LONGEST_PREVIEW, Extent
+from ...server.tools.answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
 from ...server.tools.arguments import Arguments, Images, Name, Text, name_as_written
-from ...server.tools.context import AnswerTexts, ModeAfterPlan, answer_from
 from ...server.tools.library import (
     MARKS,
     TeamGrouping,

@@ -29,10 +29,11 @@ from ...core.model.options import ClientEnvironment
 from ...core.state.database import Database
 from ...core.state.state_directory import database_in
 from ...server import app_page, sdk
+from ...server.client_capabilities import TASKS_EXTENSION
 from ...server.contents import refusing_handlers
 from ...server.sdk import Context, OpenStreams
 from ...server.server import NAME, offers_sessions, principal, refusal, tools_of
-from ...server.tools.context import TASKS_EXTENSION, instructions
+from ...server.tools.guidance import instructions
 from ...server.transports.running_calls import RunningCalls
 from ...server.transports.stdio import Inbox, Outbox
 from . import names

@@ -14,8 +14,9 @@ from ...core.model.options import Preset, SessionOptions, Thinking, ToolPreset
 from ...core.model.usage_limits import OnLimit
 from ...core.sessions.message_acceptance import PendingTurn
 from ...core.sessions.messages import WhenBusy
+from .answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
 from .arguments import ABOUT_IMAGES, Arguments, Count, Images, Milliseconds, Name, Offset, Text
-from .context import AnswerTexts, Call, ModeAfterPlan, answer_from, open_questions, wait_for_rest, wait_for_turn
+from .call import Call
 from .paging import ResultParts, read_part
 from .status import (
     Configuration,
@@ -27,6 +28,7 @@ from .status import (
     unfinished_report,
 )
 from .tool import Reply, Tool
+from .waiting import open_questions, wait_for_rest, wait_for_turn
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from ...core.service import Service
 from ...hub.hub import Hub
 from ...hub.server_pool import ServerStatus
 from .arguments import Arguments, Name, Text
-from .context import Call, ToolFinder
+from .call import Call, ToolFinder
 from .output import ErrorInfo, ToolOutput, declared
 from .tool import Reply, Tool
 

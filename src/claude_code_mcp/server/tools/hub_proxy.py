@@ -45,7 +45,10 @@ from ...hub.hub import CallCounts, Hub, HubTool
 from ...hub.tools import ToolIndex, is_long, with_long_parts_saved
 from ...hub.transports import UNREACHABLE
 from .. import sdk
-from .context import Call, can_be_asked, can_open_addresses, can_sample, first_of, progress_callback
+from ..client_capabilities import can_be_asked, can_open_addresses, can_sample
+from .call import Call
+from .progress import progress_callback
+from .waiting import first_of
 
 CallReply = types.CallToolResult | types.InputRequiredResult
 Start = Callable[["ProxiedCall"], Awaitable[CallReply]]

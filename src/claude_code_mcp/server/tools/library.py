@@ -21,7 +21,7 @@ from ...core.transcripts.cost_table import Grouping
 from ...core.transcripts.edited_files import diff_of
 from ...core.transcripts.transcript_export import Detail
 from .arguments import Arguments, Name, Path, SessionId
-from .context import Call
+from .call import Call
 from .output import ErrorInfo, Shares, ToolOutput, declared
 from .status import worktree_report
 from .tool import Reply, Tool

@@ -29,10 +29,12 @@ from ...core.sessions.session import Session
 from ...core.transcripts.event_log import Subscription
 from .. import sdk
 from .arguments import Arguments, Count, Name, Path, Rules, Text
-from .context import Call, first_of, open_questions, progress_of, waiting_cancelled
+from .call import Call
 from .output import ErrorInfo, ToolOutput
+from .progress import progress_of
 from .status import LimitInfo, ended_info, limit_info, output_so_far
 from .tool import Reply, Tool
+from .waiting import first_of, open_questions, waiting_cancelled
 
 METHOD = "claude-code/messages"
 _MAX_BUNDLE_BYTES = 16 << 20

@@ -16,8 +16,9 @@ from ...core.sessions.messages import UserMessage
 from ...core.sessions.session import Session
 from ...core.sessions.session_access import SessionSharing
 from ...core.transcripts.session_catalogue import Entry
+from .answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
 from .arguments import ABOUT_IMAGES, ABOUT_KEY, Arguments, Count, Images, Name, Offset, Path, Rules, SessionId, Text
-from .context import AnswerTexts, Call, ModeAfterPlan, answer_from, open_questions, wait_for_change, wait_for_rest
+from .call import Call
 from .library import READ_SESSION, not_read
 from .output import ErrorInfo, Shares, ToolOutput
 from .paging import PENDING, ResultParts, read_part
@@ -34,6 +35,7 @@ from .status import (
     status_of,
 )
 from .tool import Reply, Tool
+from .waiting import open_questions, wait_for_change, wait_for_rest
 
 BareWait = Annotated[float, Field(ge=0, le=55)]
 """For a tool whose description says what it does."""

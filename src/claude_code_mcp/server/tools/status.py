@@ -25,7 +25,7 @@ from ...core.sessions.launcher import notices_of
 from ...core.sessions.messages import UserMessage
 from ...core.sessions.session import SessionView
 from ...core.sessions.session_access import SessionSharing
-from .context import how_to_answer, how_to_wait
+from .guidance import how_to_answer, how_to_wait
 from .output import ErrorInfo, Shares, ToolOutput, declared, dump
 from .paging import PartPage, ResultParts, TruncatedPart, render_page, render_truncated
 

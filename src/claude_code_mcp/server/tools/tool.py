@@ -17,7 +17,7 @@ from ...core.errors import ClaudeCodeError, InvalidArgument
 from ...core.model.options import DIRECTORY_NAMES
 from ..app_page import TOOL_META
 from .arguments import ArgumentsT, checked_arguments, name_as_written
-from .context import Call
+from .call import Call
 from .output import ToolOutput
 
 Reply = ToolOutput | types.CallToolResult | types.InputRequiredResult

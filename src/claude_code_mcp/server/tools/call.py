@@ -1,0 +1,205 @@
+"""One tool call as the tools see it: the caller, its connection, and how questions are answered.
+
+On 2026-07-28 a call that has a question for the client returns it, and the client repeats the call with the answer.
+Each repetition is another round of the same call; `state` is what the round before left with the client.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import mcp_types as types
+
+from ...core.errors import ENABLE_BYPASS, InvalidArgument, PermissionDenied
+from ...core.model.options import BYPASS, Caller
+from ...core.model.question import Answer
+from ...core.questions.question_forms import CONFIRM, confirmation, confirmed
+from ...core.service import Service
+from ...core.sessions.message_acceptance import PendingTurn
+from ...core.sessions.session import Session, SessionView
+from ...core.sessions.session_access import SessionSharing
+from ...startup.shared.hello import PERSON
+from ..client_capabilities import can_be_asked, can_open_addresses, can_sample
+from ..dialogs import SHOWN, Dialogs
+from ..rounds import HeldEvents
+from ..sdk import Context, is_modern
+
+if TYPE_CHECKING:
+    from ...hub.hub import Hub
+
+
+class DetachableCall(Protocol):
+    """A call that can run on after its client has been answered: see server/tasks.py."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the client has its answer already."""
+
+    async def begin(self, session_id: str | None, message_id: str | None) -> None:
+        """Makes the rest of the call a task, durably."""
+
+
+class ToolFinder(Protocol):
+    """The tools of the hub's servers, behind the policy: see hub_proxy.py."""
+
+    async def find(self, caller: Caller, query: str) -> list[types.Tool]:
+        """Those that the caller may use and that have a word of the query, the best first."""
+
+    def tools_by_server(self, caller: Caller) -> dict[str, int]:
+        """How many there are for the caller, as of the last time they were listed."""
+
+    async def knows(self, caller: Caller, name: str) -> bool: ...
+
+    async def call(
+        self, name: str, call: "Call", arguments: Mapping[str, Any]
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        """Calls one, once that is permitted; PermissionDenied if it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a tool needs to run one call."""
+
+    service: Service
+    dialogs: Dialogs
+    caller: Caller
+    context: Context
+    held_events: HeldEvents
+    hub: "Hub | None" = None
+    proxy: "ToolFinder | None" = None
+    """The tools of the hub for clients, where a toolset offers them."""
+    responses: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+    on_disconnect: str = "keep"
+    """What becomes of a turn when the client that waits for it is gone."""
+    offsets: dict[str, int] = field(default_factory=dict)
+    """How far the person has read in questions that take several forms, by question; earlier rounds included."""
+    task: DetachableCall | None = None
+    """What the call may become; None for a client that does not take tasks."""
+
+    def __post_init__(self) -> None:
+        self.offsets.update(self.state.get("offsets") or {})
+
+    @property
+    def principal(self) -> str:
+        return self.caller.principal
+
+    def sharing(self, session: SessionView) -> SessionSharing:
+        """What the caller is told of whose a session is, and with whom it is shared."""
+        return self.service.access.sharing(session.id, self.principal)
+
+    def check_mode(self, permission_mode: str | None) -> None:
+        """Refuses a mode that is switched off for the caller, at this client."""
+        if permission_mode == BYPASS and not self.service.policy_for(self.caller).bypass_on:
+            raise PermissionDenied(f"{BYPASS} is switched off.", remedy=ENABLE_BYPASS)
+
+    def follow(self, session_id: str) -> str:
+        """Shows the session's questions to this client from now on, and accepts the answers that the call brought;
+        returns who was faster if one came too late, or an empty text."""
+        self.dialogs.follow(session_id)
+        return self.accept_forms(session_id)
+
+    def accept_forms(self, session_id: str) -> str:
+        """Accepts the forms that the call brought, of questions that an earlier round of it has shown: nobody can fill
+        in another one. Returns who was faster if an answer came too late, or an empty text."""
+        shown = self.state.get(SHOWN) or ()
+        forms = {question_id: form for question_id, form in self.responses.items() if question_id in shown}
+        return self.dialogs.accept_forms(session_id, forms, self.offsets)
+
+    @property
+    def has_person_at_terminal(self) -> bool:
+        """Whether the client says, outside of what a model can write, that a person is at its terminal, as our own
+        interfaces do. Over HTTP it is not believed; the socket drops it if a command of a session says so."""
+        capabilities = self.context.session.client_capabilities
+        declared = (capabilities.experimental or {}).get(PERSON) if capabilities is not None else None
+        return self.context.request is None and isinstance(declared, Mapping) and declared.get("answers") is True
+
+    async def respond(self, session: Session, input_id: str, answer: Answer, by: str) -> None:
+        """Answers a question of the session, on behalf of this client and by the tool of that name."""
+        self.service.respond(
+            session.id,
+            input_id,
+            answer,
+            principal=self.principal,
+            by=by,
+            client=self.dialogs.client,
+            person=self.has_person_at_terminal,
+        )
+        await session.saved()  # what was allowed for the session outlives this process
+
+    @property
+    def resumed_session(self) -> str | None:
+        """The session of an earlier round of this same call; what that round did must not be done again."""
+        session_id = self.state.get("session")
+        return session_id if isinstance(session_id, str) else None
+
+    def resumed_turn(self) -> PendingTurn | None:
+        """The session of an earlier round and the message which that round sent, whose outcome this call is for; None
+        in the first round, which is to send it. InvalidArgument if the outcome is no longer kept."""
+        if self.resumed_session is None:
+            return None
+        session = self.service.session(self.resumed_session, principal=self.principal)
+        message = session.delivery(str(self.state.get("message")))
+        if message is None:
+            raise InvalidArgument(
+                f"The answer that this call waited for is no longer kept; session {session.id} can be continued.",
+                session_id=session.id,
+            )
+        return PendingTurn(session, message)
+
+    def resumed_number(self, name: str) -> int | None:
+        """A number that the earlier round left in the state."""
+        value = self.state.get(name)
+        return value if isinstance(value, int) else None
+
+    async def detach(self, session_id: str | None = None, message_id: str | None = None) -> None:
+        """The call begins to wait, for a message of a session if one is named. Where the client takes tasks it is
+        answered now, and the call runs on without it."""
+        if self.task is not None:
+            await self.task.begin(session_id, message_id)
+
+    @property
+    def detached(self) -> bool:
+        """Whether nobody waits for this call any more: it has no limit of time and sends no notifications."""
+        return self.task is not None and self.task.is_begun
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether the client asked for progress notifications of this call."""
+        return not self.detached and bool(self.context.meta and self.context.meta.get("progress_token") is not None)
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a form can be shown to a person while the call waits."""
+        return can_be_asked(self.context) and self.context.session.can_send_request
+
+    @property
+    def returns_questions(self) -> bool:
+        """Whether questions go back as the result of the call, which the client then repeats with answers."""
+        return is_modern(self.context.protocol_version) and can_be_asked(self.context)
+
+    async def confirmed(self, question: str, title: str) -> bool | types.InputRequiredResult | None:
+        """Asks the person at the client for a plain yes. The answer; or the question, as the result of this call, which
+        the client repeats with the answer; or None if nobody can be asked."""
+        message, schema = confirmation(question, title)
+        if self.returns_questions:
+            response = self.responses.get(CONFIRM)
+            # An answer counts for the question that it was given to.
+            if response is None or self.state.get("confirming") != message:
+                request = types.ElicitRequest(
+                    params=types.ElicitRequestFormParams(message=message, requested_schema=schema)
+                )
+                state = json.dumps({"confirming": message})
+                return types.InputRequiredResult(input_requests={CONFIRM: request}, request_state=state)
+            return isinstance(response, types.ElicitResult) and confirmed(response.action, response.content)
+        if not self.can_ask:
+            return None
+        result = await self.context.session.elicit_form(message, schema, related_request_id=self.context.request_id)
+        return confirmed(result.action, result.content)
+
+    @property
+    def takes_rounds(self) -> bool:
+        """Whether a question of any kind goes back as the result of the call."""
+        any_kind = can_be_asked(self.context) or can_open_addresses(self.context) or can_sample(self.context)
+        return is_modern(self.context.protocol_version) and any_kind
