@@ -30,7 +30,7 @@ from claude_code_mcp.core.model.text import (
     visible,
 )
 from claude_code_mcp.server.server import tools_of
-from claude_code_mcp.server.tools.status import SessionInfo
+from claude_code_mcp.server.tools.session_info import SessionInfo
 from claude_code_mcp.server.tools.tool import Tool
 
 JSON = st.recursive(

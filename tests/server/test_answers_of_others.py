@@ -11,7 +11,7 @@ from claude_code_mcp.core.model.question import Answer, Question, QuestionKind, 
 from claude_code_mcp.core.questions import question_forms
 from claude_code_mcp.core.state.shares import Access
 from claude_code_mcp.server.dialogs import Dialogs
-from claude_code_mcp.server.tools.status import report
+from claude_code_mcp.server.tools.session_report import report
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

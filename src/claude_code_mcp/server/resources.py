@@ -65,8 +65,9 @@ from . import app_page
 from .tools.library import cost_report
 from .tools.output import dump
 from .tools.paging import ResultParts, read_part
+from .tools.pending_inputs import pending_inputs
+from .tools.session_report import limit_info, report, retrying_line, silent_seconds, status_of
 from .tools.sessions import session_list
-from .tools.status import limit_info, pending_inputs, report, retrying_line, silent_seconds, status_of
 
 View = Literal["status", "transcript", "turns", "events", "questions", "list", "costs"]
 LIST = "claude-sessions:///"

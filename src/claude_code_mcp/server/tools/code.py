@@ -17,17 +17,11 @@ from ...core.sessions.messages import WhenBusy
 from .answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
 from .arguments import ABOUT_IMAGES, Arguments, Count, Images, Milliseconds, Name, Offset, Text
 from .call import Call
+from .output import ErrorInfo, ToolOutput
 from .paging import ResultParts, read_part
-from .status import (
-    Configuration,
-    SessionInfos,
-    TurnReport,
-    finished_report,
-    session_details,
-    session_infos,
-    unfinished_report,
-)
+from .session_info import SessionInfos, session_details, session_infos
 from .tool import Reply, Tool
+from .turn_report import TurnReport, finished_report, unfinished_report
 from .waiting import open_questions, wait_for_rest, wait_for_turn
 
 log = logging.getLogger(__name__)
@@ -206,6 +200,15 @@ class SessionAction(Arguments):
 
 class Configure(Arguments):
     action: Literal["enable_bypass", "disable_bypass", "get_config"]
+
+
+class Configuration(ToolOutput):
+    allow_bypass: bool | None = None
+    message: str | None = None
+    error: ErrorInfo | None = None
+
+    def text(self) -> str:
+        return self.message or ""
 
 
 # -- one call, one turn ---------------------------------------------------------------------------------------

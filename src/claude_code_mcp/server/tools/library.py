@@ -23,7 +23,7 @@ from ...core.transcripts.transcript_export import Detail
 from .arguments import Arguments, Name, Path, SessionId
 from .call import Call
 from .output import ErrorInfo, Shares, ToolOutput, declared
-from .status import worktree_report
+from .session_report import worktree_report
 from .tool import Reply, Tool
 
 _PAGE = 24_000

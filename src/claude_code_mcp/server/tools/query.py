@@ -32,8 +32,9 @@ from .arguments import Arguments, Count, Name, Path, Rules, Text
 from .call import Call
 from .output import ErrorInfo, ToolOutput
 from .progress import progress_of
-from .status import LimitInfo, ended_info, limit_info, output_so_far
+from .session_report import LimitInfo, limit_info
 from .tool import Reply, Tool
+from .turn_report import ended_info, output_so_far
 from .waiting import first_of, open_questions, waiting_cancelled
 
 METHOD = "claude-code/messages"

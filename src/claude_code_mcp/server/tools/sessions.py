@@ -22,14 +22,14 @@ from .call import Call
 from .library import READ_SESSION, not_read
 from .output import ErrorInfo, Shares, ToolOutput
 from .paging import PENDING, ResultParts, read_part
-from .status import (
+from .pending_inputs import pending_inputs
+from .session_report import (
     Acknowledgement,
     Interruption,
     SessionReport,
     Status,
     interruption,
     limit_info,
-    pending_inputs,
     position_of,
     report,
     status_of,
