@@ -31,12 +31,12 @@ from ..core.questions.presentation import form_without_secrets
 from ..core.service import Service
 from ..core.sessions.policy_enforcer import MinuteLimit
 from . import app_page, sdk
-from .changes import Subscriptions
 from .client_capabilities import can_be_asked, declares_person, declares_tasks
-from .contents import Asker, Contents, refusing_handlers
+from .content_handlers import Asker, ContentHandlers, refusing_handlers
 from .dialogs import Dialogs
 from .rounds import HeldEvents, read_state
 from .sdk import Context, OpenStreams
+from .subscriptions import Subscriptions
 from .tasks import Tasks
 from .tools.call import Call
 from .tools.code import code_tools
@@ -125,7 +125,7 @@ class McpServer:
         self._security = RequestStateSecurity.ephemeral(ttl=service.settings.permission_timeout + 600)
         self._held_events = HeldEvents()
         self._offers_sessions = offers_sessions(service.settings)
-        self._contents = Contents(
+        self._contents = ContentHandlers(
             service,
             self.subscriptions,
             lambda: self._connections,

@@ -30,7 +30,7 @@ from ...core.state.database import Database
 from ...core.state.state_directory import database_in
 from ...server import app_page, sdk
 from ...server.client_capabilities import TASKS_EXTENSION
-from ...server.contents import refusing_handlers
+from ...server.content_handlers import refusing_handlers
 from ...server.sdk import Context, OpenStreams
 from ...server.server import NAME, offers_sessions, principal, refusal, tools_of
 from ...server.tools.guidance import instructions
