@@ -142,8 +142,6 @@ class Dialogs:
             for question in self.undismissed(session_id):
                 self._show_if_possible(question)
 
-    # -- pushing ----------------------------------------------------------------------------------------------
-
     def offer(self, question: Question) -> None:
         self._show_if_possible(question)
         self._changed()
@@ -219,8 +217,6 @@ class Dialogs:
         """A question without secrets, and with what the person at this client may decide."""
         asked = self._service.access.as_asked_of(question, self._principal)
         return without_secrets(asked, self._service.redaction)
-
-    # -- returning and taking answers -------------------------------------------------------------------------
 
     def _dismiss(self, question_id: str) -> None:
         self._dismissed.add(question_id)

@@ -22,7 +22,7 @@ from ..core.transcripts.transcript_reader import ConversationPage, Extent
 from . import app_page
 from .event_pages import event_page, feed_page
 from .resource_addresses import COSTS, JSON_TYPE, LIST, MARKDOWN_TYPE, TEMPLATES, ResourceAddress, parse, unknown
-from .tools.library import cost_report
+from .tools.cost_report import cost_report
 from .tools.output import dump
 from .tools.paging import ResultParts, read_part
 from .tools.pending_inputs import pending_inputs

@@ -34,18 +34,16 @@ from . import app_page, sdk
 from .client_capabilities import can_be_asked, declares_person, declares_tasks
 from .content_handlers import Asker, ContentHandlers, refusing_handlers
 from .dialogs import Dialogs
+from .http_streams import OpenStreams
 from .rounds import HeldEvents, read_state
-from .sdk import Context, OpenStreams
+from .sdk import Context
 from .subscriptions import Subscriptions
 from .tasks import Tasks
 from .tools.call import Call
-from .tools.code import code_tools
 from .tools.guidance import instructions, point_to_remedy
-from .tools.library import CARE_TOOLS
 from .tools.output import ToolOutput
-from .tools.query import query_tools
-from .tools.sessions import TOOLS as SESSION_TOOLS
 from .tools.tool import Tool
+from .tools.toolsets import offers_sessions, tools_for_person, tools_of, unknown_tool
 from .tools.waiting import end_turns
 
 if TYPE_CHECKING:
@@ -56,10 +54,12 @@ if TYPE_CHECKING:
     from .transports.stdio import Inbox, Outbox
 
 log = logging.getLogger(__name__)
+
+
 NAME = "claude-code-mcp"
 _MAX_MESSAGE = 2000
 """Characters of an error message."""
-_LONGEST_CLIENT_NAME = 60
+_MAX_CLIENT_NAME = 60
 
 
 class HubHost(Protocol):
@@ -331,7 +331,7 @@ class McpServer:
         toolsets are chosen for models, and the same can be done in a shell."""
         if not self._offers_sessions or context.request is not None or not declares_person(context):
             return None
-        return {**CARE_TOOLS, **_hub_tools()}.get(name)
+        return tools_for_person().get(name)
 
     def _without_secrets(
         self, result: types.CallToolResult | types.InputRequiredResult
@@ -424,50 +424,6 @@ class McpServer:
             self.service.start_task(end_turns(self.service, unshared, stop=stop))
 
 
-def tools_of(settings: Settings) -> Mapping[str, Tool[Any]]:
-    """The tools of the chosen toolsets, in a fixed order."""
-    chosen = [make for toolset, make in _tool_makers(settings).items() if toolset in settings.toolsets]
-    return {name: tool for make in chosen for name, tool in make().items()}
-
-
-def _tool_makers(settings: Settings) -> Mapping[str, Callable[[], Mapping[str, Tool[Any]]]]:
-    return {
-        "sessions": lambda: SESSION_TOOLS,
-        "code": lambda: code_tools(settings),
-        "query": query_tools,
-        "care": lambda: CARE_TOOLS,
-        "hub": _hub_tools,
-        "hub-search": _search_tools,
-    }
-
-
-def unknown_tool(name: str, settings: Settings) -> str:
-    """That there is no such tool, and of one that this server could have, how it would be offered."""
-    refusal = f"Unknown tool: {name[:100]}"
-    found = next((toolset for toolset, make in _tool_makers(settings).items() if name in make()), None)
-    if found is None or found in settings.toolsets:
-        return refusal
-    wanted = ",".join((*settings.toolsets, found))
-    return f"{refusal}. The toolset {found!r} has it, which this server was not started with: --toolsets {wanted}"
-
-
-def offers_sessions(settings: Settings) -> bool:
-    """Whether clients have to do with sessions at all, and not only with the servers of the hub."""
-    return bool({"sessions", "code", "query", "care"}.intersection(settings.toolsets))
-
-
-def _hub_tools() -> Mapping[str, Tool[Any]]:
-    from .tools.hub_admin import hub_tools  # noqa: PLC0415 - a server without a hub does not pay for one
-
-    return hub_tools()
-
-
-def _search_tools() -> Mapping[str, Tool[Any]]:
-    from .tools.hub_admin import search_tools  # noqa: PLC0415
-
-    return search_tools()
-
-
 def _connected(context: Context) -> Connected:
     """The client on whose connection the request came."""
     found = context.lifespan_context
@@ -478,7 +434,7 @@ def _connected(context: Context) -> Connected:
 def client_name(context: Context) -> str:
     """What the client calls itself, fit to be shown."""
     params = context.session.client_params
-    return one_line(visible(params.client_info.name), _LONGEST_CLIENT_NAME) if params is not None else ""
+    return one_line(visible(params.client_info.name), _MAX_CLIENT_NAME) if params is not None else ""
 
 
 def principal() -> str:

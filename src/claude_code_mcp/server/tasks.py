@@ -190,8 +190,6 @@ class Tasks:
         if task.is_begun:
             self._publish(task.record.owner, task.record.task_id, task.listing)
 
-    # -- running ----------------------------------------------------------------------------------------------
-
     async def start(self, call: Call, tool: str, round_: Round) -> "CallReply | dict[str, Any]":
         """Runs a call. Returns its task as soon as it has become one, or its reply if that comes before."""
         now = time.time()
@@ -292,8 +290,6 @@ class Tasks:
             if not self.service.access.may(session_id, owner, record.owner, Access.WATCH):
                 task.cancelling = True
                 task.run.cancel()
-
-    # -- requests ---------------------------------------------------------------------------------------------
 
     async def _get(self, context: Context, params: TaskParams) -> dict[str, Any]:
         found = await self._find(context, params)

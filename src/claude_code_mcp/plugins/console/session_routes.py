@@ -20,15 +20,8 @@ from ...core.transcripts.cost_table import Grouping
 from ...core.transcripts.transcript_reader import LONGEST_PREVIEW, Extent
 from ...server.tools.answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
 from ...server.tools.arguments import Arguments, Images, Name, Text, name_as_written
-from ...server.tools.library import (
-    MARKS,
-    TeamGrouping,
-    budget_rows,
-    cost_report,
-    everybodys_report,
-    give_away,
-    steer_limit,
-)
+from ...server.tools.cost_report import TeamGrouping, budget_rows, cost_report, everybodys_report
+from ...server.tools.manage_session import MARKS, give_away, steer_limit
 from ...server.tools.output import dump
 from ...server.tools.session_report import interruption, status_of
 from ...server.tools.sessions import CreateSession, session_options

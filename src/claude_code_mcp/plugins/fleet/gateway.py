@@ -31,9 +31,11 @@ from ...core.state.state_directory import database_in
 from ...server import app_page, sdk
 from ...server.client_capabilities import TASKS_EXTENSION
 from ...server.content_handlers import refusing_handlers
-from ...server.sdk import Context, OpenStreams
-from ...server.server import NAME, offers_sessions, principal, refusal, tools_of
+from ...server.http_streams import OpenStreams
+from ...server.sdk import Context
+from ...server.server import NAME, principal, refusal
 from ...server.tools.guidance import instructions
+from ...server.tools.toolsets import offers_sessions, tools_of
 from ...server.transports.running_calls import RunningCalls
 from ...server.transports.stdio import Inbox, Outbox
 from . import names

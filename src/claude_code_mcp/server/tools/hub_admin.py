@@ -1,33 +1,29 @@
-"""`claude_mcp_servers`, `claude_mcp_search` and `claude_mcp_call`: the hub's servers, looked at and used on demand.
-
-With hundreds of tools a list of all costs a client more context than its work. Both tools go through the proxy that
-lists and calls them for other clients, so that the policy decides in the same way.
-"""
+"""`claude_mcp_servers`: the servers of the hub, and how they are doing."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import mcp_types as types
-from pydantic import Field
 
 from ...core.config import Settings
 from ...core.errors import ClaudeCodeError, InvalidArgument
 from ...core.service import Service
 from ...hub.hub import Hub
 from ...hub.server_pool import ServerStatus
-from .arguments import Arguments, Name, Text
-from .call import Call, ToolFinder
-from .output import ErrorInfo, ToolOutput, declared
+from .arguments import Arguments
+from .call import Call
+from .output import ErrorInfo, ToolOutput
 from .tool import Reply, Tool
 
 log = logging.getLogger(__name__)
 
+
 _CONNECT_TIMEOUT = 30.0
-_NO_HUB = "This server has no hub; CLAUDE_CODE_MCP_HUB=own or all gives it one."
+NO_HUB = "This server has no hub; CLAUDE_CODE_MCP_HUB=own or all gives it one."
 
 
 class Servers(Arguments):
@@ -92,7 +88,7 @@ async def _steer(hub: Hub, action: Literal["reconnect", "enable", "disable"], se
 async def _without_hub(settings: Settings, arguments: Servers) -> ServerReports:
     """The answer where no hub is open. Without our own file none is opened, and there are no servers."""
     if settings.hub == "off":
-        raise InvalidArgument(_NO_HUB)
+        raise InvalidArgument(NO_HUB)
     if settings.hub != "own" or not await asyncio.to_thread(_is_absent, settings.hub_file):
         # Not the same as no servers: the file was just written, or cannot be used.
         raise InvalidArgument("The MCP servers are not there yet. If it stays so, the server's log says why.")
@@ -189,80 +185,3 @@ def hub_tools() -> Mapping[str, Tool[Any]]:
         types.ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True),
     )
     return {tool.name: tool}
-
-
-# -- hub search -------------------------------------------------------------------------------------------------------
-
-
-_USUAL, _MOST = 5, 20
-
-
-class Search(Arguments):
-    query: Text
-    limit: Annotated[int, Field(ge=1, le=_MOST)] = _USUAL
-
-
-class CallFound(Arguments):
-    name: Name
-    arguments: dict[str, Any] = Field(default_factory=dict)
-
-
-FoundTool = Annotated[dict[str, Any], declared({"name": "string", "description": "string", "inputSchema": "object"})]
-
-
-class Found(ToolOutput):
-    tools: list[FoundTool] | None = None
-    more: int | None = None
-    servers: dict[str, int] | None = None
-    error: ErrorInfo | None = None
-
-
-async def claude_mcp_search(call: Call, arguments: Search) -> Reply:
-    """The best tools for the query that the caller may use. Where none fits, what servers there are to ask about."""
-    proxy = _proxy_of(call)
-    found = await proxy.find(call.caller, arguments.query)
-    shown = [
-        {"name": tool.name, "description": tool.description or "", "inputSchema": tool.input_schema}
-        for tool in found[: arguments.limit]
-    ]
-    servers = None if found else proxy.tools_by_server(call.caller)
-    return Found(tools=shown, more=len(found) - len(shown) or None, servers=servers)
-
-
-async def claude_mcp_call(call: Call, arguments: CallFound) -> Reply:
-    proxy = _proxy_of(call)
-    if not await proxy.knows(call.caller, arguments.name):
-        raise InvalidArgument(
-            f"There is no tool {arguments.name[:100]!r}; claude_mcp_search tells the names.", field="name"
-        )
-    return await proxy.call(arguments.name, call, arguments.arguments)
-
-
-def _proxy_of(call: Call) -> ToolFinder:
-    if call.proxy is None:
-        raise InvalidArgument(_NO_HUB)
-    return call.proxy
-
-
-def search_tools() -> Mapping[str, Tool[Any]]:
-    """The two tools of the toolset `hub-search`."""
-    tools: tuple[Tool[Any], ...] = (
-        Tool(
-            "claude_mcp_search",
-            "Find tools of the MCP servers that all sessions share, by words for what they do. Returns their names and "
-            "input schemas, the best first.",
-            Search,
-            Found,
-            claude_mcp_search,
-            types.ToolAnnotations(read_only_hint=True, open_world_hint=True),
-        ),
-        Tool(
-            "claude_mcp_call",
-            "Call a tool that claude_mcp_search found, with arguments for its inputSchema.",
-            CallFound,
-            None,
-            claude_mcp_call,
-            types.ToolAnnotations(read_only_hint=False, open_world_hint=True),
-        ),
-    )
-    return {tool.name: tool for tool in tools}

@@ -1,16 +1,15 @@
 """`claude_code_query`: every message of a turn as a notification while it happens, and a bundle of them at its end.
 
-Between the session's log and the client `Fragments` keeps a secret that is spread over several fragments from passing
-in pieces, and `NotificationQueue` holds what the client has not read yet. Both are bounded: a client that stops reading
-costs no more than this and stops nobody.
+Between the session's log and the client, `fragments.py` holds back the beginnings of secrets and
+`notification_queue.py` holds what the client has not read yet. Both are bounded: a client that stops reading costs no
+more than this and stops nobody.
 """
 
 import asyncio
 import time
-import uuid
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import mcp_types as types
 from pydantic import Field
@@ -22,7 +21,6 @@ from ...core.model.outcome import OutcomeCode, State
 from ...core.model.text import iso
 from ...core.model.tool_names import proper_name
 from ...core.model.usage_limits import OnLimit
-from ...core.questions.presentation import Redaction
 from ...core.sessions.launcher import notices_of
 from ...core.sessions.messages import UserMessage
 from ...core.sessions.session import Session
@@ -30,6 +28,8 @@ from ...core.transcripts.event_log import Subscription
 from .. import sdk
 from .arguments import Arguments, Count, Name, Path, Rules, Text
 from .call import Call
+from .fragments import Fragments
+from .notification_queue import NotificationQueue, Numbered
 from .output import ErrorInfo, ToolOutput
 from .progress import progress_of
 from .session_report import LimitInfo, limit_info
@@ -39,15 +39,6 @@ from .waiting import first_of, open_questions, waiting_cancelled
 
 METHOD = "claude-code/messages"
 _MAX_BUNDLE_BYTES = 16 << 20
-_QUEUE_LENGTH = 20_000
-_QUEUE_BYTES = 16 << 20
-_PIECE_LENGTH = 100
-_PIECE_BYTES = 256 << 10
-"""What is sent at once: what has gathered, but no more than this, unless it is a single message."""
-_DELTA_TEXT = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
-"""The field of each kind of delta that has text."""
-
-RawMessage = Mapping[str, Any]
 
 
 class QueryOptions(Arguments):
@@ -143,126 +134,6 @@ def _rule(rule: str) -> str:
     """A rule with the tool's name as Claude Code spells it."""
     name, bracket, rest = rule.partition("(")
     return f"{proper_name(name)}{bracket}{rest}"
-
-
-# -- between the log and the client ----------------------------------------------------------------------------------
-
-
-class Numbered(NamedTuple):
-    """A message with its place in the stream and its time (Unix seconds)."""
-
-    sequence: int
-    message: RawMessage
-    at: float
-    size: int
-
-
-class NotificationQueue:
-    """An asynchronous iterator over messages, in the pieces in which they are to be sent, for one reader.
-
-    When the reader falls too far behind, the oldest messages are dropped; the gap in the numbers shows it.
-    """
-
-    def __init__(self, capacity: int = _QUEUE_LENGTH, max_bytes: int = _QUEUE_BYTES) -> None:
-        self._capacity = capacity
-        self._max_bytes = max_bytes
-        self._queue: deque[Numbered] = deque()
-        self._bytes = 0
-        self._more = asyncio.Event()
-        self._read = asyncio.Event()
-        self._closed = False
-        self.lost = 0
-        """How many were dropped."""
-
-    def put(self, item: Numbered) -> None:
-        self._queue.append(item)
-        self._bytes += item.size
-        # The newest stays, however large it is.
-        while len(self._queue) > 1 and (len(self._queue) > self._capacity or self._bytes > self._max_bytes):
-            self._next()
-            self.lost += 1
-        self._read.clear()
-        self._more.set()
-
-    def close(self) -> None:
-        """Ends the iteration once everything is read."""
-        self._closed = True
-        self._more.set()
-
-    async def all_read(self) -> None:
-        """Returns when the reader has come back for more and there is none, as of this very moment."""
-        while not self._read.is_set():  # more may have come between the reader's return and ours
-            await self._read.wait()
-
-    def __aiter__(self) -> "NotificationQueue":
-        return self
-
-    async def __anext__(self) -> list[Numbered]:
-        while not self._queue:
-            self._read.set()
-            if self._closed:
-                raise StopAsyncIteration
-            # Nothing is awaited between the look and `clear`: what is put in later sets it again.
-            self._more.clear()
-            await self._more.wait()
-        piece = [self._next()]
-        size = piece[0].size
-        while self._queue and len(piece) < _PIECE_LENGTH and size + self._queue[0].size <= _PIECE_BYTES:
-            piece.append(self._next())
-            size += piece[-1].size
-        return piece
-
-    def _next(self) -> Numbered:
-        item = self._queue.popleft()
-        self._bytes -= item.size
-        return item
-
-
-class Fragments:
-    """Holds back the end of a fragment's text as long as it may be the beginning of a known secret.
-
-    One per stream of messages; at most one held-back text per content block that is being written.
-    """
-
-    def __init__(self, redactor: Redaction) -> None:
-        self._redactor = redactor
-        self._held: dict[object, tuple[RawMessage, str]] = {}
-
-    def take(self, message: RawMessage) -> list[RawMessage]:
-        """The messages to be sent for this one, in order."""
-        delta = _delta_text(message)
-        if delta is None:
-            return [*self.flush(), message]
-        block = message.get("parent_tool_use_id"), message["event"].get("index")
-        _, before = self._held.pop(block, (message, ""))
-        text = before + delta
-        kept = self._redactor.held_back(text)
-        if kept:
-            self._held[block] = message, text[len(text) - kept :]
-        return [_with_text(message, text[: len(text) - kept])] if kept or before else [message]
-
-    def flush(self) -> list[RawMessage]:
-        """The held-back texts as messages, when nothing more follows in their blocks."""
-        held, self._held = self._held, {}
-        return [{**_with_text(message, text), "uuid": str(uuid.uuid4())} for message, text in held.values()]
-
-
-def _delta_text(message: RawMessage) -> str | None:
-    """The text of a fragment; None for every other message."""
-    event = message.get("event")
-    delta = event.get("delta") if isinstance(event, Mapping) and event.get("type") == "content_block_delta" else None
-    field = _DELTA_TEXT.get(str(delta.get("type"))) if isinstance(delta, Mapping) else None
-    text = delta.get(field) if isinstance(delta, Mapping) and field else None
-    return text if isinstance(text, str) else None
-
-
-def _with_text(message: RawMessage, text: str) -> dict[str, Any]:
-    event = message["event"]
-    delta = event["delta"]
-    return {**message, "event": {**event, "delta": {**delta, _DELTA_TEXT[delta["type"]]: text}}}
-
-
-# -- one round ---------------------------------------------------------------------------------------------------------
 
 
 class _QueryStream:

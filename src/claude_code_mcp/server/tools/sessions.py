@@ -1,4 +1,4 @@
-"""The session tools: start, message, watch, answer, interrupt, list, and read (`library.py`)."""
+"""The session tools: start, message, watch, answer, interrupt, list, and read (`read_session.py`)."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -19,10 +19,11 @@ from ...core.transcripts.session_catalogue import Entry
 from .answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
 from .arguments import ABOUT_IMAGES, ABOUT_KEY, Arguments, Count, Images, Name, Offset, Path, Rules, SessionId, Text
 from .call import Call
-from .library import READ_SESSION, not_read
+from .cost_report import not_read
 from .output import ErrorInfo, Shares, ToolOutput
 from .paging import PENDING, ResultParts, read_part
 from .pending_inputs import pending_inputs
+from .read_session import READ_SESSION
 from .session_report import (
     Acknowledgement,
     Interruption,
