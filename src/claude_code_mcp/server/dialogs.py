@@ -7,11 +7,10 @@ the other channels too; the first answer wins, and the dialog of a question that
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
@@ -27,12 +26,11 @@ from ..core.model.question import Answer, Closure, Question, Resolution
 from ..core.questions.presentation import as_offered, without_secrets
 from ..core.questions.question_forms import answer_of, form_of, next_offset, wants_next_page
 from ..core.service import Service
+from .rounds import RoundState
 from .sdk import is_modern, log_pushed
 
 log = logging.getLogger(__name__)
 
-SHOWN = "shown"
-"""In the state of a call, the ids of the questions that its last round has shown."""
 _WITH_ARRAYS = "2025-11-25"
 _FORMS_AT_ONCE = 1 << 19
 """Characters of all forms in one result; what does not fit is asked in the next round."""
@@ -240,16 +238,13 @@ class Dialogs:
         ids = [question.id for question in self._service.broker.pending(session_id)]
         return bool(ids) and all(id_ in self._shown and id_ not in self._dismissed for id_ in ids)
 
-    def as_result(
-        self, session_id: str, questions: list[Question], offsets: Mapping[str, int], **state: Any
-    ) -> types.InputRequiredResult:
+    def as_result(self, session_id: str, questions: list[Question], state: RoundState) -> types.InputRequiredResult:
         """The questions as the result of a call, which the client repeats with the answers and with `state`. The first
-        question always, further ones as far as they fit; the rest follow when the call is repeated. `offsets` says how
-        far the person has read in each."""
+        question always, further ones as far as they fit; the rest follow when the call is repeated."""
         requests: dict[str, types.ElicitRequest] = {}
         room = _FORMS_AT_ONCE
         for question in questions:
-            message, schema = self._form(question, offsets)
+            message, schema = self._form(question, state.offsets)
             room -= len(message)
             if requests and room < 0:
                 break
@@ -257,7 +252,7 @@ class Dialogs:
             requests[question.id] = types.ElicitRequest(params=params)
         return types.InputRequiredResult(
             input_requests=dict(requests),
-            request_state=json.dumps({"session": session_id, "offsets": dict(offsets), SHOWN: [*requests], **state}),
+            request_state=replace(state, session=session_id, shown=[*requests]).to_json(),
         )
 
     def accept_forms(self, session_id: str, responses: Mapping[str, Any], offsets: dict[str, int]) -> str:

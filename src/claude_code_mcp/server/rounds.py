@@ -5,18 +5,72 @@ On 2026-07-28 a call that has a question for the client returns it, and the clie
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
-
-import mcp_types as types
 
 from ..core.sessions.session import SessionView
 from ..core.transcripts.event_log import Subscription
 
 _MAX_HELD = 100
 """Subscriptions that are kept between two rounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPosition:
+    """How far a round has streamed the messages of a session."""
+
+    epoch: str
+    """The log that `reached` is a number of. A session that was unloaded meanwhile has another one."""
+    reached: int
+    """The last event that was numbered."""
+    began: int
+    """When the first round began, in milliseconds of the monotonic clock."""
+    sequence: int
+    """The number of the last notification."""
+    total: int
+    """Messages for the bundle so far."""
+    missed: int
+    """Messages that were dropped so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundState:
+    """What a round leaves with the client for the next one. The SDK seals it for the repetition of the same call."""
+
+    session: str | None = None
+    """The session that the round worked with: what it did must not be done again."""
+    message: str | None = None
+    """The message that it sent, whose outcome the call is for."""
+    shown: Sequence[str] = ()
+    """The questions whose forms it returned."""
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    """How far the person has read in questions that take several forms, by question."""
+    since: str | None = None
+    """The cursor behind which the report begins."""
+    late: str = ""
+    """Who was faster, if an answer came too late."""
+    stream: StreamPosition | None = None
+    confirming: str | None = None
+    """The text of the confirmation that was asked for: an answer counts only for that question."""
+    permission: str | None = None
+    """The question whether a call of the hub is permitted."""
+    paused_call: str | None = None
+    """The key of a call at a server of the hub that waits for an answer."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """What else a tool keeps; JSON."""
+
+    def to_json(self) -> str:
+        return json.dumps({name: value for name, value in asdict(self).items() if value})
+
+    @classmethod
+    def from_json(cls, text: str | None) -> "RoundState":
+        """The state of the round before; an empty one in the first round."""
+        fields = json.loads(text) if text else {}
+        if "stream" in fields:
+            fields["stream"] = StreamPosition(**fields["stream"])
+        return cls(**fields)
 
 
 @dataclass(slots=True)
@@ -51,8 +105,3 @@ class HeldEvents:
                     self._held.popitem(last=False)[1].close()
             else:
                 round_.events.close()
-
-
-def read_state(params: types.CallToolRequestParams) -> Mapping[str, Any]:
-    """The state that an earlier round of this call left with the client. The SDK has checked its seal."""
-    return dict(json.loads(params.request_state)) if params.request_state else {}

@@ -35,7 +35,7 @@ from .client_capabilities import can_be_asked, declares_person, declares_tasks
 from .content_handlers import Asker, ContentHandlers, refusing_handlers
 from .dialogs import Dialogs
 from .http_streams import OpenStreams
-from .rounds import HeldEvents, read_state
+from .rounds import HeldEvents, RoundState
 from .sdk import Context
 from .subscriptions import Subscriptions
 from .tasks import Tasks
@@ -285,7 +285,7 @@ class McpServer:
             client.hub,
             client.proxy,
             params.input_responses or {},
-            read_state(params),
+            RoundState.from_json(params.request_state),
             self._on_disconnect,
         )
         round_ = partial(self._run_round, params, tool)

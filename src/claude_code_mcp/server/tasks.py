@@ -11,7 +11,6 @@ record: with its result if it had ended, else with what became of its session.
 """
 
 import asyncio
-import json
 import logging
 import secrets
 import time
@@ -33,6 +32,7 @@ from ..core.service import Service
 from ..core.state.shares import Access
 from ..core.state.task_records import ENDED, TaskRecord, TaskRecords
 from .client_capabilities import TASKS_EXTENSION, can_be_asked, declares_tasks
+from .rounds import RoundState
 from .sdk import Context
 from .tools.call import Call
 
@@ -243,12 +243,12 @@ class Tasks:
     async def _next_round(self, task: Task, call: Call, asked: types.InputRequiredResult) -> Call:
         """Waits, after a round that ended with questions, for what the next one is to be started with."""
         requests = asked.input_requests or {}
-        state = dict(json.loads(asked.request_state)) if asked.request_state else {}
+        state = RoundState.from_json(asked.request_state)
         responses: Mapping[str, types.ElicitResult] = {}
         if task.record.session_id is None:
             task.ask(requests)
             responses = await task.next_responses(None)
-        elif requests.keys() <= {question.id for question in call.dialogs.undismissed(str(state.get("session")))}:
+        elif requests.keys() <= {question.id for question in call.dialogs.undismissed(state.session or "")}:
             # Nothing is awaited between this look and the beginning of the wait, so no change is missed.
             change = call.dialogs.wait_for_change()
             task.ask(requests)

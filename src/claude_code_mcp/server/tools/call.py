@@ -4,7 +4,6 @@ On 2026-07-28 a call that has a question for the client returns it, and the clie
 Each repetition is another round of the same call; `state` is what the round before left with the client.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,8 +20,8 @@ from ...core.sessions.session import Session, SessionView
 from ...core.sessions.session_access import SessionSharing
 from ...startup.shared.hello import PERSON
 from ..client_capabilities import can_be_asked, can_open_addresses, can_sample
-from ..dialogs import SHOWN, Dialogs
-from ..rounds import HeldEvents
+from ..dialogs import Dialogs
+from ..rounds import HeldEvents, RoundState
 from ..sdk import Context, is_modern
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class Call:
     proxy: "ToolFinder | None" = None
     """The tools of the hub for clients, where a toolset offers them."""
     responses: Mapping[str, Any] = field(default_factory=dict)
-    state: Mapping[str, Any] = field(default_factory=dict)
+    state: RoundState = field(default_factory=RoundState)
     on_disconnect: str = "keep"
     """What becomes of a turn when the client that waits for it is gone."""
     offsets: dict[str, int] = field(default_factory=dict)
@@ -79,7 +78,7 @@ class Call:
     """What the call may become; None for a client that does not take tasks."""
 
     def __post_init__(self) -> None:
-        self.offsets.update(self.state.get("offsets") or {})
+        self.offsets.update(self.state.offsets)
 
     @property
     def principal(self) -> str:
@@ -103,8 +102,7 @@ class Call:
     def accept_forms(self, session_id: str) -> str:
         """Accepts the forms that the call brought, of questions that an earlier round of it has shown: nobody can fill
         in another one. Returns who was faster if an answer came too late, or an empty text."""
-        shown = self.state.get(SHOWN) or ()
-        forms = {question_id: form for question_id, form in self.responses.items() if question_id in shown}
+        forms = {question_id: form for question_id, form in self.responses.items() if question_id in self.state.shown}
         return self.dialogs.accept_forms(session_id, forms, self.offsets)
 
     @property
@@ -131,8 +129,7 @@ class Call:
     @property
     def resumed_session(self) -> str | None:
         """The session of an earlier round of this same call; what that round did must not be done again."""
-        session_id = self.state.get("session")
-        return session_id if isinstance(session_id, str) else None
+        return self.state.session
 
     def resumed_turn(self) -> PendingTurn | None:
         """The session of an earlier round and the message which that round sent, whose outcome this call is for; None
@@ -140,18 +137,13 @@ class Call:
         if self.resumed_session is None:
             return None
         session = self.service.session(self.resumed_session, principal=self.principal)
-        message = session.delivery(str(self.state.get("message")))
+        message = session.delivery(self.state.message or "")
         if message is None:
             raise InvalidArgument(
                 f"The answer that this call waited for is no longer kept; session {session.id} can be continued.",
                 session_id=session.id,
             )
         return PendingTurn(session, message)
-
-    def resumed_number(self, name: str) -> int | None:
-        """A number that the earlier round left in the state."""
-        value = self.state.get(name)
-        return value if isinstance(value, int) else None
 
     async def detach(self, session_id: str | None = None, message_id: str | None = None) -> None:
         """The call begins to wait, for a message of a session if one is named. Where the client takes tasks it is
@@ -186,11 +178,11 @@ class Call:
         if self.returns_questions:
             response = self.responses.get(CONFIRM)
             # An answer counts for the question that it was given to.
-            if response is None or self.state.get("confirming") != message:
+            if response is None or self.state.confirming != message:
                 request = types.ElicitRequest(
                     params=types.ElicitRequestFormParams(message=message, requested_schema=schema)
                 )
-                state = json.dumps({"confirming": message})
+                state = RoundState(confirming=message).to_json()
                 return types.InputRequiredResult(input_requests={CONFIRM: request}, request_state=state)
             return isinstance(response, types.ElicitResult) and confirmed(response.action, response.content)
         if not self.can_ask:

@@ -13,6 +13,7 @@ from ...core.errors import InvalidArgument, PermissionDenied
 from ...core.model.usage_limits import OnLimit
 from ...core.sessions.message_acceptance import PendingTurn
 from ...core.sessions.messages import WhenBusy
+from ..rounds import RoundState
 from .answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
 from .arguments import ABOUT_IMAGES, Arguments, Images, Milliseconds, Name, Offset, Text
 from .call import Call
@@ -211,7 +212,7 @@ async def claude_code_session(call: Call, arguments: SessionAction) -> Reply:
     if arguments.wait_seconds:
         await call.detach(session.id)
         await wait_for_rest(call, session, arguments.wait_seconds)
-    questions = open_questions(call, session) if arguments.wait_seconds else None
+    questions = open_questions(call, session, RoundState()) if arguments.wait_seconds else None
     return questions or session_details(session, sensitive, call.service.redaction, call.sharing(session))
 
 

@@ -13,11 +13,9 @@ import mcp_types as types
 
 from ...core.model.question import Answer, Question, Resolution
 from ...core.service import Service
+from ..rounds import RoundState
 from .call import Call
 from .waiting import first_of
-
-_PERMISSION = "question"
-"""The key in the state of a call under which the next round finds the question whether it is permitted."""
 
 
 def rule_on_call(service: Service, principal: str, tool: str, arguments: Mapping[str, Any]) -> Answer | None:
@@ -44,9 +42,8 @@ class PermissionQuestions:
     async def ask(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Ruling | types.InputRequiredResult:
         """The answer of a person, or the question as the result of the call for a client that takes it so."""
         place = f"hub:{call.caller.key}"  # stands in for a session's id
-        question_id = call.state.get(_PERMISSION)
-        if isinstance(question_id, str):
-            return self._returned_answer(call, place, question_id)
+        if call.state.permission is not None:
+            return self._returned_answer(call, place, call.state.permission)
         if not (call.returns_questions or call.can_ask):
             return _denial(
                 f"{name} needs somebody's permission, and this client cannot ask. A rule in the policy can allow it: "
@@ -54,7 +51,7 @@ class PermissionQuestions:
             )
         question = self._open_question(place, name, arguments)
         if call.returns_questions:
-            return call.dialogs.as_result(place, [question], call.offsets, question=question.id)
+            return call.dialogs.as_result(place, [question], RoundState(offsets=call.offsets, permission=question.id))
         call.dialogs.follow(place)
         try:
             with call.dialogs.waiting(place, call.context.request_id, call.context.session):
@@ -86,7 +83,7 @@ class PermissionQuestions:
         call.accept_forms(place)
         still_open = [question for question in call.dialogs.undismissed(place) if question.id == question_id]
         if still_open and call.offsets.get(question_id) != before:
-            return call.dialogs.as_result(place, still_open, call.offsets, question=question_id)
+            return call.dialogs.as_result(place, still_open, RoundState(offsets=call.offsets, permission=question_id))
         settled = self._rulings.get(question_id)
         ruling = settled.result() if settled is not None and settled.done() else _denial()
         self._close_question(question_id)

@@ -29,7 +29,7 @@ from ...hub.tools import ToolIndex, is_long, with_long_parts_saved
 from ...hub.transports import UNREACHABLE
 from .call import Call
 from .hub_permissions import PermissionQuestions, Ruling, rule_on_call
-from .proxied_call import PAUSED_CALL, CallReply, CallRounds, ProxiedCall
+from .proxied_call import CallReply, CallRounds, ProxiedCall
 
 _LIST_TIMEOUT = 5.0
 """Seconds that a server has to connect before the tools are listed without it."""
@@ -125,7 +125,9 @@ class HubProxy:
     async def call(self, name: str, call: Call, arguments: Mapping[str, Any]) -> CallReply:
         """Calls the tool, once that is permitted. Raises PermissionDenied if it is not, UpstreamUnavailable, and
         MCPError if there is no such tool, or no longer when a person has permitted it."""
-        if PAUSED_CALL in call.state:  # the state is sealed for this very call, which was permitted when it began
+        if (
+            call.state.paused_call is not None
+        ):  # the state is sealed for this very call, which was permitted when it began
             return await self._rounds.resume(call)
         unknown = MCPError(types.INVALID_PARAMS, f"Unknown tool: {name[:100]}")
         if not await self.knows(call.caller, name):

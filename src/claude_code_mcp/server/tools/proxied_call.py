@@ -9,7 +9,6 @@ the stream of the round.
 
 import asyncio
 import contextlib
-import json
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,14 +28,13 @@ from ...core.questions.presentation import form_without_secrets
 from ...hub.client_session import CallerSide
 from .. import sdk
 from ..client_capabilities import can_be_asked, can_open_addresses, can_sample
+from ..rounds import RoundState
 from .call import Call
 from .progress import progress_callback
 
 CallReply = types.CallToolResult | types.InputRequiredResult
 Start = Callable[["ProxiedCall"], Awaitable[CallReply]]
 """Begins the call at the server."""
-PAUSED_CALL = "conversation"
-"""The key in the state of a call under which a later round finds the paused call."""
 _QUESTION = "question"
 _CANCELLED = {"action": "cancel"}
 _ANSWERS = (types.ElicitResult, types.CreateMessageResult, types.CreateMessageResultWithTools)
@@ -57,7 +55,7 @@ class CallRounds:
         """A later round, which goes on with the paused call that its state names. InvalidArgument if that was given
         up."""
         # Taken out: an answer is for one round, and the timer finds nothing any more.
-        proxied = self._paused.pop(str(call.state[PAUSED_CALL]), None)
+        proxied = self._paused.pop(call.state.paused_call or "", None)
         if proxied is None:
             raise InvalidArgument("This call is no longer waiting for an answer; call the tool again.")
         proxied.answer(call.responses.get(_QUESTION))
@@ -73,7 +71,7 @@ class CallRounds:
         asyncio.get_running_loop().call_later(self._timeout, self._give_up, key)
         return types.InputRequiredResult(
             input_requests={_QUESTION: question},
-            request_state=json.dumps({PAUSED_CALL: key}),
+            request_state=RoundState(paused_call=key).to_json(),
         )
 
     def end_of(self, principal: str) -> None:

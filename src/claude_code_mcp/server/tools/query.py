@@ -26,6 +26,7 @@ from ...core.sessions.messages import UserMessage
 from ...core.sessions.session import Session
 from ...core.transcripts.event_log import Subscription
 from .. import sdk
+from ..rounds import RoundState, StreamPosition
 from .arguments import Arguments, Count, Name, Path, Rules, Text
 from .call import Call
 from .fragments import Fragments
@@ -155,25 +156,25 @@ class _QueryStream:
         self._queue = NotificationQueue()
         self._fragments = Fragments(call.service.redaction)
         # Where an earlier round of this call has stopped.
-        self._began = call.resumed_number("began") or _now()
+        before = call.state.stream
+        self._began = before.began if before is not None else _now()
         # A number of the log is meaningless once the session was unloaded and has a new log.
-        same_log = call.state.get("log") == session.events.epoch
-        self._reached = (call.resumed_number("reached") or 0) if same_log else 0
-        self._sequence = call.resumed_number("sequence") or 0
-        self._total = call.resumed_number("total") or 0
-        self._missed = call.resumed_number("missed") or 0
+        self._reached = before.reached if before is not None and before.epoch == session.events.epoch else 0
+        self._sequence = before.sequence if before is not None else 0
+        self._total = before.total if before is not None else 0
+        self._missed = before.missed if before is not None else 0
 
-    def _position(self) -> dict[str, int | str]:
+    def _state(self) -> RoundState:
         """What the next round needs to go on from here."""
-        return {
-            "message": self._user_message.id,
-            "log": self._session.events.epoch,
-            "began": self._began,
-            "reached": self._reached,
-            "sequence": self._sequence,
-            "total": self._total,
-            "missed": self._missed + self._queue.lost,
-        }
+        position = StreamPosition(
+            epoch=self._session.events.epoch,
+            reached=self._reached,
+            began=self._began,
+            sequence=self._sequence,
+            total=self._total,
+            missed=self._missed + self._queue.lost,
+        )
+        return RoundState(message=self._user_message.id, stream=position)
 
     async def run(self) -> Reply:
         call, session = self._call, self._session
@@ -217,7 +218,7 @@ class _QueryStream:
             await first_of(outcome, session.wait(None, for_questions=call.returns_questions))
             if session.state is State.WAITING and not outcome.done():
                 await first_of(outcome, self._queue.all_read())
-                questions = None if outcome.done() else open_questions(call, session, **self._position())
+                questions = None if outcome.done() else open_questions(call, session, self._state())
                 if questions is not None:
                     return questions
                 if session.state is State.WAITING:  # the person dismissed it: another channel may answer

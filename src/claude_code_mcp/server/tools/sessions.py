@@ -1,6 +1,7 @@
 """The session tools: start, message, watch, answer, interrupt, list, and read (`read_session.py`)."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import mcp_types as types
@@ -16,6 +17,7 @@ from ...core.sessions.messages import UserMessage
 from ...core.sessions.session import Session
 from ...core.sessions.session_access import SessionSharing
 from ...core.transcripts.session_catalogue import Entry
+from ..rounds import RoundState
 from .answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
 from .arguments import ABOUT_IMAGES, ABOUT_KEY, Arguments, Count, Images, Name, Offset, Path, Rules, SessionId, Text
 from .call import Call
@@ -238,7 +240,7 @@ async def get_status(call: Call, arguments: GetStatus) -> Reply:
     elif arguments.any_change and arguments.cursor is not None:
         await wait_for_change(session, position_of(session, arguments.cursor), arguments.wait_seconds or 0)
     else:
-        questions = await _wait(call, session, arguments.wait_seconds, late=late)
+        questions = await _wait(call, session, arguments.wait_seconds, None, RoundState(late=late))
         if questions is not None:
             return questions
     notice, redactor = _notice(call, session, late), call.service.redaction
@@ -377,7 +379,7 @@ async def _result(
     A call that sent a `message` waits for the outcome of that message and reports that, whatever else the session does.
     """
     if call.resumed_session:
-        since = str(call.state.get("since"))
+        since = call.state.since
     behind = session.events.cursor(session.events.restored_seq)
     late = _accept_answers(call, session)
     if not seconds:
@@ -386,7 +388,7 @@ async def _result(
             return Acknowledgement(**acknowledged, next_cursor=behind)
         return Acknowledgement(**acknowledged)
     since = since or behind
-    questions = await _wait(call, session, seconds, message, since=since, late=late)
+    questions = await _wait(call, session, seconds, message, RoundState(since=since, late=late))
     notice, redactor = _notice(call, session, late), call.service.redaction
     return questions or report(
         session,
@@ -402,7 +404,7 @@ async def _result(
 def _accept_answers(call: Call, session: Session) -> str:
     """Shows the session's questions to this client and accepts the answers that the call brought; returns who was
     faster if one came too late, in this round or an earlier one."""
-    return call.follow(session.id) or str(call.state.get("late") or "")
+    return call.follow(session.id) or call.state.late
 
 
 def _notice(call: Call, session: Session, late: str) -> str | None:
@@ -414,7 +416,7 @@ def _notice(call: Call, session: Session, late: str) -> str | None:
 
 
 async def _wait(
-    call: Call, session: Session, seconds: float | None, message: UserMessage | None = None, **state: Any
+    call: Call, session: Session, seconds: float | None, message: UserMessage | None, state: RoundState
 ) -> types.InputRequiredResult | None:
     """Waits, if at all; returns the open questions where the client takes them as the result of a call. Unlike
     `wait_for_turn`, without progress, and a cancelled wait leaves the turn as it is: it works in the background."""
@@ -423,8 +425,8 @@ async def _wait(
     await call.detach(session.id, message.id if message is not None else None)
     await wait_for_rest(call, session, seconds, message)
     if message is None:
-        return open_questions(call, session, **state)
-    return None if message.outcome.done() else open_questions(call, session, message=message.id, **state)
+        return open_questions(call, session, state)
+    return None if message.outcome.done() else open_questions(call, session, replace(state, message=message.id))
 
 
 _READS = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import mcp_types as types
@@ -27,6 +28,7 @@ from ...core.service import Service
 from ...core.sessions.messages import UserMessage
 from ...core.sessions.session import Session
 from .. import sdk
+from ..rounds import RoundState
 from .call import Call
 from .progress import progress_of
 
@@ -53,7 +55,7 @@ async def wait_for_turn(
     except asyncio.CancelledError:
         waiting_cancelled(call, session, message)
         raise
-    return None if message.outcome.done() else open_questions(call, session, message=message.id)
+    return None if message.outcome.done() else open_questions(call, session, RoundState(message=message.id))
 
 
 async def wait_for_rest(call: Call, session: Session, seconds: float, message: UserMessage | None = None) -> None:
@@ -134,8 +136,10 @@ async def end_turns(service: Service, session_ids: Collection[str], *, stop: boo
             session.park()
 
 
-def open_questions(call: Call, session: Session, **state: Any) -> types.InputRequiredResult | None:
+def open_questions(call: Call, session: Session, state: RoundState) -> types.InputRequiredResult | None:
     """The open questions as the result of the call, where the client takes them so; None if there are none. `state`
     comes back with the answers."""
     questions = call.dialogs.undismissed(session.id) if call.returns_questions else []
-    return call.dialogs.as_result(session.id, questions, call.offsets, **state) if questions else None
+    if not questions:
+        return None
+    return call.dialogs.as_result(session.id, questions, replace(state, offsets=call.offsets))
