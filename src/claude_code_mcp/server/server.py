@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import mcp_types as types
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -48,10 +48,14 @@ from .tools.waiting import end_turns
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
+    from ..hub.provider import LazyHub
     from .tools.hub_contents import HubContents
     from .tools.hub_proxy import HubProxy
     from .transports.running_calls import RunningCalls
     from .transports.stdio import Inbox, Outbox
+
+    HubHost = Hub | LazyHub
+    """A hub, or what becomes one as soon as there are servers."""
 
 log = logging.getLogger(__name__)
 
@@ -62,20 +66,13 @@ _MAX_MESSAGE = 2000
 _MAX_CLIENT_NAME = 60
 
 
-class HubHost(Protocol):
-    """A hub, or what becomes one as soon as there are servers."""
-
-    opened: "Hub | None"
-    """The hub; None while there is none yet."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Connected:
     """A client while it is connected: its user, with its environment, and its hub. Clients without an environment have
     those of this process."""
 
     user: Caller
-    host: HubHost | None
+    host: "HubHost | None"
     proxy: "HubProxy | None" = None
     """The hub's tools, where they are offered to clients, listed or on demand."""
     contents: "HubContents | None" = None
@@ -99,7 +96,7 @@ class McpServer:
         self,
         service: Service,
         on_disconnect: str = "keep",
-        hub: HubHost | None = None,
+        hub: "HubHost | None" = None,
         tools: Mapping[str, Tool[Any]] | None = None,
     ) -> None:
         """`on_disconnect` says what becomes of the sessions that a connection has used when it ends; `tools` are those
@@ -209,7 +206,7 @@ class McpServer:
                 for key in ended:
                     self._disconnected(self._shared.pop(key))
 
-    def _connected_to(self, environment: ClientEnvironment | None, host: HubHost | None) -> Connected:
+    def _connected_to(self, environment: ClientEnvironment | None, host: "HubHost | None") -> Connected:
         """A client of this hub, with what the hub offers to clients: one proxy for all clients of a hub."""
         hub, user = host.opened if host is not None else None, Caller(LOCAL, environment)
         if hub is None or not self._uses_proxy:

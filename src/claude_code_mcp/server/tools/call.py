@@ -23,20 +23,10 @@ from ..client_capabilities import can_be_asked, can_open_addresses, can_sample
 from ..dialogs import Dialogs
 from ..rounds import HeldEvents, RoundState
 from ..sdk import Context, is_modern
+from ..task import Task
 
 if TYPE_CHECKING:
     from ...hub.hub import Hub
-
-
-class DetachableCall(Protocol):
-    """A call that can run on after its client has been answered: see server/tasks.py."""
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether the client has its answer already."""
-
-    async def begin(self, session_id: str | None, message_id: str | None) -> None:
-        """Makes the rest of the call a task, durably."""
 
 
 class ToolFinder(Protocol):
@@ -74,7 +64,7 @@ class Call:
     """What becomes of a turn when the client that waits for it is gone."""
     offsets: dict[str, int] = field(default_factory=dict)
     """How far the person has read in questions that take several forms, by question; earlier rounds included."""
-    task: DetachableCall | None = None
+    task: Task | None = None
     """What the call may become; None for a client that does not take tasks."""
 
     def __post_init__(self) -> None:
