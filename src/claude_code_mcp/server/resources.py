@@ -23,11 +23,11 @@ from . import app_page
 from .event_pages import event_page, feed_page
 from .resource_addresses import COSTS, JSON_TYPE, LIST, MARKDOWN_TYPE, TEMPLATES, ResourceAddress, parse, unknown
 from .tools.cost_report import cost_report
+from .tools.list_sessions import session_list
 from .tools.output import dump
 from .tools.paging import ResultParts, read_part
 from .tools.pending_inputs import pending_inputs
 from .tools.session_report import report
-from .tools.sessions import session_list
 
 _PAGE = 24_000
 """Characters of a page of a transcript."""

@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 
 class ToolFinder(Protocol):
-    """The tools of the hub's servers, behind the policy: see hub_proxy.py."""
+    """`HubProxy` of hub_proxy.py as a call knows it. That class takes a `Call`, so it cannot be imported here."""
 
     async def find(self, caller: Caller, query: str) -> list[types.Tool]:
-        """Those that the caller may use and that have a word of the query, the best first."""
+        """The tools that the caller may use and that have a word of the query, the best first."""
 
     def tools_by_server(self, caller: Caller) -> dict[str, int]:
-        """How many there are for the caller, as of the last time they were listed."""
+        """How many tools of each server the caller may use, as of its last listing."""
 
     async def knows(self, caller: Caller, name: str) -> bool: ...
 
     async def call(
         self, name: str, call: "Call", arguments: Mapping[str, Any]
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Calls one, once that is permitted; PermissionDenied if it is not."""
+        """Call a tool, once that is permitted. Raises PermissionDenied if it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Call:
         return self.caller.principal
 
     def sharing(self, session: SessionView) -> SessionSharing:
-        """What the caller is told of whose a session is, and with whom it is shared."""
+        """Who owns a session and with whom it is shared, as far as the caller may know."""
         return self.service.access.sharing(session.id, self.principal)
 
     def check_mode(self, permission_mode: str | None) -> None:
@@ -84,21 +84,21 @@ class Call:
             raise PermissionDenied(f"{BYPASS} is switched off.", remedy=ENABLE_BYPASS)
 
     def follow(self, session_id: str) -> str:
-        """Shows the session's questions to this client from now on, and accepts the answers that the call brought;
-        returns who was faster if one came too late, or an empty text."""
+        """Show the session's questions to this client from now on, and accept the answers that the call brought.
+        Returns who was faster if an answer came too late, else an empty text."""
         self.dialogs.follow(session_id)
         return self.accept_forms(session_id)
 
     def accept_forms(self, session_id: str) -> str:
-        """Accepts the forms that the call brought, of questions that an earlier round of it has shown: nobody can fill
-        in another one. Returns who was faster if an answer came too late, or an empty text."""
+        """Accept the forms that the call brought, for questions that its earlier round has shown; others are ignored.
+        Returns who was faster if an answer came too late, else an empty text."""
         forms = {question_id: form for question_id, form in self.responses.items() if question_id in self.state.shown}
         return self.dialogs.accept_forms(session_id, forms, self.offsets)
 
     @property
     def has_person_at_terminal(self) -> bool:
-        """Whether the client says, outside of what a model can write, that a person is at its terminal, as our own
-        interfaces do. Over HTTP it is not believed; the socket drops it if a command of a session says so."""
+        """Whether the client declares, where no model can write, that a person is at its terminal, as our own
+        interfaces do. Not believed over HTTP; the socket drops it if the client runs inside a session."""
         capabilities = self.context.session.client_capabilities
         declared = (capabilities.experimental or {}).get(PERSON) if capabilities is not None else None
         return self.context.request is None and isinstance(declared, Mapping) and declared.get("answers") is True
@@ -122,8 +122,8 @@ class Call:
         return self.state.session
 
     def resumed_turn(self) -> PendingTurn | None:
-        """The session of an earlier round and the message which that round sent, whose outcome this call is for; None
-        in the first round, which is to send it. InvalidArgument if the outcome is no longer kept."""
+        """The session of the earlier round and the message that it sent; None in the first round, which sends it.
+        Raises InvalidArgument if the outcome of the message is no longer kept."""
         if self.resumed_session is None:
             return None
         session = self.service.session(self.resumed_session, principal=self.principal)
@@ -136,7 +136,7 @@ class Call:
         return PendingTurn(session, message)
 
     async def detach(self, session_id: str | None = None, message_id: str | None = None) -> None:
-        """The call begins to wait, for a message of a session if one is named. Where the client takes tasks it is
+        """Call this before waiting, with the message to wait for if there is one. A client that takes tasks is
         answered now, and the call runs on without it."""
         if self.task is not None:
             await self.task.begin(session_id, message_id)
@@ -162,8 +162,8 @@ class Call:
         return is_modern(self.context.protocol_version) and can_be_asked(self.context)
 
     async def confirmed(self, question: str, title: str) -> bool | types.InputRequiredResult | None:
-        """Asks the person at the client for a plain yes. The answer; or the question, as the result of this call, which
-        the client repeats with the answer; or None if nobody can be asked."""
+        """Ask the person at the client to confirm. Returns the answer; or the question, as the result of this call,
+        which the client repeats with the answer; or None if the client cannot ask anybody."""
         message, schema = confirmation(question, title)
         if self.returns_questions:
             response = self.responses.get(CONFIRM)
