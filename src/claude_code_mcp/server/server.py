@@ -290,7 +290,7 @@ class McpServer:
             # The SDK passes on a result of an extension's own kind; its types do not say so.
             return await (self._tasks.start(call, params.name, round_) if declares_tasks(context) else round_(call))  # type: ignore[return-value]
         # Reached only if the transport has ended the call, which the context leaves quietly.
-        raise MCPError(types.INVALID_REQUEST, "The caller is no longer let in, or not to this session.")
+        raise MCPError(types.INVALID_REQUEST, "The caller no longer has access to this server or session.")
 
     async def _run_round(
         self, params: types.CallToolRequestParams, tool: Tool[Any] | None, call: Call
@@ -469,8 +469,7 @@ def refusal(error: ClaudeCodeError, clean: Callable[[str], str] = str) -> types.
 def refusing_server(problem: ClaudeCodeError, settings: Settings) -> Server[Any]:
     """Answers the handshake and lists the tools of these settings as usual; refuses every call with the problem."""
     error = InvalidArgument(
-        f"This server was started with something that it cannot use, and runs nothing. {problem.message} "
-        "Correct that and start the server again.",
+        f"Invalid configuration: {problem.message} Correct it and start the server again.",
         **problem.data,
     )
     listing = types.ListToolsResult(tools=[tool.listing() for tool in tools_of(settings).values()])

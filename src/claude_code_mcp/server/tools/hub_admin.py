@@ -91,7 +91,7 @@ async def _without_hub(settings: Settings, arguments: Servers) -> ServerReports:
         raise InvalidArgument(NO_HUB)
     if settings.hub != "own" or not await asyncio.to_thread(_is_absent, settings.hub_file):
         # Not the same as no servers: the file was just written, or cannot be used.
-        raise InvalidArgument("The MCP servers are not there yet. If it stays so, the server's log says why.")
+        raise InvalidArgument("The MCP servers are still starting. If this does not change, see the server's log.")
     if arguments.server is not None:
         raise InvalidArgument(f"There is no MCP server called {arguments.server[:100]!r}.", field="server")
     if arguments.action not in ("list", "status"):

@@ -274,7 +274,9 @@ async def _asked(call: Call, question: str, title: str, reason: str) -> types.In
     if isinstance(answer, types.InputRequiredResult):
         return answer
     if answer is None:
-        raise PermissionDenied(f"Nobody can be asked here, and {reason}: it takes confirm.", field="confirm")
+        raise PermissionDenied(
+            f"This client cannot show a confirmation dialog, and {reason}: pass confirm=true.", field="confirm"
+        )
     if not answer:
         raise PermissionDenied("The person at the client did not confirm it; nothing was changed.")
     return None
@@ -305,7 +307,9 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
         if isinstance(answer, types.InputRequiredResult):
             return answer
         if answer is None:
-            raise PermissionDenied("Nobody can be asked here: a session is deleted only with confirm.", field="confirm")
+            raise PermissionDenied(
+                "This client cannot show a confirmation dialog: pass confirm=true to delete.", field="confirm"
+            )
         if not answer:
             raise PermissionDenied("The person at the client did not confirm it; nothing was deleted.")
     # Before the deletion: afterwards nobody knows where its worktree is.

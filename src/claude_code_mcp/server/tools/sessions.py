@@ -313,7 +313,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
         ),
         Tool(
             "claude_respond",
-            "Answer a pending input. permission: allow (scope session: stop asking for the like) or deny with reason. "
+            "Answer a pending input. permission: allow (scope session: similar calls too) or deny with reason. "
             "plan_review: allow (permissionMode: go on in it), or deny with feedback as reason. "
             "user_question: allow with answers.",
             Respond,
