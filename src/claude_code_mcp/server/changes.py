@@ -22,7 +22,7 @@ LISTS = {"tools": TOOLS_CHANGED, "resources": RESOURCES_CHANGED, "prompts": PROM
 
 
 class Changes:
-    """All clients of a server, and what each wants to hear of."""
+    """All clients of a server, and the changes that each is notified of."""
 
     def __init__(
         self, service: Service, subscriptions: Subscriptions, connections: Callable[[], Iterable[Dialogs]]
@@ -38,11 +38,11 @@ class Changes:
         """What is being announced, and whether it has changed since the announcement was made."""
 
     def reads(self, dialogs: Dialogs, principal: str) -> None:
-        """From now on this connection hears when the list of the principal's sessions has changed."""
+        """Notify this connection from now on when the list of the principal's sessions has changed."""
         self._readers[dialogs] = principal
 
     def follow(self, uri: str, dialogs: Dialogs) -> None:
-        """From now on this connection hears when a resource has changed."""
+        """Notify this connection from now on when a resource has changed."""
         self._followers.setdefault(uri, set()).add(dialogs)
 
     def unfollow(self, uri: str, dialogs: Dialogs) -> None:
@@ -91,13 +91,13 @@ class Changes:
         """Tells of a change now, or as soon as the last time is long enough ago and has been taken."""
         if what not in self._pending:
             self._service.start_task(self._notify_until_quiet(what, notify), endless=True)
-        # In any case: a task that is under way sees it, and tells once more.
+        # In any case: a task that is under way sees it, and notifies once more.
         self._pending[what] = True
 
     async def _notify_until_quiet(self, what: Hashable, notify: Callable[[], Awaitable[None]]) -> None:
         try:
             while self._pending[what]:
-                # Before it is told: a change meanwhile is told of in another round.
+                # Before the notification: a change meanwhile is announced in another round.
                 self._pending[what] = False
                 await notify()
                 await asyncio.sleep(_INTERVAL)

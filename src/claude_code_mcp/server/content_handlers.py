@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _MAX_FOLLOWED = 1000
 """Resources that one connection may subscribe to."""
 _UNCACHED = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-"""For results that depend on the caller, and of whose changes no server tells."""
+"""For results that depend on the caller, and whose changes no server announces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ContentHandlers:
         }
 
     def _observe_sessions(self) -> None:
-        """Hears of sessions from now on, for a client that is to be told of their changes: most never ask for it."""
+        """Observe sessions from now on. Begins with the first client that asks for their changes: most never do."""
         if not self._observes:
             self._observes = True
             self._service.observe(self._sessions, acts=LIST_CHANGES)
@@ -183,7 +183,7 @@ class ContentHandlers:
 
     async def _unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
         dialogs, uri = self._dialogs(context), str(params.uri)
-        # The hub goes on following it: nobody counts who else wants that.
+        # The hub goes on following it: the other followers are not counted.
         self._changes.unfollow(uri, dialogs)
         key = self._followed.get(dialogs, {}).pop(uri, None)
         self._sessions.unfollow([key] if key is not None else [])
@@ -195,7 +195,7 @@ class ContentHandlers:
         """The stream of a client of 2026-07-28. What it names and may not see, or cannot be followed, stays silent."""
         asker = self._asker(context)
         uris = [str(uri) for uri in params.notifications.resource_subscriptions or ()][:_MAX_FOLLOWED]
-        # Before the stream begins: its acknowledgement says that changes are told from then on.
+        # Before the stream begins: its acknowledgement promises changes from then on.
         self._observe_sessions()
         for uri in uris:
             if asker.hub is not None and not self._is_own(uri):

@@ -84,7 +84,7 @@ class Dialogs:
         self._offsets: dict[str, int] = {}
         """How far the person has read in questions that take several forms, where forms are pushed."""
         self._taken_away: dict[str, str] = {}
-        """By session, the last question whose dialog was open here when somebody else answered it."""
+        """By session, the last question whose dialog was open here when it was answered elsewhere."""
         self._change = asyncio.Event()
         service.broker.add_channel(self)
 
@@ -172,7 +172,7 @@ class Dialogs:
         self._changed()
 
     def taken_away(self, session_id: str) -> str:
-        """Who answered a question of the session while its dialog was open here, told once; else an empty text. The
+        """Who answered a question of the session while its dialog was open here, once; else an empty text. The
         protocol has no way to say that to the dialog itself."""
         question_id = self._taken_away.pop(session_id, None)
         return self._service.broker.why_closed(session_id, question_id).message if question_id is not None else ""

@@ -1,6 +1,6 @@
 """What happens in a session, as pages of JSON.
 
-Events are told in short, or whole for programs that draw them. A page of whole events, with what is being written,
+Events are shown in short, or whole for programs that draw them. A page of whole events, with what is being written,
 begins behind a cursor or with the last turn, and may be waited for. A reader that asks again when it has drawn a page
 gets everything that came meanwhile in one page: the log merges fragments, so that a slow reader costs neither side
 memory. With `lines` such a page has the lines of output instead of whole messages, for programs that print them.
@@ -164,8 +164,8 @@ def _line_page(session: SessionView, start: int, redactor: Redaction) -> dict[st
 
 
 def _fragment(run: PartialRun, log: EventReader, redactor: Redaction) -> Shown:
-    """What is being written. The end of it is held back while it may be the beginning of a secret; of the input of a
-    tool, which is nothing to read before it is whole, only the length is told."""
+    """What is being written. The end of it is held back while it may be the beginning of a secret. The input of a tool
+    is not readable before it is whole: only its length is shown."""
     parts, end = run.parts, run.seq
     if end == log.last_seq:
         held = redactor.held_back("".join(parts))

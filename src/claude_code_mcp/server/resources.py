@@ -1,6 +1,6 @@
 """Sessions as resources: `claude-sessions:///` is the list of them, `claude-session:///{id}` is one of them.
 
-Every resource is the caller's view: a session of somebody else is as unknown as one that does not exist. Long resources
+Every resource is the caller's view: another caller's session is as unknown as one that does not exist. Long resources
 are read in pages: the content names the cursor or offset of the next page. Secrets are removed.
 """
 

@@ -3,8 +3,8 @@
 Every result and every failure of a call leaves through `_call_tool`: an expected error becomes a refusal with its code,
 an unexpected one an INTERNAL refusal whose details are only in the log, and known secrets are removed from both.
 
-`refusing_server` is run instead when the settings cannot be used: many clients show nobody what a process writes to
-stderr, so that every call reports the problem in the protocol.
+`refusing_server` is run instead when the settings cannot be used: many clients do not show what a process writes to
+stderr, so every call reports the problem in the protocol.
 """
 
 import logging
@@ -132,7 +132,7 @@ class McpServer:
         )
         self._here = self._connected_to(None, hub)
         self._here_as = {name: self._connected_to(None, cast("HubHost", host)) for name, host in service.hosts.items()}
-        """The same for callers who share the hub with nobody."""
+        """The same for callers who have a hub of their own."""
 
     @cached_property
     def _listing(self) -> types.ListToolsResult:
@@ -164,7 +164,7 @@ class McpServer:
         self._tasks.register(server)
         if self._offers_sessions:
             server.extensions[app_page.EXTENSION] = {}
-        # The SDK's own has a span for each request, which costs something also where nobody is sent any.
+        # The SDK's own has a span for each request, which costs time even if no spans are exported.
         tracing = server.middleware if self.service.settings.otel else ()
         server.middleware[:] = [
             *tracing,
@@ -211,7 +211,7 @@ class McpServer:
         hub, user = host.opened if host is not None else None, Caller(LOCAL, environment)
         if hub is None or not self._uses_proxy:
             return Connected(user, host)
-        # Without an environment there is nobody to share with: `_here` is just being made.
+        # Without an environment there is no other client to share with: `_here` is just being made.
         known = [self._here, *self._clients] if environment is not None else []
         sharing = next((other for other in known if other.hub is hub), None)
         if sharing is not None:
@@ -235,7 +235,7 @@ class McpServer:
         return types.ListToolsResult(tools=[*self._listing.tools, *await proxy.listing(client.caller())])
 
     async def _set_log_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
-        """A client of the 2025 protocol says from which level on it wants to hear what servers log during its calls."""
+        """Set the level from which a client of the 2025 protocol is sent what servers log during its calls."""
         self._dialogs(context).log_level = params.level
         hub = self._client(context).hub
         if hub is not None:
@@ -243,7 +243,7 @@ class McpServer:
         return types.EmptyResult()
 
     def _content_handlers(self) -> dict[str, Any]:
-        """The handlers for what there is besides tools; where there is nothing, only of changes can be heard."""
+        """The handlers for everything besides tools. A server without resources and prompts only announces changes."""
         if self._offers_sessions or self._offers_hub_tools:
             return self._contents.handlers()
         return {"on_subscriptions_listen": self.subscriptions.listen}

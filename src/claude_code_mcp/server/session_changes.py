@@ -47,7 +47,7 @@ class SessionChanges:
         """By the id under which a session goes on, how clients know it."""
 
     def follow(self, session_id: str, caller: Caller) -> FollowedKey:
-        """From now on changes of this session are told. Every call needs an `unfollow` of what it returned."""
+        """Announce changes of this session from now on. Every call needs an `unfollow` of what it returned."""
         key = (session_id, caller)
         followed = self._followed.setdefault(key, _Followed())
         followed.followers += 1
@@ -73,7 +73,7 @@ class SessionChanges:
             self._names.setdefault(self._service.current_id(key[0]), set()).add(key)
 
     async def _watch(self, key: FollowedKey) -> None:
-        """Tells when the transcript grows, whoever writes it. Ends where there is none yet."""
+        """Announce that the transcript has grown, whichever process writes it. Ends if there is none yet."""
         session_id, caller = key
         try:
             async for _ in self._service.stored.follow(session_id, caller=caller):

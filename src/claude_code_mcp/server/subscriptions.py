@@ -23,7 +23,7 @@ _MAX_STREAMS_OF_ONE = 256
 _MAX_IDS = 1000
 """Resources, or tasks, that one stream may name."""
 ListKey = tuple[str, str]
-"""What a stream can be told of: the kind, and which one of it."""
+"""What a stream can be notified of: a kind, and which item of that kind."""
 Frame = Callable[[], tuple[str, Mapping[str, Any]]]
 """Makes the notification when it is sent, of the state at that time: method and parameters."""
 TOOLS_CHANGED: ListKey = ("toolsListChanged", "")
@@ -56,7 +56,7 @@ class Subscriptions:
         return any(principal in (None, stream.principal) and stream.wants(uri) for stream in self._streams)
 
     def resource_updated(self, uri: str, principal: str | None = None) -> None:
-        """A resource has changed; with a `principal`, only its streams are told."""
+        """A resource has changed; with a `principal`, only the streams of that principal are notified."""
         for stream in self._streams:
             if principal in (None, stream.principal):
                 stream.put(("resource", uri), lambda: ("notifications/resources/updated", {"uri": uri}))

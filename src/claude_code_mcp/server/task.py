@@ -106,7 +106,7 @@ class Task:
         return responses
 
     def changed(self, status: str, **more: Any) -> None:
-        """Notes a new status, and tells those who listen if anything is new."""
+        """Set a new status and publish it."""
         self.record = self.record.model_copy(update={"status": status, "updated_at": time.time(), **more})
         self.on_change(self)
 

@@ -160,7 +160,7 @@ class Tasks:
         return replace(call, responses=responses, state=state, offsets={})
 
     async def _end(self, task: Task, status: str, **more: Any) -> None:
-        """The record is on disk before anybody is told."""
+        """Write the record, then publish the end."""
         ended = task.record.model_copy(update={"status": status, "updated_at": time.time(), **more})
         try:
             await asyncio.to_thread(self.records.write, ended)

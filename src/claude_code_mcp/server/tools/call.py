@@ -143,7 +143,7 @@ class Call:
 
     @property
     def detached(self) -> bool:
-        """Whether nobody waits for this call any more: it has no limit of time and sends no notifications."""
+        """Whether the client has been answered already: the call has no time limit and sends no notifications."""
         return self.task is not None and self.task.is_begun
 
     @property

@@ -245,7 +245,7 @@ async def _enable_bypass(call: Call) -> Reply:
     policy = call.service.policy_for(call.caller)
     if answer is None and policy.needs_person and not call.has_person_at_terminal:
         raise PermissionDenied("Only a person may switch it on, and this client cannot ask one.", field="action")
-    if answer is False:  # where nobody can be asked, the policy alone decides, which has allowed it
+    if answer is False:  # a client that cannot ask leaves it to the policy, which has allowed it
         raise PermissionDenied("The person at the client did not confirm it; bypassPermissions stays off.")
     _switch_bypass(call, True)
     return Configuration(

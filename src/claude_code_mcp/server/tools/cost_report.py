@@ -118,7 +118,7 @@ async def everybodys_report(
             {"name": line.principal, "period": line.period, "group": line.group, "usd": round(line.usd, 6)}
             for line in spent[:_MAX_LINES]
         ]
-        # What somebody spends may count for several groups, and is spent once.
+        # One amount may count for several groups, but is spent once.
         total = {"usd": round(sum(line.usd for line in spent), 6)} if by == "caller" else {}
         left_out = len(spent) - len(lines)
     rows = await asyncio.to_thread(policy.everybodys_budgets)

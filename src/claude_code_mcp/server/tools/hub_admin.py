@@ -72,17 +72,11 @@ async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:
     with call.service.policy_for(call.caller).steering(arguments.action, arguments.server):
         if arguments.action == "authenticate":
             return await sign_in(call.service, hub, arguments.server, arguments.redirect)
-        return server_reports([await _steer(hub, arguments.action, arguments.server)])
-
-
-async def _steer(hub: Hub, action: Literal["reconnect", "enable", "disable"], server: str) -> ServerStatus:
-    match action:
-        case "reconnect":
-            return await hub.reconnect(server)
-        case "enable":
-            return hub.enable(server)
-        case "disable":
-            return hub.disable(server)
+        if arguments.action == "reconnect":
+            status = await hub.reconnect(arguments.server)
+        else:
+            status = (hub.enable if arguments.action == "enable" else hub.disable)(arguments.server)
+        return server_reports([status])
 
 
 async def _without_hub(settings: Settings, arguments: Servers) -> ServerReports:
@@ -112,7 +106,7 @@ def _is_absent(file: Path) -> bool:
 
 async def sign_in(service: Service, hub: Hub, server: str, redirect: str | None) -> ServerReports:
     """Returns the address to sign in at; the sign-in itself goes on in the background until the browser comes back, or
-    somebody comes with the address that it was redirected to."""
+    a caller passes on the address that it was redirected to."""
     if redirect is not None:
         return server_reports([await hub.finish_sign_in(server, redirect)])
     shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -136,7 +130,7 @@ async def sign_in(service: Service, hub: Hub, server: str, redirect: str | None)
     if not shown.done():
         return server_reports(hub.status(server))
     message = (
-        "Open this address in a browser to sign in; claude_mcp_servers tells when it worked. A browser on another "
+        "Open this address in a browser to sign in; claude_mcp_servers shows when it has worked. A browser on another "
         "machine ends up on a page that it cannot open: pass the address of that page as redirect."
     )
     return ServerReports(url=shown.result(), message=message, servers=server_reports(hub.status(server)).servers)
@@ -156,22 +150,20 @@ async def _connected(hub: Hub, server: str | None) -> ServerReports:
 
 
 def server_reports(statuses: list[ServerStatus], problems: Sequence[object] = ()) -> ServerReports:
-    """`problems` are the entries that cannot be used; a caller is told of them with the list of all servers."""
-    servers = [_report(status) for status in statuses]
+    """`problems` are the entries that cannot be used; they are reported with the list of all servers."""
+    servers = [
+        ServerReport(
+            name=status.name,
+            state=status.state,
+            reason=status.reason,
+            type=str(status.config.get("type", "")) or None,
+            scope=status.scope,
+            version=(status.server_info or {}).get("version") or None,
+            tools=status.tools,
+        )
+        for status in statuses
+    ]
     return ServerReports(servers=servers, problems=[str(problem) for problem in problems] or None)
-
-
-def _report(status: ServerStatus) -> ServerReport:
-    info = status.server_info or {}
-    return ServerReport(
-        name=status.name,
-        state=status.state,
-        reason=status.reason,
-        type=str(status.config.get("type", "")) or None,
-        scope=status.scope,
-        version=info.get("version") or None,
-        tools=status.tools,
-    )
 
 
 def hub_tools() -> Mapping[str, Tool[Any]]:

@@ -57,7 +57,7 @@ class PermissionQuestions:
             with call.dialogs.waiting(place, call.context.request_id, call.context.session):
                 return await self._wait_for_answer(call, place, question)
         finally:
-            # Also when the call is cancelled: nobody could use the answer any more.
+            # Also when the call is cancelled: the answer would have no use.
             self._close_question(question.id)
 
     def _open_question(self, place: str, name: str, arguments: Mapping[str, Any]) -> Question:

@@ -56,7 +56,7 @@ async def claude_mcp_call(call: Call, arguments: CallFound) -> Reply:
     proxy = _proxy_of(call)
     if not await proxy.knows(call.caller, arguments.name):
         raise InvalidArgument(
-            f"There is no tool {arguments.name[:100]!r}; claude_mcp_search tells the names.", field="name"
+            f"There is no tool {arguments.name[:100]!r}; claude_mcp_search finds the names.", field="name"
         )
     return await proxy.call(arguments.name, call, arguments.arguments)
 

@@ -60,7 +60,7 @@ class ListedSession(ToolOutput):
     continues_at: str | None = None
     """When it continues automatically after that."""
     owner: str | None = None
-    """Whose it is, if somebody else has shared it."""
+    """The owner, if another person has shared the session."""
     shared_with: Shares | None = None
 
 
@@ -109,7 +109,7 @@ async def session_list(
     service: Service, caller: Caller, *, limit: int = 50, offset: int = 0, **wanted: Any
 ) -> SessionList:
     """A page of the caller's sessions; `wanted` are the filters of `Service.catalogue`."""
-    # One more than is shown tells whether there is another page.
+    # One more than is shown, to know whether there is another page.
     entries = await service.catalogue(caller=caller, limit=limit + 1, offset=offset, **wanted)
     shown = entries[:limit]
     in_memory = {session.id: session for session in service.sessions(principal=caller.principal)}

@@ -312,7 +312,7 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
             )
         if not answer:
             raise PermissionDenied("The person at the client did not confirm it; nothing was deleted.")
-    # Before the deletion: afterwards nobody knows where its worktree is.
+    # Before the deletion: afterwards it is not known where its worktree is.
     session = await call.service.find(arguments.session_id, caller=call.caller)
     left = worktree_report(session)
     await call.service.stored.delete(arguments.session_id, caller=call.caller)

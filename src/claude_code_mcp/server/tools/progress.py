@@ -45,7 +45,7 @@ async def progress_of(call: Call, session: Session) -> AsyncIterator[None]:
         reporting = call.service.start_task(_report_progress(call, session.questions, events, ended))
         try:
             yield
-            # The result follows: who answered a moment ago is told before it, and no interval is waited for.
+            # The result follows: who answered a moment ago is reported before it, without waiting for the interval.
             events.close()
             ended.set()
             await asyncio.wait({reporting})

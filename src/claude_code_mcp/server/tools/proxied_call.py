@@ -86,7 +86,7 @@ class CallRounds:
 
 
 class ProxiedCall:
-    """One call at a server of the hub. What the server asks and tells meanwhile passes through `side` to the client.
+    """One call at a server of the hub. What the server asks and reports meanwhile passes through `side` to the client.
 
     Where the client takes questions as the result of a call, one ends the current `wait`, and the server waits until
     `answer` is called.
@@ -100,7 +100,7 @@ class ProxiedCall:
         self._logged: deque[dict[str, Any]] = deque()
         self._sending: asyncio.Future[None] | None = None
         self._waited_for = False
-        """Whether a round of the client's is under way, on whose stream it can be told something."""
+        """Whether a round is under way, on whose stream notifications can be sent."""
         level = _log_level(call)
         self.side = CallerSide(
             on_progress=self._report_progress if call.wants_progress else None,
@@ -122,7 +122,7 @@ class ProxiedCall:
         waiting: set[asyncio.Future[Any]] = {self.work, self._question}
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            # What was logged before the result, or the question, is told before it.
+            # What was logged before the result, or the question, is sent before it.
             if self._sending is not None:
                 await asyncio.wait([self._sending])
         except asyncio.CancelledError:
@@ -130,7 +130,7 @@ class ProxiedCall:
             raise
         finally:
             self._waited_for = False
-        # The end counts first: nobody waits for the answer to a question any more then.
+        # The end counts first: then no answer to a question is waited for any more.
         return None if self.work.done() else self._question.result()
 
     def answer(self, response: object) -> None:

@@ -2,7 +2,7 @@
 
 Between the session's log and the client, `fragments.py` holds back the beginnings of secrets and
 `notification_queue.py` holds what the client has not read yet. Both are bounded: a client that stops reading costs no
-more than this and stops nobody.
+more than this and holds up no other client.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from pydantic import Field
 
 from ...core.model.events import Event, Gap, Message, Partial, PartialRun, TurnEnded
 from ...core.model.options import SessionOptions
-from ...core.model.outcome import Outcome as TurnOutcome
 from ...core.model.outcome import OutcomeCode, State
 from ...core.model.text import iso
 from ...core.model.tool_names import proper_name
@@ -274,7 +273,7 @@ class _QueryStream:
     async def _send(self) -> None:
         task = self._call.task
         async for piece in self._queue:
-            # Read in any case: `all_read` waits for that. Once the call is a task, nobody waits for notifications.
+            # Read in any case: `all_read` waits for that. Once the call is a task, no client reads notifications.
             if task is None or not task.is_begun:
                 await sdk.send_many(self._call.context, METHOD, map(self._notification, piece))
 
@@ -289,6 +288,7 @@ class _QueryStream:
 
     def _bundle(self) -> Bundle:
         outcome = self._user_message.outcome.result()
+        so_far = output_so_far(self._session) if outcome.code in (OutcomeCode.TIMEOUT, OutcomeCode.CANCELLED) else ""
         dropped = self._missed + self._queue.lost
         truncated = None
         if dropped or self._total != len(self._kept):
@@ -299,7 +299,12 @@ class _QueryStream:
             execution_time=_now() - self._began,
             usage=dict(outcome.raw_usage) or None,
             total_cost_usd=outcome.usage.cost_usd,
-            result=_result(self._session, outcome),
+            result=QueryResult(
+                success=outcome.ok,
+                summary=outcome.result or so_far or outcome.detail,
+                error=None if outcome.ok else f"{outcome.code}: {outcome.detail}",
+                timed_out=outcome.code is OutcomeCode.TIMEOUT or None,
+            ),
             truncated=truncated,
             notice=" ".join(notices_of(self._session)) or None,
             limit=limit_info(self._session, outcome),
@@ -315,16 +320,6 @@ def _is_for_clients(event: Message) -> bool:
 def _now() -> int:
     """Milliseconds, on a clock that only goes forward."""
     return int(time.monotonic() * 1000)
-
-
-def _result(session: Session, outcome: TurnOutcome) -> QueryResult:
-    so_far = output_so_far(session) if outcome.code in (OutcomeCode.TIMEOUT, OutcomeCode.CANCELLED) else ""
-    return QueryResult(
-        success=outcome.ok,
-        summary=outcome.result or so_far or outcome.detail,
-        error=None if outcome.ok else f"{outcome.code}: {outcome.detail}",
-        timed_out=outcome.code is OutcomeCode.TIMEOUT or None,
-    )
 
 
 def query_tools() -> Mapping[str, Tool[Any]]:

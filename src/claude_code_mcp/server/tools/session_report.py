@@ -106,7 +106,7 @@ class SessionReport(ToolOutput):
     memory_bytes: int | None = None
     worktree: WorktreeInfo | None = None
     owner: str | None = None
-    """Whose it is, if somebody else has shared it."""
+    """The owner, if another person has shared the session."""
     shared_with: Shares | None = None
     structured_output: Any = None
     notice: str | None = None
@@ -190,7 +190,7 @@ def report(
 
     A cursor from before the session was last loaded gets all output that is kept, and a notice: nothing is skipped
     silently. With a `message`, status and result are those of that message as soon as it has an outcome. `asked_as` is
-    the id under which the caller knows the session; `sharing` is what the caller is told of that.
+    the id under which the caller knows the session; `sharing` is its owner and with whom it is shared.
     """
     parts = ResultParts(redactor)
     start, known = _start(session, cursor)
