@@ -27,7 +27,6 @@ SMALL = {
     "permission": "Permission",
     "permission-focused": "Claude Code",
     "question": "How many",
-    "palette": "what to do",
     "help": "Everywhere",
 }
 """What is looked at in terminals that have hardly any room, and a text that fits there."""
@@ -71,7 +70,6 @@ STORIES: dict[str, tuple[Any, Callable[[Screen], Awaitable[None]], str]] = {
     "question": (recorded.USER_QUESTION, answering, "How many mistakes"),
     "help": (None, pressed("f1"), "Everywhere"),
     "new-session": (None, pressed("f2"), "New session"),
-    "palette": (None, pressed("ctrl+p"), "what to do"),
     "costs": (None, pressed("f4"), "Costs by day"),
     "servers": (None, pressed("f5"), "github"),
     "commands": (None, pressed("slash", "m", "o"), "model"),

@@ -16,7 +16,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Static
+from textual.widgets import OptionList, Static
 
 from ...client.live_sessions import OpenQuestion
 from ...core.model.text import visible
@@ -55,8 +55,14 @@ STYLE = """
 .-short.-answering ConversationView, .-short.-answering #status, .-short.-answering InputBox { display: none; }
 .-tiny #top, .-tiny #parts, .-tiny KeyLine { display: none; }
 .-tiny #too-small { display: block; }
+CommandPalette SearchIcon { display: none; }
+CommandPalette #--input { padding: 0 1; }
+CommandPalette.-short > Vertical { margin-top: 0; }
+CommandPalette.-short #--input, CommandPalette.-short CommandInput { height: 1; border: none; }
+CommandPalette.-short CommandList { max-height: 100vh; border: none; }
 """
-"""The style sheet of the main screen; the application has it, since that of a screen counts for pushed ones only."""
+"""The style sheet of the main screen and of Textual's command palette. The application has it: the style sheet of a
+screen only applies once the screen was pushed."""
 
 
 def while_shown(draw: Callable[P, None]) -> Callable[P, None]:
@@ -286,6 +292,14 @@ class MainScreen(Screen[None]):
         """The session that is on the screen."""
         conversation = self.pump.conversation
         return conversation.session_id if conversation is not None else None
+
+    @property
+    def target(self) -> str | None:
+        """The highlighted session while the list has the focus, else the one that is shown."""
+        focused = self.focused
+        if isinstance(focused, OptionList) and focused.highlighted_option is not None:
+            return focused.highlighted_option.id
+        return self.current
 
     @while_shown
     def draw_lines(self) -> None:

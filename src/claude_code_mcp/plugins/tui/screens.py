@@ -274,7 +274,7 @@ class AgentScreen(View):
 # -- the line of keys --------------------------------------------------------------------------------------------------
 
 
-_LAST = "commands"
+_LAST = "command_palette"
 """The action whose key is shown in any case: whatever else there is can be found by it."""
 _NAMES = {"escape": "esc", "enter": "enter", "question_mark": "?", "slash": "/", "space": "space"}
 
@@ -379,10 +379,6 @@ In a question (Ctrl+N or Tab goes there; it never takes what you type)
   Esc          later"""
 
 
-_LOW = 16
-"""Lines below which a dialog has no frame."""
-
-
 class Dialog(ModalScreen[Any]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Close")]
     DEFAULT_CSS = """
@@ -397,10 +393,6 @@ class Dialog(ModalScreen[Any]):
     Dialog.-short TextArea { height: 2; border: none; }
     Dialog.-short OptionList { height: 1fr; max-height: 100%; }
     """
-
-    def on_resize(self, event: events.Resize) -> None:
-        """In a low terminal a dialog is all there is: a frame would take its place."""
-        self.set_class(event.size.height < _LOW, "-short")
 
 
 class Help(Dialog):
