@@ -112,7 +112,10 @@ async def compare(
             await screen.until(lambda: screen.panel.asked is not None)
         await act(screen)
         await screen.shows(wanted)
-        await pilot.pause()
+        before = ""
+        while before != screen.text:  # until the layout has settled
+            before = screen.text
+            await pilot.pause(0.1)
         drawn = "\n".join(line.rstrip() for line in lines_of(screen)) + "\n"
     file = SCREENS / f"{name}-{size[0]}x{size[1]}.txt"
     if os.environ.get("UPDATE_SCREENS"):

@@ -15,13 +15,13 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
-from textual.widgets import Static
+from textual.widgets import Footer, Static
 
 from ...client.styled_lines import DiffRow, LineComments, diff_rows
 from ...client.styled_lines import Style as LineStyle
 from ...core.model.text import clip_line, visible
 from .drawn_blocks import Palette, lines_of
-from .screens import AskLine, KeyLine
+from .screens import AskLine
 
 _GUTTER = 2
 
@@ -168,7 +168,7 @@ class ChangesScreen(Screen[ChangesAct | None]):
     def compose(self) -> ComposeResult:
         yield Static(self._title(), id="title", markup=False)
         yield DiffView(self._diff, self._comments, Palette(dark=self.app.current_theme.dark))
-        yield KeyLine()
+        yield Footer(compact=True)
 
     def _title(self) -> str:
         files = sum(line.startswith("diff --git ") for line in self._diff.split("\n"))

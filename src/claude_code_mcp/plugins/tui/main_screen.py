@@ -16,7 +16,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import OptionList, Static
+from textual.widgets import Footer, OptionList, Static
 
 from ...client.live_sessions import OpenQuestion
 from ...core.model.text import visible
@@ -26,7 +26,7 @@ from .drawn_blocks import Palette
 from .input_box import InputBox, MessageArea
 from .pump import Pump, ServerLink, sought
 from .question_panel import QuestionPanel, QuestionQueue
-from .screens import AskLine, KeyLine
+from .screens import AskLine
 from .session_list import SessionRow, SessionSidebar, arranged, asking_elsewhere, status_line, top_line
 
 _SEARCHED_PAGES = 20
@@ -48,12 +48,14 @@ STYLE = """
 .-short MessageArea, .-short MessageArea:focus { min-height: 1; max-height: 3; border: none; }
 .-short InputBox OptionList { max-height: 2; }
 .-short QuestionPanel { height: 1; border: none; }
-.-short QuestionPanel #keys, .-short QuestionPanel VerticalScroll { display: none; }
+.-short QuestionPanel #keys, .-short QuestionPanel QuestionText { display: none; }
+.-short QuestionPanel:focus #keys, .-short QuestionPanel:focus-within #keys { display: block; }
 .-short QuestionPanel:focus, .-short QuestionPanel:focus-within { height: 1fr; max-height: 100%; border: none; }
-.-short QuestionPanel:focus VerticalScroll, .-short QuestionPanel:focus-within VerticalScroll {
+.-short QuestionPanel:focus QuestionText, .-short QuestionPanel:focus-within QuestionText {
     display: block; height: 1fr; }
-.-short.-answering ConversationView, .-short.-answering #status, .-short.-answering InputBox { display: none; }
-.-tiny #top, .-tiny #parts, .-tiny KeyLine { display: none; }
+.-short.-answering ConversationView, .-short.-answering #status, .-short.-answering InputBox,
+.-short.-answering #top, .-short.-answering Footer { display: none; }
+.-tiny #top, .-tiny #parts, .-tiny Footer { display: none; }
 .-tiny #too-small { display: block; }
 CommandPalette SearchIcon { display: none; }
 CommandPalette #--input { padding: 0 1; }
@@ -255,7 +257,7 @@ class MainScreen(Screen[None]):
                 yield Static(id="status", markup=False)
                 yield QuestionPanel(self.palette, id="panel")
                 yield InputBox(id="input")
-        yield KeyLine()
+        yield Footer(compact=True)
 
     def on_mount(self) -> None:
         self.questions = QuestionQueue(self.query_one(QuestionPanel), self.pump, self.focus_input)

@@ -1,20 +1,16 @@
-"""Screens beside the conversation: costs, MCP servers, subagents, help, what is asked of the person; and the line at
-the bottom of each with the keys that can be pressed now."""
+"""Screens beside the conversation: costs, MCP servers, subagents, help, and what is asked of the person."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rich.style import Style
 from rich.table import Table
 from rich.text import Text
-from textual import events
-from textual.app import ComposeResult, RenderResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen, Screen
-from textual.widget import Widget
-from textual.widgets import Button, Checkbox, Input, Label, OptionList, Static, TextArea
+from textual.widgets import Button, Checkbox, Footer, Input, Label, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from ...client.connections import CallFailed, NotRunning
@@ -67,7 +63,7 @@ class CostsScreen(View):
         with VerticalScroll():
             yield Static(id="table", markup=False)
             yield Static(id="budgets", markup=False)
-        yield KeyLine()
+        yield Footer(compact=True)
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
@@ -138,7 +134,7 @@ class ServersScreen(View):
         yield Static("MCP servers", id="title", markup=False)
         yield OptionList(markup=False, compact=True)
         yield Static(id="details", markup=False)
-        yield KeyLine()
+        yield Footer(compact=True)
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
@@ -220,7 +216,7 @@ class AgentScreen(View):
     def compose(self) -> ComposeResult:
         yield Static(f"Subagent {self._agent}", id="title", markup=False)
         yield ConversationView(Palette(dark=self.app.current_theme.dark), id="agent-conversation")
-        yield KeyLine()
+        yield Footer(compact=True)
 
     def on_mount(self) -> None:
         view = self.query_one(ConversationView)
@@ -269,63 +265,6 @@ class AgentScreen(View):
             return None
         self.query_one("#title", Static).update(Text(f"Subagent {self._agent}"))
         return page
-
-
-# -- the line of keys --------------------------------------------------------------------------------------------------
-
-
-_LAST = "command_palette"
-"""The action whose key is shown in any case: whatever else there is can be found by it."""
-_NAMES = {"escape": "esc", "enter": "enter", "question_mark": "?", "slash": "/", "space": "space"}
-
-
-class KeyLine(Widget, can_focus=False):
-    """Shows the bindings of the focused part and of the application; a click on one presses its key."""
-
-    DEFAULT_CSS = "KeyLine { dock: bottom; height: 1; background: $panel; }"
-
-    def on_mount(self) -> None:
-        self.screen.bindings_updated_signal.subscribe(self, lambda _: self.refresh())
-
-    def render(self) -> RenderResult:
-        shown: dict[str, tuple[str, str]] = {}
-        last: tuple[str, str] | None = None
-        for active in self.screen.active_bindings.values():
-            binding = active.binding
-            if not active.enabled:
-                continue
-            if binding.action == _LAST:
-                last = last or (binding.key, binding.description)
-            elif binding.show and binding.action != "quit":
-                shown.setdefault(binding.action, (binding.key, binding.description))
-        shown["quit"] = ("ctrl+q", "Leave")  # Textual has it before all others
-        return key_hints(list(shown.values()), last, self.size.width)
-
-    def on_click(self, event: events.Click) -> None:
-        meta: dict[str, Any] = event.style.meta
-        key = meta.get("key")
-        if isinstance(key, str):
-            self.app.simulate_key(key)
-
-
-def key_hints(keys: list[tuple[str, str]], last: tuple[str, str] | None, width: int) -> Text:
-    """The keys that fit into so many columns, each with what it does: one alone would seem to belong to the next.
-    `last` stands at the end, and has its place before all others."""
-    ending = _hint(*last) if last is not None else Text()
-    room = width - ending.cell_len
-    line = Text(no_wrap=True, overflow="crop", end="")
-    for key, description in keys:
-        hint = _hint(key, description)
-        if hint.cell_len <= room:
-            line.append_text(hint)
-            room -= hint.cell_len
-    return line.append_text(ending)
-
-
-def _hint(key: str, description: str) -> Text:
-    name = _NAMES.get(key, key).replace("ctrl+", "^")
-    press = Style(meta={"key": key})
-    return Text(f" {name}", press + Style(bold=True), end="").append(f" {description} ", press)
 
 
 # -- dialogs ----------------------------------------------------------------------------------------------------------
