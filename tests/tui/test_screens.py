@@ -13,8 +13,8 @@ from textual.containers import Vertical
 from textual.events import Paste
 
 from claude_code_mcp.plugins.tui.application import Tui
+from claude_code_mcp.plugins.tui.dialogs import Dialog
 from claude_code_mcp.plugins.tui.input_box import MessageArea
-from claude_code_mcp.plugins.tui.screens import Dialog
 
 from . import recorded
 from .conftest import Screen

@@ -20,11 +20,13 @@ from textual.worker import Worker, WorkerState
 from ...client.connections import McpClient
 from .commands import NAMES, CommandProvider, PatientPalette
 from .conversation_view import ConversationView, even_if_late
+from .dialogs import Help
 from .input_box import InputBox, MessageArea
 from .main_screen import SHORT, STYLE, MainScreen
-from .pump import Pump, ServerLink
+from .pump import Pump
 from .question_panel import QuestionPanel
-from .screens import AgentScreen, CostsScreen, Help, ServersScreen
+from .screens import AgentScreen, CostsScreen, ServersScreen
+from .server_link import ServerLink
 from .session_actions import SessionActions, SessionOnScreen
 from .session_list import SessionSidebar
 
@@ -147,8 +149,6 @@ class Tui(App[None]):
             self.main.problem = ""
         self.main.draw_lines()
 
-    # -- what the input needs ---------------------------------------------------------------------------------
-
     def on_input_box_sent(self, event: InputBox.Sent) -> None:
         """Does what a command of ours says; every other text is a message."""
         name, _, rest = event.text.strip().partition(" ")
@@ -166,8 +166,6 @@ class Tui(App[None]):
 
     def on_conversation_view_agent_wanted(self, event: ConversationView.AgentWanted) -> None:
         self.push_screen(AgentScreen(self.link.do, event.session_id, event.agent, lambda: self.pump.progress))
-
-    # -- commands ---------------------------------------------------------------------------------------------
 
     def action_command(self, name: str, argument: str = "") -> None:
         """Does what the palette has under this name. Keys that belong to the main screen do nothing on another one."""
@@ -198,8 +196,6 @@ class Tui(App[None]):
     def _switch_theme(self) -> None:
         self.theme = "textual-light" if self.current_theme.dark else "textual-dark"
         self.main.repaint()
-
-    # -- sessions and questions -------------------------------------------------------------------------------
 
     def _go_to_list(self) -> None:
         self.main.layout_by_size.show_list(True)

@@ -22,12 +22,15 @@ from ...client.live_sessions import OpenQuestion
 from ...core.model.text import visible
 from .blocks import ShownConversation
 from .conversation_view import ConversationView
+from .dialogs import AskLine
 from .drawn_blocks import Palette
 from .input_box import InputBox, MessageArea
-from .pump import Pump, ServerLink, sought
-from .question_panel import QuestionPanel, QuestionQueue
-from .screens import AskLine
-from .session_list import SessionRow, SessionSidebar, arranged, asking_elsewhere, status_line, top_line
+from .pump import Pump, sought
+from .question_panel import QuestionPanel
+from .question_queue import QuestionQueue
+from .server_link import ServerLink
+from .session_list import SessionRow, SessionSidebar, arranged, asking_elsewhere
+from .status_lines import status_line, top_line
 
 _SEARCHED_PAGES = 20
 P = ParamSpec("P")
@@ -267,8 +270,6 @@ class MainScreen(Screen[None]):
         self.draw_lines()
         self.post_message(self.Ready())
 
-    # -- the size and the parts -------------------------------------------------------------------------------
-
     def focus_input(self) -> None:
         """Has keys go to the message that is being typed."""
         self.query_one(MessageArea).focus()
@@ -316,8 +317,6 @@ class MainScreen(Screen[None]):
         self.query_one("#top", Static).update(top)
         self.query_one("#status", Static).update(status_line(self.pump.conversation, self._clock(), palette))
 
-    # -- what the pump reports --------------------------------------------------------------------------------
-
     @while_shown
     def list_changed(self) -> None:
         text, ids = self.pump.found
@@ -355,8 +354,6 @@ class MainScreen(Screen[None]):
     def show_problem(self, problem: str) -> None:
         self.problem = visible(problem)
         self.draw_lines()
-
-    # -- sessions ---------------------------------------------------------------------------------------------
 
     def open_session(self, session_id: str | None) -> None:
         """Shows a session from now on; None: a new one, which begins with a message."""
@@ -399,8 +396,6 @@ class MainScreen(Screen[None]):
         self.layout_by_size.leave_list()
         self.focus_input()
         self.draw_lines()
-
-    # -- the conversation -------------------------------------------------------------------------------------
 
     def on_conversation_view_older_wanted(self) -> None:
         self.run_worker(self.search.load_older(), group="older", exclusive=True)

@@ -28,67 +28,12 @@ from ...client.styled_lines import ACCEPT_EDITS, NoAnswer, decide, question_line
 from ...core.model.question import Choice, QuestionKind
 from ...core.model.text import clip_line, visible
 from .drawn_blocks import DrawnAtAnyWidth, Palette, lines_of, styled_lines
-from .pump import Pump
+from .part_answers import PartAnswers
 
 _ENTER_HINT = "Ctrl+N or Tab: answer"
 _LOW = 3
 """Lines of a question up to which a page has no line of the one before."""
 _KINDS = {QuestionKind.PERMISSION: "Permission", QuestionKind.PLAN_REVIEW: "Plan"}
-
-
-class PartAnswers:
-    """The answers to a question with several parts, one after another: which part is being answered, what is marked in
-    it, and the answers so far."""
-
-    def __init__(self, asked: OpenQuestion) -> None:
-        self._choices = asked.question.choices
-        self._answers: list[str | list[str]] = []
-        self.cursor = 0
-        self.marked: set[int] = set()
-
-    @property
-    def part(self) -> Choice | None:
-        """The part that is being answered; None if the question has none."""
-        return self._choices[len(self._answers)] if len(self._answers) < len(self._choices) else None
-
-    @property
-    def progress(self) -> str:
-        return f"{len(self._answers) + 1} of {len(self._choices)}" if len(self._choices) > 1 else ""
-
-    def move(self, step: int) -> None:
-        if self.part is not None and self.part.labels:
-            self.cursor = (self.cursor + step) % len(self.part.labels)
-
-    def mark(self, number: int | None = None) -> None:
-        """Marks an option, or takes the mark away; where only one may be chosen, it is that one."""
-        number = self.cursor if number is None else number
-        if self.part is None or not 0 <= number < len(self.part.labels):
-            return
-        self.cursor = number
-        self.marked = self.marked ^ {number} if self.part.several else {number}
-
-    def confirm(self) -> dict[str, Any] | None:
-        """Answers the part with what is marked or, where one is to be chosen and none is marked, with the option at the
-        cursor. The arguments of `claude_respond` after the last part, None before it or if nothing is marked."""
-        part = self.part
-        if part is None or not part.labels:
-            return None
-        if part.several:
-            chosen = [part.labels[number] for number in sorted(self.marked)]
-            return self._answered(chosen) if chosen else None
-        return self._answered(part.labels[min(self.marked, default=self.cursor)])
-
-    def say(self, text: str) -> dict[str, Any] | None:
-        """Answers the part with a text."""
-        return self._answered(text.strip()) if text.strip() and self.part is not None else None
-
-    def _answered(self, answer: str | list[str]) -> dict[str, Any] | None:
-        self._answers.append(answer)
-        self.cursor, self.marked = 0, set()
-        return None if self.part is not None else {"decision": "allow", "answers": self._answers}
-
-
-# -- what it says ------------------------------------------------------------------------------------------------------
 
 
 def head_line(asked: OpenQuestion, palette: Palette, *, elsewhere: bool, also_here: bool) -> Text:
@@ -229,9 +174,6 @@ def is_answer_possible(asked: OpenQuestion, action: str, parameters: tuple[objec
     return action != "source" or kind is QuestionKind.PLAN_REVIEW
 
 
-# -- the panel ---------------------------------------------------------------------------------------------------------
-
-
 class AnswerLine(Input):
     """A line for a reason or an answer in words; not there until it is asked for."""
 
@@ -365,8 +307,6 @@ class QuestionPanel(Vertical, can_focus=True):
         with QuestionText():
             yield Static(id="question", markup=False)
 
-    # -- what is shown ----------------------------------------------------------------------------------------
-
     def show(self, asked: OpenQuestion | None, *, elsewhere: bool = False, also_here: bool = False) -> None:
         """Shows a question, or none. Whatever was begun for another one is dropped."""
         changed = (elsewhere, also_here) != (self.elsewhere, self.also_here)
@@ -465,8 +405,6 @@ class QuestionPanel(Vertical, can_focus=True):
         if action == "open_asking":
             return self.elsewhere
         return is_answer_possible(self.asked, action, parameters)
-
-    # -- answering --------------------------------------------------------------------------------------------
 
     def action_decide(self, decision: str) -> None:
         if self.asked is not None and not self.closed_text and not self._is_unread():
@@ -592,101 +530,3 @@ class QuestionPanel(Vertical, can_focus=True):
     def _check_left(self) -> None:
         if self.asked is not None and not self.closed_text and not self.is_entered and self.app.app_focus:
             self.post_message(self.Left(by_focus=True))
-
-
-# -- which question it is ---------------------------------------------------------------------------------------------
-
-
-_CLOSED_SHOWN = 4.0
-"""Seconds that a question stays on the screen which was answered elsewhere."""
-
-
-class QuestionQueue:
-    """The open questions of all sessions, one of them in the panel."""
-
-    def __init__(self, panel: QuestionPanel, pump: Pump, focus_input: Callable[[], None]) -> None:
-        self._panel = panel
-        self._pump = pump
-        self._focus_input = focus_input
-        self._wanted: str | None = None
-        """A question of another session that the person has asked for."""
-
-    def choose(self) -> None:
-        """Shows the question that was asked for, else the first of this session; never gives the panel the focus."""
-        panel = self._panel
-        if panel.closed_text:
-            return
-        shown = next((asked for asked in self._open() if asked.id == self._wanted), None) or next(
-            (asked for asked in self._open() if self._is_here(asked)), None
-        )
-        if panel.is_entered and (shown is None or panel.asked is None or shown.id != panel.asked.id):
-            self._focus_input()  # a key that was meant for one question is for no other
-        self._show(shown)
-
-    def _open(self) -> list[OpenQuestion]:
-        return self._pump.open_questions()
-
-    def _is_here(self, asked: OpenQuestion) -> bool:
-        conversation = self._pump.conversation
-        return conversation is not None and asked.session["sessionId"] == conversation.session_id
-
-    def _show(self, asked: OpenQuestion | None) -> None:
-        elsewhere = asked is not None and not self._is_here(asked)
-        self._panel.show(asked, elsewhere=elsewhere, also_here=any(map(self._is_here, self._open())))
-
-    def go_on(self) -> None:
-        """Goes to the question that is shown or, from there, to the next one, of whatever session."""
-        panel, asked = self._panel, self._open()
-        if not asked:
-            panel.app.notify("No open questions.")
-            return
-        ids = [entry.id for entry in asked]
-        shown = panel.asked.id if panel.asked is not None and not panel.closed_text else ""
-        if shown not in ids or panel.has_focus:
-            at = (ids.index(shown) + 1) % len(ids) if shown in ids else 0
-            panel.closed_text = ""
-            self._wanted = ids[at]
-            self._show(asked[at])
-        panel.focus()
-
-    def leave(self) -> None:
-        """Back to the input, and to what is open in this session."""
-        self._wanted = None
-        panel = self._panel
-        if panel.closed_text:
-            panel.closed_text = ""
-            panel.show(None)
-        if panel.is_entered:
-            self._focus_input()
-        self.choose()
-
-    def forget(self) -> None:
-        """Another session is on the screen: what was asked for before is not shown over it."""
-        self._wanted = None
-
-    def closed(self, asked: OpenQuestion, how: str) -> None:
-        """A question was answered, but not here."""
-        panel = self._panel
-        if panel.asked is not None and panel.asked.id == asked.id:
-            panel.close_with(f"Answered elsewhere: {how}" if how else "The question is no longer open.")
-            panel.set_timer(_CLOSED_SHOWN, self._drop_closed)
-        else:
-            panel.app.notify(visible(f"{asked.question.description}: {how or 'no longer open'}"), markup=False)
-
-    def _drop_closed(self) -> None:
-        if self._panel.closed_text and not self._panel.has_focus:
-            self.leave()
-
-    async def answer(
-        self, asked: OpenQuestion, decision: dict[str, Any], send: Callable[[OpenQuestion, dict[str, Any]], Any]
-    ) -> None:
-        """Has an answer sent; a question whose answer is refused is offered again."""
-        # Before anything is awaited: the list may be read meanwhile and must not offer the question again.
-        self._pump.answered.add(asked.id)
-        self._focus_input()  # before anything is awaited: the next key is for no other question
-        if await send(asked, decision) is None:
-            self._pump.answered.discard(asked.id)
-        else:
-            self._wanted = None
-            self._pump.list_again()
-        self.choose()
